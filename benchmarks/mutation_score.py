@@ -32,6 +32,7 @@ import numpy as np
 from qconvert import check, convert, load, prove, save
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.proof.classes import EQUAL_CLASSES
+from qconvert.checking.proof.constants import has_byte_codes
 from qconvert.checking.value_ranges import limits_of
 from qconvert.conversion import run_passes
 from qconvert.conversion.read_options import load_pair
@@ -244,7 +245,7 @@ def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng
         graph, source, rng: as of mutants().
         feeds: the runs in which they are not reached.
     """
-    names = [op.outputs[0] for op in graph.ops if len(op.outputs) == 1 and _is_clippable(graph[op.outputs[0]])]
+    names = [op.outputs[0] for op in graph.ops if len(op.outputs) == 1 and has_byte_codes(graph[op.outputs[0]])]
     if graph.states or not names:
         return
     ran = _run(replace(graph, outputs=tuple(dict.fromkeys((*graph.outputs, *names)))), feeds)
@@ -278,10 +279,6 @@ def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng
             f"a Clip of {name!r} to {low}..{high}",
             _named(graph, source, [name, *(out for op in ops if new in op.inputs for out in op.outputs)]),
         )
-
-
-def _is_clippable(tensor: Tensor) -> bool:
-    return tensor.dtype in ("int8", "uint8") and tensor.quantization is not None and tensor.quantization.is_per_tensor
 
 
 def _pick(items: list[Any], rng: np.random.Generator) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.checking.proof.constants import BYTES
+from qconvert.checking.proof.constants import has_byte_codes
 from qconvert.checking.proof.elements import Elements
 from qconvert.checking.value_ranges import limits_of
 from qconvert.evaluate.curves import codes_of
@@ -53,7 +53,5 @@ def _can_be(graph: Graph, writers: Mapping[str, Op], name: str, codes: Array) ->
 
 def is_clipped_sum(op: Op, graph: Graph) -> bool:
     """Whether an operator sums products to bytes, which its activation may clip."""
-    result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-    if result is None or result.quantization is None or not result.quantization.is_per_tensor or result.dtype not in BYTES:
-        return False
-    return kind_of(op).sums_products and "activation" in kind_of(op).attributes
+    is_activated = bool(kind_of(op).sums_products) and "activation" in kind_of(op).attributes
+    return is_activated and bool(op.outputs[0]) and has_byte_codes(graph[op.outputs[0]])

@@ -9,13 +9,17 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, dequantize, scale_and_zero_point
 from qconvert.graph import Array, Quantization, Tensor, equal_data
 
-__all__ = ["BYTES", "constants_differ", "float_values", "is_rounded_bias", "stored_offset"]
+__all__ = ["constants_differ", "float_values", "has_byte_codes", "is_rounded_bias", "stored_offset"]
 
-#: Types of 8 bits, and of 16: of each pair one stores the other's integers with another zero point.
-BYTES = {"int8", "uint8"}
 #: What a bias may be off a tie by rounding alone, in steps of the accumulator.
 _CLOSE = 1e-3
-_SIBLINGS = (BYTES, {"int16", "uint16"})
+#: Types of 8 bits, and of 16: of each pair one stores the other's integers with another zero point.
+_SIBLINGS = ({"int8", "uint8"}, {"int16", "uint16"})
+
+
+def has_byte_codes(tensor: Tensor) -> bool:
+    """Whether a tensor stores 8-bit integers with one scale and zero point."""
+    return tensor.dtype in _SIBLINGS[0] and tensor.quantization is not None and tensor.quantization.is_per_tensor
 
 
 def stored_offset(before: Tensor, after: Tensor) -> int | None:

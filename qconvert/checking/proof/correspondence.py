@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checking.comparison_form import to_comparison_form
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.codes import is_clipped_sum, name_other_codes
 from qconvert.checking.proof.constants import constants_differ, float_values, is_rounded_bias, stored_offset
@@ -88,15 +87,15 @@ class Trace:
     clips: tuple[list[Op], list[Op]] = field(default_factory=lambda: ([], []))
     ends: dict[str, str] = field(default_factory=dict)
     _own: dict[str, Elements] = field(default_factory=dict)
+    _through: dict[str, Elements] = field(default_factory=dict)  # the same, where operators that clip codes are no roots
     _doubtful: dict[str, str] = field(default_factory=dict)  # roots whose codes may be other ones, unless they are clipped later
     _clipping: list[Op] = field(default_factory=list)  # operators of the result that only clip codes
-    _through: dict[str, Elements] = field(default_factory=dict)  # the same, where operators that clip codes are no roots
     _readers: dict[tuple[Any, ...], list[_Reader]] = field(default_factory=dict)
     _writers: Mapping[str, Op] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, border: Border, forms: tuple[Form, Form] = (to_comparison_form, to_comparison_form)) -> Trace:
-        """Follow a result from its inputs to its outputs, after both graphs are brought to the form of comparisons."""
+    def of(cls, border: Border, forms: tuple[Form, Form]) -> Trace:
+        """Follow a result from its inputs to its outputs, after each graph is brought to the form in which it is compared."""
         source, result = fix_sizes(border)
         trace = cls(forms[0](source), forms[1](result))
         trace._read_source()
@@ -151,35 +150,39 @@ class Trace:
         for name in self.source.inputs:
             self._own[name] = self._through[name] = Elements.of(self.source[name])
         for op in self.source.ops:
-            for known in (self._own, self._through):
-                found = follow_elements(self.source, op, known)
-                if found is None and known is self._through:
-                    found = follow_clip(self.source, op, known)
-                if found is None:
-                    found = self._computed(op, known)
-                known.update(zip(filter(None, op.outputs), found, strict=True))
+            moved = follow_elements(self.source, op, self._own)
+            own = self._computed(op, self._own) if moved is None else moved
+            through = follow_clip(self.source, op, self._through) if moved is None else None
+            if through is None and all(self._own.get(name) is self._through.get(name) for name in op.inputs):
+                through = own
+            elif through is None:
+                through = follow_elements(self.source, op, self._through) or self._computed(op, self._through)
+            names = [name for name in op.outputs if name]
+            self._own.update(zip(names, own, strict=True))
+            self._through.update(zip(names, through, strict=True))
 
     def _computed(self, op: Op, known: dict[str, Elements]) -> list[Elements]:
         """The results of an operator of the source, as roots; those of its twin where it has one, else it becomes a reader."""
-        key, names = _reads(self.source, op, known), [name for name in op.outputs if name]
+        key = _reads(self.source, op, known)
         readers = self._readers.setdefault(key, [])
         twin = next((reader.op for reader in readers if reader.own is known and self._is_twin(reader.op, op, known)), None)
         if twin is not None:
             return [known[name] for name in twin.outputs if name]
         if known is self._own or key != _reads(self.source, op, self._own):
             readers.append(_Reader(op, known))
-        return [self._with_activation(op, name, Elements.of(self.source[name])) for name in names]
+        return [self._with_activation(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
 
     def _is_twin(self, op: Op, other: Op, known: Mapping[str, Elements]) -> bool:
         """Whether two operators of the source compute the same of the same data."""
-        if kind_of(op).rule in ("state", "control", "opaque") or op.attributes != other.attributes or len(op.inputs) != len(other.inputs):
+        if kind_of(op).rule in ("state", "control", "opaque") or not any(name in known for name in op.inputs):
+            return False  # without data, such as random numbers, each run is another one
+        forms = [(item.kind, item.attributes, list(map(bool, item.inputs)), list(map(bool, item.outputs))) for item in (op, other)]
+        if forms[0] != forms[1]:
             return False
-        if not any(name in known for name in op.inputs):
-            return False  # such as random numbers
-        pairs = list(zip(op.outputs, other.outputs, strict=True)) if len(op.outputs) == len(other.outputs) else [("", "?")]
-        if not all(bool(a) == bool(b) and (not a or _is_alike(self.source[a], self.source[b])) for a, b in pairs):
+        outputs = zip(op.outputs, other.outputs, strict=True)
+        if not all(_is_alike(self.source[a], self.source[b]) for a, b in outputs if a):
             return False
-        return all(bool(a) == bool(b) and (not a or self._is_same(a, b, known)) for a, b in zip(op.inputs, other.inputs, strict=True))
+        return all(self._is_same(a, b, known) for a, b in zip(op.inputs, other.inputs, strict=True) if a)
 
     def _is_same(self, name: str, other: str, known: Mapping[str, Elements]) -> bool:
         """Whether two tensors of the source have the same elements, or are equal constants."""

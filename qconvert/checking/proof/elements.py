@@ -8,6 +8,7 @@ from itertools import permutations
 
 import numpy as np
 
+from qconvert.checking.proof.constants import has_byte_codes
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
@@ -191,7 +192,11 @@ def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
         return None
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     further = [graph[name] for name in op.inputs[1:] if name]
-    if not _has_codes(data) or not data.shares_quantization(result) or any(item.data is None or item.data.size != 1 for item in further):
+    if (
+        not has_byte_codes(data)
+        or not data.shares_quantization(result)
+        or any(item.data is None or item.data.size != 1 for item in further)
+    ):
         return None
     codes = codes_of(data.dtype)
     try:
@@ -203,7 +208,7 @@ def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
 
 def apply_activation(tensor: Tensor, limits: tuple[int, int], given: Elements) -> Elements:
     """A result, of which an activation leaves the codes within limits."""
-    if not _has_codes(tensor) or limits == integer_range(tensor.dtype):
+    if not has_byte_codes(tensor) or limits == integer_range(tensor.dtype):
         return given
     codes = codes_of(tensor.dtype)
     return replace(given, codes=_after(given, np.clip(codes, *limits), codes))
@@ -214,7 +219,3 @@ def _after(given: Elements, found: Array, codes: Array) -> Array:
     low = int(codes[0])
     before = np.arange(codes.size) if given.codes is None else given.codes + given.offset - low
     return found.astype(np.int64)[before] - given.offset
-
-
-def _has_codes(tensor: Tensor) -> bool:
-    return tensor.dtype in ("int8", "uint8") and tensor.quantization is not None and tensor.quantization.is_per_tensor

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.checking.checked_file import Side
+from qconvert.checking.proof.constants import has_byte_codes
 from qconvert.conversion.saving import save
 from qconvert.errors import QConvertError
 from qconvert.evaluate.curves import codes_of
@@ -93,8 +94,7 @@ def _pairs_up(graph: Graph, op: Op) -> bool:
 
 
 def _is_of_bytes(graph: Graph, op: Op) -> bool:
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in tensors)
+    return all(has_byte_codes(graph[name]) for name in (*op.inputs, *op.outputs))
 
 
 def _place_codes(codes: Array, first: int) -> Array:

@@ -50,7 +50,7 @@ def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
     if not numbers:
         return graph
 
-    def fix_sizes(tensor: Tensor) -> Tensor:
+    def with_numbers(tensor: Tensor) -> Tensor:
         assert tensor.shape is not None
         shape = tuple(numbers.get(size, size) if isinstance(size, str) else size for size in tensor.shape)
         known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
@@ -58,7 +58,7 @@ def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
 
     return infer(
         graph.evolve(
-            tensors=[fix_sizes(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
+            tensors=[with_numbers(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
         )
     )
 
