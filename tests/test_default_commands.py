@@ -97,13 +97,14 @@ def test_pictures_give_the_same_classes_and_for_int8_nearly_always(tmp_path: Pat
     assert max(errors) < 0.2  # of 255; without the channels' own scales it is half of the largest class
 
 
-def quantized(dtype: str, weights: str, per_axis: bool, kind: str = "Conv") -> Graph:
-    """A convolution of `dtype` data and `weights`, and after it an operator."""
+def quantized(dtype: str, weights: str, per_axis: bool, kind: str = "Conv", largest: int = 0) -> Graph:
+    """A convolution of `dtype` data and `weights`, one of them `largest` if that is given, and after it an operator."""
     zero, middle = (0, 0) if dtype == "int8" else (120, 128)
     w_zero = 0 if weights == "int8" else 117
     scale = np.float32([0.01, 0.02, 0.03, 0.04]) if per_axis else np.float32([0.01])
     q = Quantization.per_axis(scale, 0, w_zero) if per_axis else Quantization.per_tensor(0.01, w_zero)
     data = (np.random.default_rng(0).integers(-100, 100, (4, 3, 3, 3)) + w_zero).clip(*((0, 255) if weights == "uint8" else (-127, 127)))
+    data[0, 0, 0, 0] = largest or data[0, 0, 0, 0]
     quantization = Quantization.per_tensor(0.05, zero)
     tensors = [
         Tensor("x", dtype, (1, 8, 8, 3), None, quantization),
@@ -117,21 +118,24 @@ def quantized(dtype: str, weights: str, per_axis: bool, kind: str = "Conv") -> G
 
 
 @pytest.mark.cross_section
+@pytest.mark.parametrize("target", ["", "tflite-same"])
 @pytest.mark.parametrize(
-    ("graph", "inner", "weights"),
+    ("graph", "same", "default"),
     [
-        (quantized("uint8", "uint8", False, "LeakyRelu"), "uint8", "uint8"),  # all of it has uint8 kernels
-        (quantized("uint8", "int8", False, "LeakyRelu"), "uint8", "uint8"),  # symmetric weights as unsigned ones
+        (quantized("uint8", "uint8", False, "LeakyRelu"), "uint8", "int8"),  # the integers less their zero point are int8
+        (quantized("uint8", "uint8", False, "LeakyRelu", 255), "uint8", "uint8"),  # one of them is not
+        (quantized("uint8", "int8", False, "LeakyRelu"), "uint8", "int8"),  # nothing is lost, and products are faster
         (quantized("uint8", "int8", True, "LeakyRelu"), "int8", "int8"),  # no uint8 kernel takes scales for channels
         (quantized("uint8", "int8", False, "Exp"), "int8", "int8"),  # Exp has an int8 kernel alone, and nothing is lost
-        (quantized("uint8", "uint8", False, "Exp"), "uint8", "uint8"),  # the weights would lose their zero point
+        (quantized("uint8", "uint8", False, "Exp", 255), "uint8", "uint8"),  # a weight would change
         (quantized("int8", "int8", True, "LeakyRelu"), "int8", "int8"),
     ],
 )
-def test_the_default_target_keeps_the_type_that_has_kernels(graph: Graph, inner: str, weights: str, tmp_path: Path) -> None:
+def test_what_the_targets_of_litert_store(graph: Graph, same: str, default: str, target: str, tmp_path: Path) -> None:
     save(graph, tmp_path / "m.qgraph")
-    report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite")
-    assert report.target == "tflite-same" and not any(change.costs for change in report.changes)
+    report = convert(tmp_path / "m.qgraph", tmp_path / "m.tflite", target=target)
+    assert report.target == (target or "tflite") and not any(change.costs for change in report.changes)
+    inner = weights = same if target else default
     found = load(tmp_path / "m.tflite")
     conv = next(op for op in found.ops if op.kind == "Conv")
     assert (found[conv.outputs[0]].dtype, found[conv.inputs[1]].dtype) == (inner, weights)

@@ -98,7 +98,7 @@ ASSUMED = "source.assumed"
 DENSIFIED = "source.densified"
 #: JSON list: inputs whose shapes neither the file nor the user states, with the shapes that their first layers imply.
 GUESSED_SHAPES = "source.guessed_shapes"
-#: The type of all 8-bit activations of the first source, where a target stores them in another.
+#: The type of all 8-bit activations of the first source, where a target stores them in another, or where it is a .tflite file of uint8.
 ACTIVATIONS = "source.activations"
 #: JSON list: tensors in another layout than in the first file of a chain of conversions, although their shape does not show it.
 TRANSPOSED = "layout.transposed"

@@ -7,6 +7,9 @@ there inputs and outputs move along, unless the target leaves them free, and the
 The type before is noted in the metadata, so that a target whose `activations` are "source" can give it back. Without a note such a target
 keeps what the model has, if the weights next to uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
 where an operator has a kernel for int8 alone and no zero point is lost, all becomes int8.
+
+A target whose `activations` are "int8_or_source" takes int8 where there are weights, and each of their integers less its zero point is an
+int8: so nothing is lost. Otherwise, and where there is a note (a .tflite file of uint8 is read with one too), it takes what "source" gives.
 """
 
 from __future__ import annotations
@@ -14,10 +17,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from qconvert.graph import Graph, Op, integer_range
+import numpy as np
+
+from qconvert.arithmetic import scale_and_zero_point
+from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
-from qconvert.passes.stored_types import change_storage, needs_storage, shifted
+from qconvert.passes.stored_types import SIGNED, change_storage, needs_storage, shifted
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -50,7 +56,9 @@ def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]
 
 
 def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    wanted = _source_type(graph, target) if target.storage.activations == "source" else target.storage.activations
+    wanted = target.storage.activations
+    if wanted in ("source", "int8_or_source"):
+        wanted = _source_type(graph, target)
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()
@@ -119,12 +127,39 @@ def _has_signed_weights(graph: Graph, op: Op) -> bool:
     return weights.is_quantized and weights.dtype in ("int8", "int4")
 
 
+def _gains_as_int8(graph: Graph) -> bool:
+    """Whether there are products with weights, which runtimes compute faster on signed data, and none of the weights changes by that."""
+    weights = [
+        graph[op.inputs[1]]
+        for op in graph.ops
+        if kind_of(op).sums_products and graph[op.inputs[0]].dtype in _EIGHT_BITS and graph[op.inputs[0]].is_quantized
+    ]
+    constant = [tensor for tensor in weights if tensor.is_constant and tensor.is_quantized]
+    return bool(constant) and all(map(_is_exact_signed, constant))
+
+
+def _is_exact_signed(weights: Tensor) -> bool:
+    """Whether weights keep their values and scales where they are signed and have the zero point 0."""
+    signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
+    assert signed.quantization is not None and signed.data is not None
+    if signed.quantization.is_symmetric:
+        return True
+    if signed.quantization.block_size or not signed.data.size:
+        return False
+    steps = signed.data.astype(np.int32) - scale_and_zero_point(signed.quantization, signed.data.shape)[1].astype(np.int32)
+    low, high = integer_range(signed.dtype)
+    return bool(low < steps.min() and steps.max() <= high)
+
+
 def _source_type(graph: Graph, target: Target) -> str:
-    """The type that all 8-bit activations get for a target that keeps the source's; "" where they stay as they are."""
+    """The type that all 8-bit activations get for a target to which the source's matters; "" where they stay as they are."""
     if not any(tensor.dtype == "uint8" and tensor.is_quantized for tensor in graph.tensors.values()):
         return ""
     if graph.is_from(target.format) and not any(_has_signed_weights(graph, op) for op in graph.ops):
         return ""
+    noted = graph.metadata.get(ACTIVATIONS)
+    if target.storage.activations == "int8_or_source" and noted is None and _gains_as_int8(graph):
+        return "int8"
     symmetric = True
     for op in graph.ops:
         weights = graph[op.inputs[1]] if kind_of(op).sums_products and len(op.inputs) > 1 else None
@@ -133,7 +168,6 @@ def _source_type(graph: Graph, target: Target) -> str:
         if weights.dtype not in _EIGHT_BITS or not weights.quantization.is_per_tensor:
             return "int8"
         symmetric &= (shifted(weights, "int8") if weights.dtype == "uint8" else weights).quantization.is_symmetric  # type: ignore[union-attr]
-    noted = graph.metadata.get(ACTIVATIONS)
     if noted in _EIGHT_BITS:
         return str(noted)
     quantized = (op for op in graph.ops if any(name and graph[name].is_quantized for name in op.outputs))

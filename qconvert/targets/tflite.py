@@ -62,14 +62,15 @@ _STORAGE = Storage(
 )  # fmt: skip
 
 _LITERT = Target(
-    "tflite", "tflite", "LiteRT with XNNPACK: int8 activations, signed symmetric weights", passes=_PASSES, layout="channels_last",
-    storage=_STORAGE, kernels=KERNELS["litert:default"], own_rules=_litert_rules, sources=_SOURCES,
+    "tflite", "tflite", "LiteRT with XNNPACK: int8 where no weight changes by that, else as the source has it", passes=_PASSES,
+    layout="channels_last", storage=replace(_STORAGE, activations="int8_or_source", weights="source"), kernels=KERNELS["litert:default"],
+    own_rules=_litert_rules, sources=_SOURCES,
 )  # fmt: skip
 
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   kernels=KERNELS["tflite-micro:reference"], own_rules=_micro_rules),
+                   storage=_STORAGE, kernels=KERNELS["tflite-micro:reference"], own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    storage=replace(_STORAGE, activations="uint8", weights="uint8")),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

@@ -24,7 +24,7 @@ SMALL = FIXTURES / "tiny_ad_toycar_int8.tflite"
 
 def test_a_lossy_region_in_a_tflite_file_is_explained_by_its_operators(tmp_path: Path) -> None:
     """uint8 weights lose their zero points: each operator is what was declared, and the network as a whole is not the source's."""
-    found = partition(MOBILENET, "tflite", split=tmp_path / "parts")
+    found = partition(MOBILENET, "tflite-micro", split=tmp_path / "parts")
     assert len(found.regions) == 1 and found.regions[0].size == 31
     report = check(MOBILENET, tmp_path / "parts" / "manifest.json", samples=1)
     assert report.verdict == "passed", report.problems

@@ -26,11 +26,11 @@ FIXTURES = Path(__file__).parent.parent.parent / "fixtures"
 
 
 def limited(name: str, ranges: dict[str, tuple[int, int]]) -> Target:
-    tflite = target_named("tflite")
+    tflite = target_named("tflite-micro")
     return tflite.derive(name=name, storage=replace(tflite.storage, quant_ranges=ranges))
 
 
-def for_target(graph: Graph, target: Target | str | None = "tflite") -> tuple[Graph, tuple[str, ...]]:
+def for_target(graph: Graph, target: Target | str | None = "tflite-micro") -> tuple[Graph, tuple[str, ...]]:
     changed, notes = symmetric_weights.run(graph, target_named(target) if isinstance(target, str) else target)
     validate(changed)
     return changed, said(notes)
@@ -188,7 +188,7 @@ def test_a_product_has_its_own_axis_or_one_scale_where_operands_are_data(trans_b
     graph = make(ops, [Tensor("x", "uint8", (2, 6 if trans_b else 8), None, q(0.05, 3)), *tensors], "x", "y")
     free, _ = for_target(graph, None)
     assert weights_of(free)[1].axis == 1 - trans_b
-    one, _ = for_target(graph, "tflite")
+    one, _ = for_target(graph, "tflite-micro")
     assert weights_of(one)[1].axis is None
 
 
@@ -232,7 +232,7 @@ def test_no_channel_loses_without_need(seed: int, point: int, dtype: str, per_ax
     old = Quantization.per_axis(scale, 0, point + low) if per_axis else q(float(scale[0]), point + low)
     tensors = [constant("w", data, old), Tensor("y", "uint8", (2, 5), None, q(0.5, 100))]
     graph = whole([Op("Gemm", ("x", "w"), ("y",))], tensors, 9)
-    changed, _ = symmetric_weights.run(graph, target_named("tflite"))
+    changed, _ = symmetric_weights.run(graph, target_named("tflite-micro"))
     stored, quantization = weights_of(changed)
     assert quantization.is_symmetric and stored.dtype == np.int8
     real, new = dequantize(data, old), dequantize(stored, quantization)
@@ -260,7 +260,7 @@ def test_errors_of_a_channel_cancel(seed: int) -> None:
 @pytest.mark.formats
 def test_almost_all_channels_of_a_real_model_are_exact() -> None:
     graph = load(FIXTURES / "coral_mobilenet_v2_224_uint8.tflite")
-    changed, notes = symmetric_weights.run(graph, target_named("tflite"))
+    changed, notes = symmetric_weights.run(graph, target_named("tflite-micro"))
     validate(changed)
     lossy = next(note for note in notes if isinstance(note, Change) and note.costs)
     exact = channels = 0

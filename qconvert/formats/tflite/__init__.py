@@ -62,7 +62,7 @@ def qconvert_formats() -> Iterable[Format]:
             summary,
             read=_read,
             write=_write,
-            default_target="tflite-same",
+            default_target="tflite",
             check=_check,
             recognizes=_recognizes,
             contents=_contents,

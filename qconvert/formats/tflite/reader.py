@@ -23,6 +23,7 @@ from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature, Tensor
 from qconvert.graph.metadata import (
+    ACTIVATIONS,
     CHANGED,
     DECOMPOSED,
     DENSIFIED,
@@ -92,7 +93,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         signatures=signatures,
-        metadata={**_metadata(model), **read_files(data), **_ignored(draft), **draft.assumed()},
+        metadata={**_metadata(model), **read_files(data), **_ignored(draft), **_activations(draft), **draft.assumed()},
     )
     states = _used_states(draft)
     if renamed := {name: key for name, key in operations.variables.renamed.items() if name in states}:
@@ -162,6 +163,12 @@ def _ignored(draft: Draft) -> dict[str, str]:
     }
     found = {IGNORED_SCALES: json.dumps(stated)} if stated else {}
     return {**found, DENSIFIED: json.dumps(draft.densified)} if draft.densified else found
+
+
+def _activations(draft: Draft) -> dict[str, str]:
+    """The type of all 8-bit activations where that is uint8, so that the way back to TFLite keeps it."""
+    found = {t.dtype for t in draft.tensors.values() if t.dtype in ("int8", "uint8") and t.is_quantized and not t.is_constant}
+    return {ACTIVATIONS: "uint8"} if found == {"uint8"} else {}
 
 
 def _metadata(model: Any) -> dict[str, str]:

@@ -52,12 +52,28 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         path: the file; it is overwritten.
         options: "provenance" (str -> str, goes into the metadata).
 
+    Returns:
+        a note on the open sizes of inputs.
+
     Raises:
         UnsupportedError: operators that no plugin writes; all are listed.
         QConvertError: the file would be above 2 GB.
     """
     path.write_bytes(build(graph, dict(options.get("provenance") or {})))
-    return ()
+    return _open_sizes(graph)
+
+
+def _open_sizes(graph: Graph) -> tuple[str, ...]:
+    """What a file runs with whose inputs have sizes that the graph leaves open: a file states numbers, and where they are open."""
+    found = []
+    for name in graph.inputs:
+        shape = graph[name].shape or ()
+        if any(isinstance(size, str) for size in shape):
+            found.append(f"{name!r} ({', '.join(map(str, shape))})")
+    if not found:
+        return ()
+    listed = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
+    return (f"note: open sizes of inputs are 1 until the program resizes them: {listed}; --input-shape states others",)
 
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
