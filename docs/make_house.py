@@ -47,6 +47,7 @@ FLOORS = (
     "streaming",
     "partitioning",
     "checking",
+    "benchmarking",
     "reports",
     "batches",
     "plugin",

@@ -8,6 +8,7 @@ from qconvert.version import __version__
 TYPE_CHECKING = False  # typing takes 20 ms, in which the command line does not yet wait for Ctrl-C
 if TYPE_CHECKING:
     from qconvert.batches import BatchReport, batch
+    from qconvert.benchmarking import BenchmarkReport, Measured, benchmark
     from qconvert.calibration.driver import CalibrateOptions, calibrate
     from qconvert.calibration.report import Calibration
     from qconvert.checking.accuracy import Accuracy, accuracy
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "qconvert.batches": "BatchReport batch",
+    "qconvert.benchmarking": "BenchmarkReport Measured benchmark",
     "qconvert.calibration.driver": "CalibrateOptions calibrate",
     "qconvert.calibration.report": "Calibration",
     "qconvert.checking.accuracy": "Accuracy accuracy",
@@ -66,6 +68,7 @@ __all__ = [
     "Accuracy",
     "AuditReport",
     "BatchReport",
+    "BenchmarkReport",
     "CalibrateOptions",
     "Calibration",
     "Change",
@@ -78,6 +81,7 @@ __all__ = [
     "Encodings",
     "Format",
     "Graph",
+    "Measured",
     "Op",
     "Option",
     "Partition",
@@ -103,6 +107,7 @@ __all__ = [
     "apply",
     "audit",
     "batch",
+    "benchmark",
     "calibrate",
     "check",
     "convert",

@@ -17,7 +17,7 @@ from qconvert.graph.metadata import TARGET
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, targets
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["Side", "model_file", "ran_by", "side_of", "sides_of"]
+__all__ = ["Side", "in_words", "model_file", "ran_by", "side_of", "sides_of"]
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def sides_of(
 
 def ran_by(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) -> str:
     """Return which runtime ran each side, in which form, and which runtime of a target ran neither, in words."""
-    found = [_ran(side, model) for side, model in zip(sides, models, strict=True)]
+    found = [in_words(side, model) for side, model in zip(sides, models, strict=True)]
     asked = [targets().get(side.graph.metadata.get(TARGET, "")) for side in sides]
     named = [name for target in asked if target is not None for name in (target.name, target.name.partition("-")[0])]
     lacking = dict.fromkeys(
@@ -170,7 +170,7 @@ def ran_by(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) ->
     return "; ".join((both, *(f"{title} was not run" for title in lacking)))
 
 
-def _ran(side: Side, model: LoadedModel) -> str:
+def in_words(side: Side, model: LoadedModel) -> str:
     """What ran a side, with its version, and in which form."""
     from importlib.metadata import PackageNotFoundError, version
 

@@ -330,6 +330,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     source, result = formats_on_line(words[1:])
     from qconvert.cli.accuracy import add_accuracy_command
     from qconvert.cli.batching import add_batch_command
+    from qconvert.cli.benchmarking import add_benchmark_command
     from qconvert.cli.calibrating import add_calibration_commands
     from qconvert.cli.convert import add_commands
     from qconvert.cli.differing import add_diff_command
@@ -346,6 +347,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     add_batch_command(app)
     add_view_command(app)
     add_run_command(app)
+    add_benchmark_command(app)
     add_diff_command(app)
     add_partition_command(app)
     add_plugin_commands(app)

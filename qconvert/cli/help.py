@@ -19,7 +19,7 @@ ALL = "--help-all"
 GROUPS: Mapping[str, Sequence[str]] = {
     "Convert": ("convert", "batch", "partition"),
     "Judge": ("check", "accuracy", "audit", "roundtrip"),
-    "Look": ("inspect", "view", "diff", "run"),
+    "Look": ("inspect", "view", "diff", "run", "benchmark"),
     "Scales": ("calibrate", "apply", "extract-scales"),
     "Extend": ("formats", "passes", "plugins", "plugin"),
 }

@@ -29,7 +29,7 @@ from qconvert.plugins.registry import (
 )
 from qconvert.plugins.storage import Storage
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Codegen, Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime
+from qconvert.plugins.types import Codegen, Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime, Timing
 from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
@@ -53,6 +53,7 @@ __all__ = [
     "Runtime",
     "Storage",
     "Target",
+    "Timing",
     "Verdict",
     "Violation",
     "at_worst",

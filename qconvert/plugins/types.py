@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -172,6 +173,32 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """How long runs of a model took.
+
+    Attributes:
+        wall: seconds of each run.
+        processor: seconds in which processors worked on each, those of all threads together.
+        memory: bytes that the model's process held at most, beyond what it held before it loaded the model; 0 if that is not known.
+    """
+
+    wall: tuple[float, ...]
+    processor: tuple[float, ...]
+    memory: int = 0
+
+    @classmethod
+    def of(cls, run: Callable[[], object], times: int) -> Timing:
+        """Call a function so many times in this process."""
+        wall, processor = [], []
+        for _ in range(times):
+            began = time.perf_counter(), time.process_time()
+            run()
+            wall.append(time.perf_counter() - began[0])
+            processor.append(time.process_time() - began[1])
+        return cls(tuple(wall), tuple(processor))
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFile:
     """A model file as a runtime gets it.
 
@@ -203,6 +230,8 @@ class LoadedModel(Protocol):
     It may have a text `unjudged` besides: why its outputs say nothing of the runtime, so that no verdict can rest on them; a text `form`,
     what of the file runs and by which of its kernels; and `rebuilt`, whether not the file runs but what was read of it. One of several
     parts has `parts`: tensor -> which of them computes it, in words, for a check that finds it wrong.
+
+    One that runs in a process of its own may have a function `timed(inputs, times)`, how long its runs take there (Timing).
 
     A model with states keeps them from one run to the next; a function `reset()` makes the next run the first of a sequence. Inputs and
     outputs that stand for states (graph/carried.py) are none of its own.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.arguments import with_checked_arguments
+from qconvert.benchmarking.report import BenchmarkReport
 from qconvert.calibration.report import Calibration
 from qconvert.checking.findings import AS_DECLARED, NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport
 from qconvert.conversion import ConversionReport, load
@@ -34,7 +35,7 @@ __all__ = ["html_report", "require_page"]
 _NAMES, _LONGEST_NAME = re.compile(r"'[^']*'"), 48
 #: How the sentence of a verdict is coloured.
 _STATES = {PASSED: "good", AS_DECLARED: "declared", NOT_EQUAL: "bad", NOT_JUDGED: "open"}
-Subject = Model | CheckReport | ConversionReport | Calibration
+Subject = Model | CheckReport | ConversionReport | Calibration | BenchmarkReport
 
 
 @with_checked_arguments
@@ -51,8 +52,8 @@ def html_report(
     """Write a self-contained HTML page: the verdict, graphs side by side, tables, histograms, and the origin of the files.
 
     Args:
-        subject: a model file, its content as bytes, or a graph, or what convert(), check() or calibrate() returned. The files that a
-            report names are read again; what cannot be read is left out, and the page says so.
+        subject: a model file, its content as bytes, or a graph, or what convert(), check(), calibrate() or benchmark() returned. The files
+            that a report names are read again; what cannot be read is left out, and the page says so.
         out: the .html file.
         format: the name of a model's format, if suffix and content do not determine it.
         force: whether any existing file may be replaced; a page that qconvert wrote is.
@@ -86,6 +87,8 @@ def _page(subject: Subject, format: str, data: Sequence[str | Path], values: boo
         return _of_conversion(subject, options)
     if isinstance(subject, Calibration):
         return _of_calibration(subject, options)
+    if isinstance(subject, BenchmarkReport):
+        return _of_benchmark(subject)
     return _of_model(subject, format, data, values, options)
 
 
@@ -157,6 +160,11 @@ def _of_calibration(found: Calibration, options: Mapping[str, Any]) -> Page:
     )
     origin, graphs = shown(found.encodings.origin), {"network": found.graph}
     return replace(_joined("calibration", found.sentence, "", (origin,), found.tables(), graphs, {}, options), histograms=histograms)
+
+
+def _of_benchmark(report: BenchmarkReport) -> Page:
+    lengths = tuple((f"{item.name} in {shown(item.ran)}", item.median, f"{1000 * item.median:.3f} ms") for item in report.done)
+    return Page("benchmark: qconvert", report.sentence, "", (report.machine, *report.notes), tuple(report.tables()), lengths=lengths)
 
 
 def _of_model(model: Model, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:

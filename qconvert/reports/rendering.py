@@ -35,6 +35,7 @@ class Page:
         graphs: documents of graphs, side by side.
         plot: of the operators' errors; {} without.
         histograms: (name, document of bars) besides those of the graphs.
+        lengths: (what it is, its length, this in words), which stand as bars one below the other.
     """
 
     title: str
@@ -45,6 +46,7 @@ class Page:
     graphs: tuple[dict[str, Any], ...] = ()
     plot: dict[str, Any] = field(default_factory=dict)
     histograms: tuple[dict[str, Any], ...] = ()
+    lengths: tuple[tuple[str, float, str], ...] = ()
 
 
 def rendered(page: Page) -> str:

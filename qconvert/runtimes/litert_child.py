@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -77,7 +78,7 @@ def ended(number: int, seconds: float) -> int:
 
 
 def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
-    """Answers each message: what a file takes and gives, what it computes, what its operators keep, what its nodes are."""
+    """Answers each message: what a file takes and gives, what it computes, in what time, what its operators keep, what its nodes are."""
     model = Model(litert)
     while line := given.readline():
         question = json.loads(line)
@@ -88,6 +89,8 @@ def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
             elif "run" in question:
                 values = model.run([(index, read(given, dtype, shape)) for index, dtype, shape in question["run"]])
                 found = {"values": [array(value()) for value in values]}
+            elif "time" in question:
+                found = model.timed([(index, read(given, dtype, shape)) for index, dtype, shape in question["time"]], question["times"])
             elif "begin" in question:
                 for index, dtype, shape in question["begin"]:
                     model.interpreter.set_tensor(index, read(given, dtype, shape))
@@ -111,6 +114,8 @@ class Model:
     def __init__(self, litert: Any) -> None:
         self.litert = litert
         self.content = b""
+        forget_peak()
+        self.held = held()
 
     def load(self, content: bytes, kernels: str, threads: int) -> dict[str, Any]:
         """Loads a file, once more the one before where there is no content: only a new interpreter gives resource variables their first
@@ -145,6 +150,17 @@ class Model:
         self.interpreter.invoke()
         return [partial(self.read, item) for item in self.outputs]
 
+    def timed(self, values: list[tuple[int, Any]], times: int) -> dict[str, Any]:
+        """Runs so many times; see qconvert/plugins/types.py, Timing."""
+        self.run(values)
+        wall, processor = [], []
+        for _ in range(times):
+            began = time.perf_counter(), time.process_time()
+            self.interpreter.invoke()
+            wall.append(time.perf_counter() - began[0])
+            processor.append(time.process_time() - began[1])
+        return {"wall": wall, "processor": processor, "memory": max(0, held(at_most=True) - self.held)}
+
     def read(self, item: Any) -> Any:
         """The value of a tensor; LiteRT gives none for some without elements."""
         import numpy as np
@@ -156,6 +172,22 @@ class Model:
             if 0 not in item["shape"]:
                 raise ValueError(f"the tensor {item['name']!r} is not given: {error}") from error
             return np.zeros(item["shape"], item["dtype"])
+
+
+def held(at_most: bool = False) -> int:
+    """Bytes of memory that this process holds, or held at most since forget_peak(); 0 where the system does not say (proc(5), status)."""
+    word = "VmHWM:" if at_most else "VmRSS:"
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+            return next((1024 * int(line.split()[1]) for line in file if line.startswith(word)), 0)
+    except OSError:
+        return 0
+
+
+def forget_peak() -> None:
+    """Lets held(at_most=True) count from now on (proc(5), clear_refs)."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w", encoding="ascii") as file:
+        file.write("5")
 
 
 def described(item: Any) -> list[Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.mnn.child import require_installed
 from qconvert.graph import Array
-from qconvert.plugins import ModelFile
+from qconvert.plugins import ModelFile, Timing
 from qconvert.runtimes.child import Child
 
 __all__ = ["MNNModel", "new_child", "open_model"]
@@ -70,9 +70,7 @@ class MNNModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are float values by name."""
-        values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
-        packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]
-        described = [[value.dtype.name, list(value.shape), how] for value, how in zip(values, packed, strict=True)]
+        values, described = self._described(inputs)
         found = self._child.asked({"run": self._model, "values": described}, values)
         results = self._child.arrays(found.get("values"))
         if len(results) != len(self.outputs):
@@ -86,6 +84,19 @@ class MNNModel:
     def close(self) -> None:
         """Ends the process, of whatever else it runs too."""
         self._child.close()
+
+    def timed(self, inputs: Mapping[str, Array], times: int) -> Timing:
+        """Runs so many times on the same values; what the process holds is not known, since it may run other files."""
+        values, described = self._described(inputs)
+        found = self._child.asked({"time": self._model, "times": times, "values": described}, values)
+        return Timing(tuple(found["wall"]), tuple(found["processor"]))
+
+    def _described(self, inputs: Mapping[str, Array]) -> tuple[list[Array], list[list[Any]]]:
+        """What is sent of inputs, and its description."""
+        values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
+        packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]
+        described = [[value.dtype.name, list(value.shape), how] for value, how in zip(values, packed, strict=True)]
+        return values, described
 
 
 def _sizes(shape: Sequence[int]) -> tuple[int | str, ...]:

@@ -10,11 +10,13 @@ import json
 import math
 import os
 import sys
+import time
 from typing import Any, BinaryIO
 
 
 def main() -> None:
-    """Answers each message: "load" with what a file, or a part of it, takes and gives, "run" with what it computes."""
+    """Answers each message: "load" with what a file, or a part of it, takes and gives, "run" with what it computes, "time" with how
+    long that takes."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     given = sys.stdin.buffer
@@ -29,6 +31,8 @@ def main() -> None:
         try:
             if "load" in question:
                 found = described(nn, question["load"], loaded)
+            elif "time" in question:
+                found = timed(loaded[question["time"]], values, question["times"])
             else:
                 results = loaded[question["run"]].forward(values)
                 computed = [stored(var, expr) for var in (results if isinstance(results, (list, tuple)) else [results])]
@@ -49,6 +53,19 @@ def described(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str,
     inputs = [[name, str(var.dtype).rpartition(".")[2], list(var.shape)] for name, var in named]
     loaded.append(module)
     return {"model": len(loaded) - 1, "inputs": inputs, "outputs": list(found["outputNames"]), "version": str(found["version"])}
+
+
+def timed(module: Any, values: list[Any], times: int) -> dict[str, Any]:
+    """Runs so many times; see qconvert/plugins/types.py, Timing. MNN computes when a result is read."""
+    wall, processor = [], []
+    for _ in range(times):
+        began = time.perf_counter(), time.process_time()
+        results = module.forward(values)
+        for var in results if isinstance(results, (list, tuple)) else [results]:
+            var.read()
+        wall.append(time.perf_counter() - began[0])
+        processor.append(time.process_time() - began[1])
+    return {"wall": wall, "processor": processor}
 
 
 def read(given: BinaryIO, item: list[Any], expr: Any) -> Any:

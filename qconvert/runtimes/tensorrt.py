@@ -7,12 +7,13 @@ onnxruntime, node by node: what the file says, not what the engine computes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from qconvert.conversion import load
 from qconvert.data.stated_sizes import Bounds
-from qconvert.errors import OptionError, QConvertError
+from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array
-from qconvert.plugins import Engine, Layer, ModelFile
+from qconvert.plugins import Engine, Layer, ModelFile, Timing
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.tensorrt_build import Build, Builder
 from qconvert.runtimes.tensorrt_layers import MOVES, EngineLayer
@@ -48,19 +49,29 @@ class TensorRTModel:
         model = named_model(file.path)
         found, sizes = _built(self._builder, model, file, run=True)
         self._simulated = OnnxRuntime(file.path, file.threads, optimize=False)
-        self._runs = not found.not_run
-        if not self._runs:
+        self._not_run = _brief(found.not_run) if found.not_run else ""
+        if self._not_run:
             self._builder.close()
         self.inputs, self.outputs = self._simulated.inputs, self._simulated.outputs
-        ran = "and ran it; single operators ran" if self._runs else f"which was not run ({_brief(found.not_run)}): everything ran"
+        ran = f"which was not run ({self._not_run}): everything ran" if self._not_run else "and ran it; single operators ran"
         self.note = f"{_built_by(found)}{sizes}, {ran} in onnxruntime, node by node"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        if not self._runs:
+        if self._not_run:
             return self._simulated.run(inputs)
         found = self._builder.run(inputs)
         return {name: found[name] for name in self.outputs}
+
+    def timed(self, inputs: Mapping[str, Array], times: int) -> Timing:
+        """Runs so many times on the same stored values, copies to the GPU and back included.
+
+        Raises:
+            RuntimeRefusedError: the engine cannot run here; the time of what stands for it says nothing.
+        """
+        if self._not_run:
+            raise RuntimeRefusedError(f"the engine was built and not run: {self._not_run}", rule="not-run")
+        return Timing.of(partial(self._builder.run, inputs), times)
 
 
 def _brief(reason: str) -> str:

@@ -53,18 +53,18 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         options: "provenance" (str -> str, goes into the metadata).
 
     Returns:
-        a note on the open sizes of inputs.
+        a note on dynamic dimensions of inputs.
 
     Raises:
         UnsupportedError: operators that no plugin writes; all are listed.
         QConvertError: the file would be above 2 GB.
     """
     path.write_bytes(build(graph, dict(options.get("provenance") or {})))
-    return _open_sizes(graph)
+    return _dynamic_inputs(graph)
 
 
-def _open_sizes(graph: Graph) -> tuple[str, ...]:
-    """What a file runs with whose inputs have sizes that the graph leaves open: a file states numbers, and where they are open."""
+def _dynamic_inputs(graph: Graph) -> tuple[str, ...]:
+    """Which inputs have dynamic dimensions: a file states numbers for them, with which LiteRT begins, and that they are dynamic."""
     found = []
     for name in graph.inputs:
         shape = graph[name].shape or ()
@@ -73,7 +73,7 @@ def _open_sizes(graph: Graph) -> tuple[str, ...]:
     if not found:
         return ()
     listed = ", ".join(found[:3]) + (" …" if len(found) > 3 else "")
-    return (f"note: open sizes of inputs are 1 until the program resizes them: {listed}; --input-shape states others",)
+    return (f"note: dynamic dimensions of inputs are 1 until the program resizes them: {listed}; --input-shape fixes them",)
 
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:

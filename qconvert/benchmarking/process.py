@@ -1,0 +1,113 @@
+"""The other end of benchmark.py: a program that loads one model file in its runtime, and runs it for whoever writes to its input.
+
+Its first argument is the folder that qconvert is in. A message is a line of JSON and, after it, the bytes of the arrays that it describes;
+an answer is a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+
+def main() -> None:
+    """Answers "load" with what runs the file and how long its first run takes, "times" with how long so many runs take."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.path.insert(0, sys.argv[1])
+    from qconvert.errors import QConvertError
+
+    given, timed = sys.stdin.buffer, _Timed()
+    while line := given.readline():
+        question = json.loads(line)
+        inputs = {name: _read(given, *described) for name, described in question.get("inputs", {}).items()}
+        try:
+            found = timed.load(question["load"], inputs) if "load" in question else timed.times(question["times"])
+        except QConvertError as error:
+            found = {"refused": str(error.reason), "missing": error.rule == "package-missing"}
+        except Exception as error:  # of a plugin, or of a runtime: this process is there to hold it
+            found = {"refused": f"{type(error).__name__}: {error}", "missing": False}
+        answers.write(json.dumps(found).encode() + b"\n")
+        answers.flush()
+
+
+def _read(given: BinaryIO, dtype: str, shape: list[int]) -> Any:
+    """An array that a message describes."""
+    import numpy as np
+
+    from qconvert.arithmetic.dtypes import numpy_dtype
+
+    kind = numpy_dtype(dtype)
+    return np.frombuffer(given.read(math.prod(shape) * kind.itemsize), kind).reshape(shape)
+
+
+def _random(inputs: Mapping[str, tuple[str, tuple[Any, ...]]]) -> dict[str, Any]:
+    """Inputs of the types and sizes that a runtime states, for files that qconvert does not read; a dynamic size is 1."""
+    import numpy as np
+
+    from qconvert.arithmetic.dtypes import numpy_dtype
+
+    rng = np.random.default_rng(0)
+    sizes = {name: [size if isinstance(size, int) and size > 0 else 1 for size in shape] for name, (_, shape) in inputs.items()}
+    return {name: rng.random(sizes[name]).astype(numpy_dtype(dtype)) for name, (dtype, _) in inputs.items()}
+
+
+class _Timed:
+    """A loaded file."""
+
+    def load(self, question: dict[str, Any], inputs: dict[str, Any]) -> dict[str, Any]:
+        """Loads a file twice: the first time shows its memory, and brings what the runtime loads once, the second takes its time."""
+        from dataclasses import replace
+
+        from qconvert.checking.checked_file import in_words, side_of
+        from qconvert.errors import RuntimeRefusedError
+        from qconvert.plugins.named import register_file
+        from qconvert.runtimes.litert_child import forget_peak, held
+
+        self.inputs = inputs
+        if question["threads"]:
+            os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(question["threads"])))  # before PyTorch is loaded
+        for file in question["plugins"]:
+            register_file(Path(file))
+        side = side_of(Path(question["path"]), question["format"], question["kernels"], question["options"])
+        side.file = replace(side.file, threads=question["threads"])
+        with suppress(ImportError):
+            import_module(side.runtime.package.replace("-", "_") or "qconvert")
+        forget_peak()
+        self.held = held()
+        model = side.open()
+        if unjudged := getattr(model, "unjudged", ""):
+            raise RuntimeRefusedError(unjudged, rule="not-run")
+        if question["random"]:
+            self.inputs = _random(model.inputs)
+        model.run(self.inputs)
+        del model
+        began = time.perf_counter()
+        self.model = side.open()
+        self.model.run(self.inputs)
+        return {"ran": in_words(side, self.model), "note": self.model.note, "first": time.perf_counter() - began}
+
+    def times(self, times: int) -> dict[str, Any]:
+        """Runs the file so many times, the time of a run being that in which the runtime works, where it says it."""
+        from dataclasses import asdict
+
+        from qconvert.plugins import Timing
+        from qconvert.runtimes.litert_child import held
+
+        timed = getattr(self.model, "timed", None)
+        found = Timing.of(partial(self.model.run, self.inputs), times) if timed is None else timed(self.inputs, times)
+        own = max(0, held(at_most=True) - self.held) if timed is None else 0
+        return {**asdict(found), "memory": found.memory or own}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""benchmark(): files side by side in their runtimes, and what stands in its way."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qconvert
+from qconvert import QConvertError, benchmark, html_report
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+KWS = FIXTURES / "tiny_kws_dscnn_int8.tflite"
+#: A runtime of graphs that takes 20 ms a run, and refuses a graph that is called so.
+PLUGIN = """
+import time
+from types import SimpleNamespace
+from qconvert.kernels import Kernels
+from qconvert.errors import RuntimeRefusedError
+from qconvert.plugin import Runtime, hookimpl
+
+def opened(file):
+    if file.path.stem == "refused":
+        raise RuntimeRefusedError("it takes no such graph", rule="model-refused")
+    def run(inputs):
+        time.sleep(0.02)
+        return {}
+    return SimpleNamespace(inputs={}, outputs={}, note="slow on purpose", run=run)
+
+@hookimpl
+def qconvert_runtimes():
+    return [Runtime("sleepy", ("qgraph",), "sleeps", "Sleepy", open=opened, rows=lambda kernels: Kernels(), kernels=("well",))]
+"""
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+def test_a_model_and_its_conversions(tmp_path: Path) -> None:
+    qconvert.convert(KWS, tmp_path / "m.onnx", target="generic")
+    found = benchmark(KWS, [tmp_path / "m.onnx"], targets=["ort-x86"], kernels=["litert:default", "onnxruntime"], runs=12)
+    assert [(item.name, item.kernels) for item in found.done] == [
+        (KWS.name, "litert:default"), ("m.onnx", "onnxruntime:optimized"), (f"{KWS.name} for ort-x86", "onnxruntime:optimized"),
+    ]  # fmt: skip
+    for item in found.done:
+        assert item.runs == 12 and 0 < item.best <= item.median < item.first and item.processor > 0
+        assert item.memory > 1e5 or sys.platform != "linux"
+    assert found.done[0].file_bytes == KWS.stat().st_size and found.done[1].file_bytes == (tmp_path / "m.onnx").stat().st_size
+    assert found.relative(found.done[0]) == 1
+    fastest = min(found.done, key=lambda item: item.median)
+    assert f"fastest: {fastest.name} in " in found.sentence
+    html_report(found, tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().count("<meter") == 3
+
+
+@pytest.mark.litert
+def test_no_time_gives_three_runs() -> None:
+    found = benchmark(KWS, kernels="litert:reference", runs=10, seconds=1e-6)
+    assert [item.runs for item in found.measured] == [3]
+
+
+def sleepy(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "sleepy.py").write_text(PLUGIN)
+    line = [sys.executable, "-m", "qconvert", "benchmark", *words, "--plugin", str(tmp_path / "sleepy.py")]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.end_to_end
+def test_a_runtime_of_a_plugin(tmp_path: Path) -> None:
+    """It is loaded in the process that runs the file, too; a slow one has fewer runs, and one that is refused does not end the others."""
+    for name in ("taken", "refused"):
+        qconvert.convert(KWS, tmp_path / f"{name}.qgraph")
+    done = sleepy(tmp_path, str(tmp_path / "taken.qgraph"), str(tmp_path / "refused.qgraph"), "--seconds", "0.2", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    taken, refused = document["measured"]
+    assert taken["kernels"] == "sleepy:well" and taken["note"] == "slow on purpose"
+    assert 3 <= taken["runs"] <= 15 and 0.02 <= taken["best"] < 0.2 and taken["processor"] < 0.01
+    assert refused["problem"] == "it takes no such graph" and refused["runs"] == 0
+    alone = sleepy(tmp_path, str(tmp_path / "refused.qgraph"))
+    assert alone.returncode == 4 and "nothing could be measured: sleepy:well: it takes no such graph" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [({"targets": ["nowhere"]}, "unknown-target"), ({"runs": 0}, "number-out-of-range"), ({"seconds": float("nan")}, "number-out-of-range"),
+     ({"kernels": "none:such"}, "unknown-kernels"), ({"oneflow": "google"}, "unknown-option")],
+)  # fmt: skip
+def test_what_cannot_be_asked_for(more: dict[str, object], rule: str) -> None:
+    with pytest.raises(QConvertError) as error:
+        benchmark(KWS, **more)  # type: ignore[arg-type]
+    assert error.value.rule == rule
