@@ -54,7 +54,7 @@ class Given:
             raise
         own = {} if target is None else checked(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
         found = {part: _picked(given, declared) for part, declared in taking.items()}
-        return cls(found["read"], found["passes"], {**own, **found["write"]})
+        return cls(found["read"], {**_picked(own, of_passes), **found["passes"]}, {**own, **found["write"]})
 
 
 def with_encodings(options: Mapping[str, Any], passes: Sequence[str], reader: Format) -> tuple[dict[str, Any], tuple[str, ...]]:

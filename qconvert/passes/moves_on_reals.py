@@ -1,7 +1,9 @@
-"""moves_on_reals: quantized data of 2 and 4 bits are moved, chosen and compared as the real numbers that they stand for. Exact.
+"""moves_on_reals: quantized data are moved, chosen and compared as the float values that they stand for. Exact.
 
-ONNX allows few of its operators on such integers, and onnxruntime (1.31) has kernels for Transpose alone. Nothing is rounded on the way:
-what comes out has the quantization that went in, or is quantized as it was.
+Of 2 and 4 bits for every target: ONNX allows few of its operators on such integers, and onnxruntime (1.31) has kernels for Transpose alone.
+Of any number of bits for a target whose `moves_in_float` says so: compilers and accelerators know an operator on integers by the Dequantize
+before it and the Quantize after it, and refuse one that stands on the integers themselves. Nothing is rounded on the way: what comes out
+has the quantization that went in, or is quantized as it was.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ _TAKEN = ("Transpose",)
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Put each such operator between Dequantize and Quantize; what one gives to the next is not quantized between them."""
+    """Put each such operator between Dequantize and Quantize; of few bits, what one gives to the next is not quantized between them."""
     rewriter = Rewriter(graph)
+    every = target is not None and target.storage.moves_in_float
     reals: dict[str, str] = {}  # quantized data -> the same values in float32
 
     def add(name: str) -> str:
@@ -38,14 +41,14 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     moved: list[str] = []
     count = 0
     for op in rewriter:
-        if not _is_concerned(graph, op):
+        if not _is_concerned(graph, op, every):
             continue
         inputs = tuple(dequantized(name, op) if _is_quantized(graph, name) else name for name in op.inputs)
         outputs = tuple(add(name) if _is_quantized(graph, name) else name for name in op.outputs)
         pairs = [(name, real) for name, real in zip(op.outputs, outputs, strict=True) if name != real]
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for name, real in pairs)
         rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
-        if kind_of(op).rule == "move":  # what is moved has its quantization already
+        if kind_of(op).rule == "move" and not every:  # what is moved has its quantization already
             reals.update(pairs)
             moved += [name for name, _ in pairs]
         count += 1
@@ -54,14 +57,14 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for name in moved:
         if name not in graph.public and all(map(rewriter.is_replaced, rewriter.readers.get(name, ()))):
             rewriter.relate(name, reals[name])
-    return rewriter.finish(prune=True), (f"{count} operators move, select or compare data of 2 or 4 bits in float",)
+    return rewriter.finish(prune=True), (f"{count} operators move, select or compare data{'' if every else ' of 2 or 4 bits'} in float",)
 
 
-def _is_concerned(graph: Graph, op: Op) -> bool:
+def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:
     kind = kind_of(op)
-    if op.kind in _TAKEN or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
+    if (op.kind in _TAKEN and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
         return False
-    return any(_is_quantized(graph, name) and graph[name].dtype in _FEW for name in (*op.inputs, *op.outputs))
+    return any(_is_quantized(graph, name) and (every or graph[name].dtype in _FEW) for name in (*op.inputs, *op.outputs))
 
 
 def _is_quantized(graph: Graph, name: str) -> bool:

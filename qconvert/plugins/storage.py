@@ -33,6 +33,7 @@ class Storage:
         conversion_dtypes: further types that conversions between quantizations may give.
         activation_granularity: "per_tensor", or "" for any.
         symmetric_activations: storage types whose activations have the zero point 0.
+        moves_in_float: whether data movement, selection and comparison of quantized data stand between Dequantize and Quantize.
         free_edges: whether conversions at graph inputs and outputs, which the program around may run, take any type and zero point.
         one_type: whether all quantized data of an operator have one type.
         explicit_conversions: whether only Quantize and Dequantize stand between real and quantized data.
@@ -51,6 +52,7 @@ class Storage:
     conversion_dtypes: tuple[str, ...] = ()
     activation_granularity: str = ""
     symmetric_activations: tuple[str, ...] = ()
+    moves_in_float: bool = False
     free_edges: bool = True
     one_type: bool = False
     explicit_conversions: bool = False

@@ -45,6 +45,18 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     return find
 
 
+def _of_the_standard(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    """Operators of other domains than ONNX's, which no definition gave in those of the standard."""
+    from qconvert.plugins.rules import place
+
+    def find(op: Op) -> Iterator[Violation]:
+        if op.kind == "Opaque" and op["domain"]:
+            rule = "operators are those of the ONNX standard"
+            yield Violation(f"{place(op)}: {op['op_type']} is of the domain {op['domain']!r}", rule, "--target generic, or ort-x86")
+
+    return find
+
+
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
     storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bits,
@@ -58,4 +70,7 @@ TARGETS = (
                 storage=Storage(activations="int8"), kernels=_ROWS),
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",
            kernels=Kernels(dynamic_range="onnx")),
+    Target("portable", "onnx", "ONNX of the standard alone, for compilers, accelerators and other runtimes than onnxruntime",
+           passes=("expand_definitions", *_LITERAL), layout="channels_first", write_options={"numerics": "fast", "guards": False},
+           storage=Storage(moves_in_float=True), kernels=Kernels(dynamic_range="onnx"), own_rules=_of_the_standard),
 )  # fmt: skip

@@ -359,7 +359,8 @@ class Builder:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.
 
         On a quantized output the activation is a Clip of the integers after QuantizeLinear, which is exact and keeps
-        onnxruntime's fusion, and only where the range does not imply it already.
+        onnxruntime's fusion, and only where the range does not imply it already. In files for others (without guards) it stands before
+        QuantizeLinear, as compilers expect it, which is as exact: rounding is monotone, and the bounds are values of the quantization.
         """
         tensor = self.tensor(op.outputs[index])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
@@ -373,7 +374,7 @@ class Builder:
             self.quantize(value, tensor, tensor.name)
             return
         lowest, highest = clip_range(tensor, bounds)
-        if tensor.dtype in _NO_CLIP:  # rounding is monotone: clipping before it at values of the quantization is the same
+        if tensor.dtype in _NO_CLIP or (self.forms is not None and not self.forms.guards):
             scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
             pairs = zip((lowest, highest), integer_range(tensor.dtype), strict=True)
             low, high = (None if limit == end else (limit - point) * scale for limit, end in pairs)

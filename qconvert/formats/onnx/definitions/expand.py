@@ -39,12 +39,14 @@ _DEPTH, _NODES = 6, 2000
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Puts definitions in the place of Opaque operators of ONNX: those of onnx's schemas, and those of the tables here.
 
-    A definition computes float values; what quantization stands around it is absorbed again.
+    A definition computes float values; what quantization stands around it is absorbed again. A target of ONNX of whose kernels nothing is
+    known takes the operators of the standard as they are.
     """
     notes: list[str] = []
     found = graph
+    in_standard = target is not None and target.format == "onnx" and not target.knows_kernels
     for _ in range(_DEPTH):
-        changed = _expanded(found, notes)
+        changed = _expanded(found, notes, in_standard)
         if changed is found:
             break
         found = changed
@@ -63,14 +65,14 @@ def results(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
     return [] if found is None else [found[name] for name in op.outputs if name]
 
 
-def _expanded(graph: Graph, notes: list[str]) -> Graph:
+def _expanded(graph: Graph, notes: list[str], in_standard: bool) -> Graph:
     ops: list[Op] = []
     tensors: dict[str, Tensor] = {}
     functions = dict(graph.functions)
     names, called = graph.names(tensors), Names(functions)
     read = {name for op in graph.ops for name in op.inputs}
     for op in graph.ops:
-        inner = _definition(graph, op) if op.kind == "Opaque" else None
+        inner = _definition(graph, op) if op.kind == "Opaque" and (op["domain"] or not in_standard) else None
         if inner is None:
             ops.append(op)
             continue

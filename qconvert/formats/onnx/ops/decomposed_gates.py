@@ -34,7 +34,6 @@ def write_decomposed_gates(op: Op, b: Builder) -> None:
 class _Gates(Recurrence):
     def write(self) -> None:
         op, b = self._op, self._b
-        b.domains.setdefault("", b.opset)
         data = b.real(op.inputs[0])
         sums = self._with_bias(b, self._product(b, data, 1, f"{self._hint}/sums"), 0)
         body = ScanBody(b, f"{self._hint}/body", dict.fromkeys(("hidden", "part"), FLOAT32))

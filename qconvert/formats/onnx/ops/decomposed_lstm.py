@@ -47,7 +47,6 @@ def write_decomposed_lstm(op: Op, b: Builder) -> None:
 class _Lstm(Recurrence):
     def write(self) -> None:
         op, b = self._op, self._b
-        b.domains.setdefault("", b.opset)
         batch = b.tensor(op.inputs[0]).shape
         states = [self._first(index, batch) for index in (HIDDEN, _CELL)]
         parts = self._data_parts()

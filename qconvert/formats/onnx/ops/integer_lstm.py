@@ -76,7 +76,6 @@ class _Lstm:
 
     def write(self) -> None:
         b, layer = self._b, self._layer
-        b.domains.setdefault("", b.opset)
         hidden = self._steps(b, self._names["hidden"], layer.state[1], self._product_type("recurrent"))
         cell = b.node("Cast", [b.stored(self._names["cell"])], hint=f"{self._hint}/cell", to=_FLOAT64)[0]
         parts = self._data_parts()
