@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from make_operators import DOCS, written
 
-from qconvert import AuditReport, BatchReport, BenchmarkReport, CheckReport, ConversionReport, PassCost, RoundtripReport
+from qconvert import AuditReport, BatchReport, BenchmarkReport, CheckReport, ConversionReport, PassCost, RoundtripReport, TargetAudits
 from qconvert.cli.documents import VERSION
 
 PAGE = DOCS / "json.schema.json"
@@ -27,6 +27,7 @@ REPORTS: Mapping[str, tuple[type, Mapping[str, Any]]] = {
     "check": (CheckReport, {"verdict": {"enum": ["passed", "as declared", "not equal", "inconclusive"]}, "passed": {"type": "boolean"}}),
     "audit": (AuditReport, {"otherwise": {"type": "array"}}),
     "roundtrip": (RoundtripReport, {"verdict": {"type": "string"}, "passed": {"type": "boolean"}}),
+    "audit-all": (TargetAudits, {}),
     "benchmark": (BenchmarkReport, {}),
     "batch": (BatchReport, {"counts": {"type": "object", "additionalProperties": {"type": "integer"}}}),
 }

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.checking.roundtrips import roundtrip
     from qconvert.checking.running import run
+    from qconvert.checking.target_audits import TargetAudit, TargetAudits, audit_all
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.comparing import diff
     from qconvert.conversion.encoded import apply, extract_scales, load_encodings, save_encodings
@@ -50,6 +51,7 @@ _HOMES = {
     "qconvert.checking.roundtrip_report": "RoundtripReport",
     "qconvert.checking.roundtrips": "roundtrip",
     "qconvert.checking.running": "run",
+    "qconvert.checking.target_audits": "TargetAudit TargetAudits audit_all",
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
     "qconvert.conversion.encoded": "apply extract_scales load_encodings save_encodings",
@@ -101,11 +103,14 @@ __all__ = [
     "Runtime",
     "Signature",
     "Target",
+    "TargetAudit",
+    "TargetAudits",
     "Tensor",
     "__version__",
     "accuracy",
     "apply",
     "audit",
+    "audit_all",
     "batch",
     "benchmark",
     "calibrate",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,8 +23,8 @@ from qconvert.operators import KINDS
 LENGTHS = np.array([4, 1, 0], np.int64)
 
 
-def quantized_onnx(path: Path) -> Path:
-    """uint8 x -> ReverseSequence -> y, in QDQ form."""
+def quantized_onnx(path: Path, dtype: type[np.integer[Any]] = np.uint8) -> Path:
+    """uint8 x -> ReverseSequence -> y, in QDQ form, or of another type."""
     value = helper.make_tensor_value_info
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
@@ -32,7 +33,7 @@ def quantized_onnx(path: Path) -> Path:
         helper.make_node("QuantizeLinear", ["r", "s", "z"], ["yq"]),
         helper.make_node("DequantizeLinear", ["yq", "s", "z"], ["y"]),
     ]
-    constants = {"s": np.float32(0.05), "z": np.uint8(121), "n": LENGTHS}
+    constants = {"s": np.float32(0.05), "z": dtype(121), "n": LENGTHS}
     graph = helper.make_graph(
         nodes, "g", [value("x", TensorProto.FLOAT, [4, 3, 5])], [value("y", TensorProto.FLOAT, [4, 3, 5])],
         [numpy_helper.from_array(np.asarray(data), name) for name, data in constants.items()],
@@ -60,7 +61,7 @@ def test_from_onnx_to_tflite_and_back_with_every_integer(tmp_path: Path) -> None
 @pytest.mark.formats
 def test_int8_is_refused_by_tflites_own_rule(tmp_path: Path) -> None:
     with refused(UnsupportedError, "target-rules", holds=("REVERSE_SEQUENCE",)):
-        qconvert.convert(quantized_onnx(tmp_path / "a.onnx"), tmp_path / "b.tflite", target="tflite")
+        qconvert.convert(quantized_onnx(tmp_path / "a.onnx", np.int8), tmp_path / "b.tflite")
     assert not (tmp_path / "b.tflite").exists()
 
 

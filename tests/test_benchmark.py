@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
 import pytest
 
 import qconvert
@@ -63,8 +64,7 @@ def test_no_time_gives_three_runs() -> None:
 
 def sleepy(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "sleepy.py").write_text(PLUGIN)
-    line = [sys.executable, "-m", "qconvert", "benchmark", *words, "--plugin", str(tmp_path / "sleepy.py")]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+    return forked.run(["benchmark", *words, "--plugin", str(tmp_path / "sleepy.py")])
 
 
 @pytest.mark.end_to_end

@@ -6,7 +6,7 @@ import os
 import platform
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -19,7 +19,7 @@ from qconvert.data import random_inputs
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, canonical_dtype
-from qconvert.plugins import Format, Target, format_named, runtimes, target_named
+from qconvert.plugins import Format, format_named, runtimes, target_named
 from qconvert.plugins.host import loaded
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import checked
@@ -132,20 +132,10 @@ def _converted(source: tuple[Path, str, str], name: str, folder: Path, options: 
     """The model's conversion for a target, in a folder of its own."""
     target = target_named(name)
     writer = format_named(target.format)
-    place = folder / name / f"{source[0].stem}{_suffix(writer, target)}"
+    place = folder / name / f"{source[0].stem}{writer.suffix_for(target.write_options)}"
     place.parent.mkdir()
     convert(source[0], place, source_format=source[2], target=name, **options)
     return place
-
-
-def _suffix(writer: Format, target: Target) -> str:
-    """The first suffix of a format whose files have the form that a target's have."""
-    for found in writer.suffixes:
-        with suppress(OptionError):
-            if writer.form_of is not None:
-                writer.form_of(Path(f"model{found}"), target.write_options)
-            return found
-    return writer.suffixes[0]
 
 
 def _measured(

@@ -7,7 +7,7 @@ import json as json_module
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -160,6 +160,7 @@ def audit_command(
     target: Annotated[
         str, typer.Option("--target", help="What it would be converted for; `qconvert formats` lists them.", autocompletion=known_targets)
     ] = "",
+    all_targets: Annotated[bool, typer.Option("--all-targets", help="All targets whose kernels are known, in one table.")] = False,
     source_format: FromFlag = "",
     run: Annotated[
         bool, typer.Option("--run", help="Also convert it, in a temporary folder, and compare with what the runtime makes of it.")
@@ -179,12 +180,23 @@ def audit_command(
     **options: Any,
 ) -> None:
     """Say which operators a target runs as integers. Exit code 1 if its runtime ran them otherwise, 4 if that is not told here."""
-    if not target:
-        raise typer.BadParameter("none is given. For example: --target ort-x86; `qconvert formats` lists them.", param_hint="--target")
-    from qconvert import audit
+    from qconvert import audit, audit_all
     from qconvert.cli.reports import audit_document, print_audit
     from qconvert.cli.streams import read_from
+    from qconvert.tables import show
 
+    if all_targets:
+        if target or run or build or sm or shape or kernels:
+            raise typer.BadParameter("it goes with no option for a single target.", param_hint="--all-targets")
+        with read_from(model, source_format) as path:
+            found = replace(audit_all(path, format=source_format, **options), source=str(model))
+        if json:
+            print_document("audit-all", asdict(found))
+        else:
+            show(found.sentence, *found.tables())
+        return
+    if not target:
+        raise typer.BadParameter("none is given. For example: --target ort-x86, or --all-targets.", param_hint="--target")
     chosen = [*(kernels or ()), *([f"tensorrt:sm{sm.lower().removeprefix('sm').replace('.', '')}"] if sm else [])]
     arguments = {"run": run, "build": build or bool(sm or shape), "kernels": chosen, "shapes": shape or (), **options}
     with read_from(model, source_format) as path:

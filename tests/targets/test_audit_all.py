@@ -1,0 +1,46 @@
+"""audit_all(): each row is what the audit for that target says, and a target that refuses a model says why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import forked
+import pytest
+
+from qconvert import QConvertError, audit, audit_all
+from qconvert.plugins import targets
+
+pytestmark = pytest.mark.formats
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+
+
+@pytest.mark.parametrize("name", ["tiny_kws_dscnn_int8.tflite", "coral_lstm_mnist_int8.tflite", "onnx/torch_fx_fbgemm_vision.onnx"])
+def test_each_row_is_the_audit_for_its_target(name: str) -> None:
+    found = audit_all(FIXTURES / name)
+    assert [item.target for item in found.targets] == [target.name for target in targets().values() if target.knows_kernels]
+    for item in found.targets:
+        try:
+            alone = audit(FIXTURES / name, item.target)
+        except QConvertError as error:
+            assert item.refused == error.reason and item.total == 0
+            continue
+        counted = [line for line in alone.lines if line.integer or not line.converts]
+        assert item.integers == sum(line.count for line in counted if line.integer) and item.total == sum(line.count for line in counted)
+        assert bool(item.reasons) == (item.integers < item.total) and not item.refused
+    refused = [item for item in found.targets if item.refused]
+    assert f"{len(found.targets) - len(refused)} of {len(found.targets)} targets take it" in found.sentence
+    assert refused  # each model has scales for channels, which LiteRT's kernels for uint8 lack, or activations of 16 bits
+    table = found.tables()[0].rows
+    assert len(table) == len(found.targets) and all("\n" not in cell and "Broken" not in cell for row in table for cell in row)
+
+
+@pytest.mark.end_to_end
+def test_the_command() -> None:
+    model = str(FIXTURES / "tiny_kws_dscnn_int8.tflite")
+    done = forked.run(["audit", model, "--all-targets", "--json"])
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and document["schema"] == "qconvert/audit-all/1" and document["source"] == model
+    assert {item["target"] for item in document["targets"]} >= {"ort-x86", "tflite", "tensorrt"}
+    assert forked.run(["audit", model, "--all-targets", "--target", "ort-x86"]).returncode == 2
