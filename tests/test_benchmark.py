@@ -57,6 +57,14 @@ def test_a_model_and_its_conversions(tmp_path: Path) -> None:
 
 
 @pytest.mark.litert
+def test_a_target_that_refuses_the_model_does_not_end_the_others() -> None:
+    lstm = FIXTURES / "coral_lstm_mnist_int8.tflite"
+    found = benchmark(lstm, targets=["tensorrt", "tflite", "tflite"], kernels="litert:default", runs=3)
+    assert [(item.target, bool(item.problem)) for item in found.measured] == [("", False), ("tflite", False), ("tensorrt", True)]
+    assert "does not accept the model" in found.measured[-1].problem
+
+
+@pytest.mark.litert
 def test_no_time_gives_three_runs() -> None:
     found = benchmark(KWS, kernels="litert:reference", runs=10, seconds=1e-6)
     assert [item.runs for item in found.measured] == [3]

@@ -19,7 +19,7 @@ from qconvert.data import random_inputs
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, canonical_dtype
-from qconvert.plugins import Format, format_named, runtimes, target_named
+from qconvert.plugins import Format, Target, format_named, runtimes, target_named
 from qconvert.plugins.host import loaded
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.plugins.options import checked
@@ -97,7 +97,7 @@ def benchmark(
         options: of the readers, such as input_shape.
 
     Returns:
-        What was measured, and what could not be, in the order of the files.
+        What was measured, and what could not be, in the order of the files; targets that refuse the model come last.
 
     Raises:
         OptionError: a number, a target, kernels or an option do not exist.
@@ -114,12 +114,14 @@ def benchmark(
         given = [source_format(path, stated) for path, _, stated in files]
         declared = {option.name: option for item in given for option in item.read_options}
         read = checked(options, declared.values(), "nothing that reads these files")
-        if targets:
-            folder = stack.enter_context(temporary_folder())
-            for number, name in enumerate(targets):
-                progress("converting", number, len(targets))
-                files.append((_converted(files[0], name, folder, _own(read, given[0])), name, ""))
-        found = list(_measured(files, kernels, (runs, seconds, threads, seed), read, progress, stack))
+        folder, refused = stack.enter_context(temporary_folder()), list[Measured]()
+        for number, target in enumerate([target_named(name) for name in dict.fromkeys(targets)]):
+            progress("converting", number, len(targets))
+            try:
+                files.append((_converted(files[0], target, folder, _own(read, given[0])), target.name, ""))
+            except QConvertError as error:
+                refused.append(Measured(str(model), target.name, target.name, problem=error.reason))
+        found = [*_measured(files, kernels, (runs, seconds, threads, seed), read, progress, stack), *refused]
     named = [replace(item, file=str(model)) if item.target else item for item in found]
     report = BenchmarkReport(tuple(named), _machine(), threads)
     if not report.done:
@@ -128,13 +130,12 @@ def benchmark(
     return report
 
 
-def _converted(source: tuple[Path, str, str], name: str, folder: Path, options: Mapping[str, Any]) -> Path:
+def _converted(source: tuple[Path, str, str], target: Target, folder: Path, options: Mapping[str, Any]) -> Path:
     """The model's conversion for a target, in a folder of its own."""
-    target = target_named(name)
     writer = format_named(target.format)
-    place = folder / name / f"{source[0].stem}{writer.suffix_for(target.write_options)}"
+    place = folder / target.name / f"{source[0].stem}{writer.suffix_for(target.write_options)}"
     place.parent.mkdir()
-    convert(source[0], place, source_format=source[2], target=name, **options)
+    convert(source[0], place, source_format=source[2], target=target.name, **options)
     return place
 
 

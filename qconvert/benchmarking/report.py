@@ -23,7 +23,7 @@ class Measured:
     Attributes:
         file: its path; of one that the benchmark converted, that of the model.
         target: what the benchmark converted it for; "" of a file that was there.
-        kernels: what ran it, as `--kernels` names it.
+        kernels: what ran it, as `--kernels` names it; the target if that refuses the model.
         ran: the runtime with its version and the form of the file that ran, in words.
         runs: how many runs were measured.
         median, best: seconds that a run took.
