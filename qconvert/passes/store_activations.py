@@ -23,7 +23,7 @@ from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import ACTIVATIONS
 from qconvert.operators import integer_weights, is_dynamic, kind_of
-from qconvert.passes.stored_types import SIGNED, change_storage, needs_storage, shifted
+from qconvert.passes.stored_types import as_signed, change_storage, needs_storage
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -127,20 +127,19 @@ def _has_signed_weights(graph: Graph, op: Op) -> bool:
     return weights.is_quantized and weights.dtype in ("int8", "int4")
 
 
-def _gains_as_int8(graph: Graph) -> bool:
-    """Whether there are products with weights, which runtimes compute faster on signed data, and none of the weights changes by that."""
-    weights = [
+def _weights_of_bytes(graph: Graph) -> list[Tensor]:
+    """The constant weights, on scales, that operators multiply data of 8 bits with and sum the products."""
+    found = (
         graph[op.inputs[1]]
         for op in graph.ops
-        if kind_of(op).sums_products and graph[op.inputs[0]].dtype in _EIGHT_BITS and graph[op.inputs[0]].is_quantized
-    ]
-    constant = [tensor for tensor in weights if tensor.is_constant and tensor.is_quantized]
-    return bool(constant) and all(map(_is_exact_signed, constant))
+        if kind_of(op).sums_products and len(op.inputs) > 1 and graph[op.inputs[0]].dtype in _EIGHT_BITS
+    )
+    return [tensor for tensor in found if tensor.is_constant and tensor.is_quantized]
 
 
 def _is_exact_signed(weights: Tensor) -> bool:
     """Whether weights keep their values and scales where they are signed and have the zero point 0."""
-    signed = shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights
+    signed = as_signed(weights)
     assert signed.quantization is not None and signed.data is not None
     if signed.quantization.is_symmetric:
         return True
@@ -157,17 +156,15 @@ def _source_type(graph: Graph, target: Target) -> str:
         return ""
     if graph.is_from(target.format) and not any(_has_signed_weights(graph, op) for op in graph.ops):
         return ""
-    noted = graph.metadata.get(ACTIVATIONS)
-    if target.storage.activations == "int8_or_source" and noted is None and _gains_as_int8(graph):
-        return "int8"
+    noted, weights = graph.metadata.get(ACTIVATIONS), _weights_of_bytes(graph)
+    if target.storage.activations == "int8_or_source" and noted is None and weights and all(map(_is_exact_signed, weights)):
+        return "int8"  # in which runtimes compute products faster
     symmetric = True
-    for op in graph.ops:
-        weights = graph[op.inputs[1]] if kind_of(op).sums_products and len(op.inputs) > 1 else None
-        if weights is None or weights.quantization is None or not weights.is_constant or graph[op.inputs[0]].dtype not in _EIGHT_BITS:
-            continue
-        if weights.dtype not in _EIGHT_BITS or not weights.quantization.is_per_tensor:
+    for item in weights:
+        assert item.quantization is not None
+        if item.dtype not in _EIGHT_BITS or not item.quantization.is_per_tensor:
             return "int8"
-        symmetric &= (shifted(weights, "int8") if weights.dtype == "uint8" else weights).quantization.is_symmetric  # type: ignore[union-attr]
+        symmetric &= as_signed(item).quantization.is_symmetric  # type: ignore[union-attr]
     if noted in _EIGHT_BITS:
         return str(noted)
     quantized = (op for op in graph.ops if any(name and graph[name].is_quantized for name in op.outputs))

@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 
-__all__ = ["SIGNED", "UNSIGNED", "change_storage", "needs_storage", "replace_quantizations", "shifted"]
+__all__ = ["SIGNED", "UNSIGNED", "as_signed", "change_storage", "needs_storage", "replace_quantizations", "shifted"]
 
 #: Signed type -> unsigned type of the same width, and back.
 UNSIGNED = {"int4": "uint4", "int8": "uint8", "int16": "uint16"}
@@ -25,6 +25,11 @@ def shifted(tensor: Tensor, dtype: str) -> Tensor:
     offset = integer_range(dtype)[0] - integer_range(tensor.dtype)[0]
     data = None if tensor.data is None else (tensor.data.astype("int32") + offset).astype(numpy_dtype(dtype))
     return replace(tensor, dtype=dtype, data=data, quantization=tensor.quantization.shifted(offset))
+
+
+def as_signed(tensor: Tensor) -> Tensor:
+    """Return the tensor with its stored integers in the signed type of their width."""
+    return shifted(tensor, SIGNED[tensor.dtype]) if tensor.dtype in SIGNED else tensor
 
 
 def needs_storage(graph: Graph, op: Op) -> bool:

@@ -29,7 +29,7 @@ from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.quantizations.fitting import least_loss_ratio
 from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, rescaled
-from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
+from qconvert.passes.stored_types import UNSIGNED, as_signed, shifted
 from qconvert.plugins import Change, Target, at_worst
 
 __all__ = ["run"]
@@ -56,7 +56,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
         if wanted != "int8" or "float" in weights.dtype:
             continue
         wide = _widened(graph, use, target)
-        signed = wide or (shifted(weights, SIGNED[weights.dtype]) if weights.dtype in SIGNED else weights)
+        signed = wide or as_signed(weights)
         limits = _limits(signed, target)
         if _fits(signed, limits, target):
             if signed is not weights:
