@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,12 +18,11 @@ from qconvert.conversion.loading import source_format
 from qconvert.data import random_inputs
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
-from qconvert.graph import Array, canonical_dtype
-from qconvert.plugins import Format, Target, format_named, runtimes, target_named
+from qconvert.graph import canonical_dtype
+from qconvert.plugins import format_named, kernels_listed, runtime_of, runtimes, runtimes_called, target_named
 from qconvert.plugins.host import loaded
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import checked
-from qconvert.plugins.registry import kernels_listed
+from qconvert.plugins.options import checked, picked
 from qconvert.runtimes.child import Child
 
 __all__ = ["benchmark"]
@@ -46,16 +45,28 @@ class _Runner:
     wall: list[float] = field(default_factory=list)
     processor: list[float] = field(default_factory=list)
 
-    def runs(self, times: int) -> None:
-        """So many runs more."""
-        answer = self.child.asked({"times": times})
+    def take_turn(self, runs: int, seconds: float, turns: int) -> None:
+        """Run as often as one of so many turns allows that are left, of so many runs and seconds altogether."""
+        left, used = runs - len(self.wall), sum(self.wall)
+        if self.found.problem or left < 1 or (used > seconds and len(self.wall) >= _FEWEST):
+            return
+        usual = statistics.median(self.wall) if self.wall else self.found.first
+        in_time = max(1, int((seconds - used) / turns / max(usual, 1e-9)))
+        try:
+            answer = self.child.asked({"times": min(-(-left // turns), in_time)})
+        except RuntimeRefusedError as error:
+            answer = {"refused": error.reason}
         if "refused" in answer:
-            raise RuntimeRefusedError(str(answer["refused"]), rule="run-failed")
+            self.found = replace(self.found, problem=str(answer["refused"]))
+            return
         self.wall += answer["wall"]
         self.processor += answer["processor"]
         self.found = replace(self.found, memory=max(self.found.memory, int(answer["memory"])))
 
     def measured(self) -> Measured:
+        """What the turns gave."""
+        if self.found.problem:
+            return self.found
         return replace(
             self.found, runs=len(self.wall), median=statistics.median(self.wall), best=min(self.wall),
             processor=statistics.median(self.processor),
@@ -110,111 +121,93 @@ def benchmark(
             rule="number-out-of-range",
         )
     with ExitStack() as stack:
-        files = [(Path(model), "", format), *((Path(item), "", "") for item in results)]
-        given = [source_format(path, stated) for path, _, stated in files]
-        declared = {option.name: option for item in given for option in item.read_options}
+        files = [_File(Path(model), format), *(_File(Path(item)) for item in results)]
+        declared = {option.name: option for file in files for option in file.format.read_options}
         read = checked(options, declared.values(), "nothing that reads these files")
-        folder, refused = stack.enter_context(temporary_folder()), list[Measured]()
-        for number, target in enumerate([target_named(name) for name in dict.fromkeys(targets)]):
-            progress("converting", number, len(targets))
-            try:
-                files.append((_converted(files[0], target, folder, _own(read, given[0])), target.name, ""))
-            except QConvertError as error:
-                refused.append(Measured(str(model), target.name, target.name, problem=error.reason))
-        found = [*_measured(files, kernels, (runs, seconds, threads, seed), read, progress, stack), *refused]
-    named = [replace(item, file=str(model)) if item.target else item for item in found]
-    report = BenchmarkReport(tuple(named), _machine(), threads)
+        converted, refused = _conversions(files[0], targets, stack.enter_context(temporary_folder()), read, progress)
+        started: list[_Runner | Measured] = []
+        for number, file in enumerate([*files, *converted]):
+            progress("loading", number, len(files) + len(converted))
+            started += _started(file, kernels, {} if file.target else picked(read, file.format.read_options), threads, seed, stack)
+        for turn in range(_TURNS):
+            progress("running", turn, _TURNS)
+            for runner in started:
+                if isinstance(runner, _Runner):
+                    runner.take_turn(runs, seconds, _TURNS - turn)
+        found = [*(item.measured() if isinstance(item, _Runner) else item for item in started), *refused]
+    report = BenchmarkReport(tuple(replace(item, file=str(model)) if item.target else item for item in found), _machine(), threads)
     if not report.done:
         reasons = "; ".join(dict.fromkeys(f"{item.kernels}: {item.problem}" for item in found)) or "no runtime of the format is installed"
         raise RuntimeRefusedError(f"nothing could be measured: {reasons}", file=str(model), rule="nothing-measured")
     return report
 
 
-def _converted(source: tuple[Path, str, str], target: Target, folder: Path, options: Mapping[str, Any]) -> Path:
-    """The model's conversion for a target, in a folder of its own."""
-    writer = format_named(target.format)
-    place = folder / target.name / f"{source[0].stem}{writer.suffix_for(target.write_options)}"
-    place.parent.mkdir()
-    convert(source[0], place, source_format=source[2], target=target.name, **options)
-    return place
+class _File:
+    """A file that is measured: its format, and the target that it was converted for here, or "" if it was there."""
+
+    def __init__(self, path: Path, stated: str = "", target: str = "") -> None:
+        self.path, self.format, self.target = path, source_format(path, stated), target
 
 
-def _measured(
-    files: Sequence[tuple[Path, str, str]],
-    kernels: str | Sequence[str],
-    numbers: tuple[int, float, int, int],
-    options: Mapping[str, Any],
-    progress: Callable[[str, int, int], None],
-    stack: ExitStack,
-) -> Iterator[Measured]:
-    """What is found of each file in each of its runtimes."""
-    runs, seconds, threads, seed = numbers
-    started: list[_Runner | Measured] = []
-    for number, (path, target, stated) in enumerate(files):
-        progress("loading", number, len(files))
-        format = source_format(path, stated)
-        own = _own(options, format) if not target else {}
-        inputs = random_inputs(load(path, format.name, **own), 1, seed)[0] if format.read is not None else None
-        size = sum(item.stat().st_size for item in (path, *(format.companions(path) if format.companions else ())))
-        for chosen in _kernels(format, target, kernels):
-            runner = _started(Measured(str(path), chosen, target, file_bytes=size), format, inputs, own, threads)
-            if isinstance(runner, _Runner):
-                stack.callback(runner.child.close)
-            started += [runner] if runner is not None else []
-    for turn in range(_TURNS):
-        progress("running", turn, _TURNS)
-        for place, runner in enumerate(started):
-            if isinstance(runner, Measured):
-                continue
-            left, used = runs - len(runner.wall), sum(runner.wall)
-            if left < 1 or (used > seconds and len(runner.wall) >= _FEWEST):
-                continue
-            usual = statistics.median(runner.wall) if runner.wall else runner.found.first
-            in_time = max(1, int((seconds - used) / (_TURNS - turn) / max(usual, 1e-9)))
-            try:
-                runner.runs(min(-(-left // (_TURNS - turn)), in_time))
-            except QConvertError as error:
-                started[place] = replace(runner.found, problem=error.reason)
-    for runner in started:
-        yield runner if isinstance(runner, Measured) else runner.measured()
+def _conversions(
+    source: _File, targets: Sequence[str], folder: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]
+) -> tuple[list[_File], list[Measured]]:
+    """The model's conversions for targets, each in a folder of its own, and those that are refused."""
+    files, refused = list[_File](), list[Measured]()
+    for number, target in enumerate([target_named(name) for name in dict.fromkeys(targets)]):
+        progress("converting", number, len(targets))
+        writer = format_named(target.format)
+        place = folder / target.name / f"{source.path.stem}{writer.suffix_for(target.write_options)}"
+        place.parent.mkdir()
+        own = picked(options, source.format.read_options)
+        try:
+            convert(source.path, place, source_format=source.format.name, target=target.name, **own)
+        except QConvertError as error:
+            refused.append(Measured(str(source.path), target.name, target.name, problem=error.reason))
+        else:
+            files.append(_File(place, target=target.name))
+    return files, refused
 
 
 def _started(
-    found: Measured, format: Format, inputs: Mapping[str, Array] | None, options: Mapping[str, Any], threads: int
-) -> _Runner | Measured | None:
-    """A file that is loaded in its runtime, or why it is not; None where the runtime is not installed and nobody named it."""
-    plugins = [item.origin for item in loaded() if item.origin.endswith(".py") and os.path.isfile(item.origin)]
+    file: _File, kernels: str | Sequence[str], options: Mapping[str, Any], threads: int, seed: int, stack: ExitStack
+) -> list[_Runner | Measured]:
+    """The file loaded in each of its runtimes, or why it is not; nothing where a runtime is not installed."""
+    inputs = random_inputs(load(file.path, file.format.name, **options), 1, seed)[0] if file.format.read is not None else {}
+    described = {name: [canonical_dtype(value.dtype), list(value.shape)] for name, value in inputs.items()}
     question = {
-        "path": os.path.abspath(found.file), "format": format.name, "kernels": found.kernels, "threads": threads, "plugins": plugins,
-        "random": inputs is None,
+        "path": os.path.abspath(file.path), "format": file.format.name, "threads": threads, "random": file.format.read is None,
+        "plugins": [item.origin for item in loaded() if item.origin.endswith(".py") and os.path.isfile(item.origin)],
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
     }  # fmt: skip
-    described = {name: [canonical_dtype(value.dtype), list(value.shape)] for name, value in (inputs or {}).items()}
-    title = runtimes()[found.kernels.partition(":")[0]].title
-    child = Child(_PROCESS, title, _PATIENCE, [str(Path(__file__).parents[2])])
-    try:
-        answer = child.asked({"load": question, "inputs": described}, [*(inputs or {}).values()])
-    except RuntimeRefusedError as error:
-        return replace(found, problem=error.reason)
-    if "refused" not in answer:
-        return _Runner(replace(found, ran=str(answer["ran"]), note=str(answer["note"]), first=float(answer["first"])), child)
-    child.close()
-    return None if answer["missing"] else replace(found, problem=str(answer["refused"]))
+    size = sum(item.stat().st_size for item in (file.path, *(file.format.companions(file.path) if file.format.companions else ())))
+    found: list[_Runner | Measured] = []
+    for chosen in _kernels(file, kernels):
+        measured = Measured(str(file.path), chosen, file.target, file_bytes=size)
+        title = runtimes()[chosen.partition(":")[0]].title
+        child = Child(_PROCESS, title, _PATIENCE, [str(Path(__file__).parents[2])])
+        stack.callback(child.close)
+        try:
+            answer = child.asked({"load": {**question, "kernels": chosen}, "inputs": described}, [*inputs.values()])
+        except RuntimeRefusedError as error:
+            answer = {"refused": error.reason, "missing": False}
+        if "refused" not in answer:
+            ran = replace(measured, ran=str(answer["ran"]), note=str(answer["note"]), first=float(answer["first"]))
+            found.append(_Runner(ran, child))
+            continue
+        child.close()
+        if not answer["missing"]:
+            found.append(replace(measured, problem=str(answer["refused"])))
+    return found
 
 
-def _own(options: Mapping[str, Any], format: Format) -> dict[str, Any]:
-    """Those of the options that a format's reader takes."""
-    return {name: value for name, value in options.items() if any(name == option.name for option in format.read_options)}
-
-
-def _kernels(format: Format, target: str, named: str | Sequence[str]) -> list[str]:
-    """What runs a file: what the user names for its format, or else what the target is for, or each runtime by its default."""
-    listed = [f"{runtime.name}:{chosen}" for runtime, chosen in kernels_listed(named) if format.name in runtime.formats]
-    fitting = [runtime for runtime in runtimes().values() if format.name in runtime.formats]
-    if target:  # "tflite-micro" and "tensorrt-rtx" are called as what runs them; others are for the first runtime of the format
-        own = [runtime for runtime in fitting if runtime.name in (target, target.partition("-")[0])]
-        fitting = sorted(own, key=lambda runtime: runtime.name != target)[:1] or fitting[:1]
-    return listed or [f"{runtime.name}:{runtime.kernels[0]}" for runtime in fitting]
+def _kernels(file: _File, named: str | Sequence[str]) -> list[str]:
+    """What runs a file: what the user names for its format, or else what its target is for, or each runtime by its default."""
+    fitting = [f"{runtime.name}:{chosen}" for runtime, chosen in kernels_listed(named) if file.format.name in runtime.formats]
+    if not fitting and file.target:
+        runtime, chosen = runtime_of(file.format.name, runtimes_called(target_named(file.target))[:1])
+        return [f"{runtime.name}:{chosen}"]
+    return fitting or [f"{item.name}:{item.kernels[0]}" for item in runtimes().values() if file.format.name in item.formats]
 
 
 def _machine() -> str:

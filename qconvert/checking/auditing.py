@@ -17,7 +17,7 @@ from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
 from qconvert.operators import KINDS, kind_of
-from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, target_named, targets
+from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_called, target_named, targets
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown
 from qconvert.targets.audit import AuditLine, audited, audited_counts
@@ -185,8 +185,7 @@ def audit(
 
 def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tuple[Runtime, str]:
     """What tells how a target's files run, and its kernels: by default the runtime that is called as the target, or as its family."""
-    own = [name for name in (target.name, target.name.partition("-")[0]) if name in runtimes()]
-    found, chosen = runtime_of(target.format, kernels or own[:1])
+    found, chosen = runtime_of(target.format, kernels or runtimes_called(target)[:1])
     if build and found.build is None:
         builders = ", ".join(item.name for item in runtimes().values() if item.build is not None)
         raise OptionError(

@@ -14,7 +14,7 @@ from qconvert.conversion.read_options import divided, stated
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import TARGET
-from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, targets
+from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, runtimes_called, targets
 from qconvert.plugins.options import checked, taken
 
 __all__ = ["Side", "in_words", "model_file", "ran_by", "side_of", "sides_of"]
@@ -162,10 +162,8 @@ def ran_by(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) ->
     """Return which runtime ran each side, in which form, and which runtime of a target ran neither, in words."""
     found = [in_words(side, model) for side, model in zip(sides, models, strict=True)]
     asked = [targets().get(side.graph.metadata.get(TARGET, "")) for side in sides]
-    named = [name for target in asked if target is not None for name in (target.name, target.name.partition("-")[0])]
-    lacking = dict.fromkeys(
-        runtimes()[name].title for name in named if name in runtimes() and name not in {side.runtime.name for side in sides}
-    )
+    named = [name for target in asked if target is not None for name in runtimes_called(target)]
+    lacking = dict.fromkeys(runtimes()[name].title for name in named if name not in {side.runtime.name for side in sides})
     both = f"{found[0]} on both sides" if found[0] == found[1] else " | ".join(found)
     return "; ".join((both, *(f"{title} was not run" for title in lacking)))
 

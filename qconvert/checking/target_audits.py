@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.conversion import load, normalize
+from qconvert.checking.auditing import audit
+from qconvert.conversion import load
 from qconvert.conversion.in_memory import Model, called
 from qconvert.errors import QConvertError
 from qconvert.graph import Graph
 from qconvert.plugins import Target, targets
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shortened, shown
-from qconvert.targets.audit import audit as predicted
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import count_operators
 
 __all__ = ["TargetAudit", "TargetAudits", "audit_all"]
 
@@ -102,15 +101,12 @@ def audit_all(model: Model, *, format: str = "", **options: Unpack[ReadOptions])
 
 def _audited(graph: Graph, target: Target) -> TargetAudit:
     try:
-        fitted, _ = normalize(graph, target)
-        refuse_violations(fitted, target)
+        lines = audit(graph, target.name).lines
     except QConvertError as error:
         return TargetAudit(target.name, target.format, refused=error.reason)
-    lines = [line for line in predicted(fitted, target) if line.integer or not line.converts]
+    integers, total, _ = count_operators(lines)
     floats = Counter[str]()
     for line in lines:
-        if not line.integer:
+        if not line.integer and not line.converts:
             floats[line.reason] += line.count
-    total, integers = sum(line.count for line in lines), sum(line.count for line in lines if line.integer)
-    reasons: Sequence[str] = [f"{count} {reason}" for reason, count in floats.most_common()]
-    return TargetAudit(target.name, target.format, integers, total, tuple(reasons))
+    return TargetAudit(target.name, target.format, integers, total, tuple(f"{count} {reason}" for reason, count in floats.most_common()))

@@ -13,7 +13,7 @@ from qconvert.errors import InternalError, OptionError, QConvertError, Unsupport
 from qconvert.files import whole_file
 from qconvert.graph import Graph
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, named_changes, read_encodings
-from qconvert.plugins.options import checked, taken
+from qconvert.plugins.options import checked, picked, taken
 from qconvert.rules.validation import validate
 
 __all__ = ["apply", "extract_file", "extract_scales", "load_encodings", "save_encodings"]
@@ -169,8 +169,8 @@ def extract_file(
 
     result, reads = Path(result), (Path(model),)
     writer = _named(result_format) if result_format else encodings_format_of(result, is_read=False)
-    own = {option.name for option in writer.write_options}
-    read = {name: value for name, value in options.items() if name not in own}
+    written = picked(options, writer.write_options)
+    read = {name: value for name, value in options.items() if name not in written}
     network, found = extract_scales(load(model, source_format, **read))
     if not found.entries:
         raise UnsupportedError(
@@ -179,7 +179,6 @@ def extract_file(
             remedy="`qconvert calibrate` chooses scales from data.",
             rule="nothing-quantized",
         )
-    written = {name: value for name, value in options.items() if name in own}
     if not real:
         return found, save_encodings(found, result, writer.name, graph=network, force=force, reads=reads, **written)
     beside = Path(real)

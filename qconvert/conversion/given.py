@@ -13,7 +13,7 @@ from qconvert.errors import OptionError
 from qconvert.graph.names import near
 from qconvert.plugins import Format, Option, Target, declared_options, encodings_format_of, formats, pass_named
 from qconvert.plugins import passes as known_passes
-from qconvert.plugins.options import checked, json_object
+from qconvert.plugins.options import checked, json_object, picked
 from qconvert.plugins.rules import listed
 
 __all__ = ["Given", "files_of", "with_encodings"]
@@ -53,8 +53,8 @@ class Given:
                 error.reason = f"{who} takes the option {near(unknown[:1], (*known, *_KEYWORDS))}"
             raise
         own = {} if target is None else checked(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
-        found = {part: _picked(given, declared) for part, declared in taking.items()}
-        return cls(found["read"], {**_picked(own, of_passes), **found["passes"]}, {**own, **found["write"]})
+        found = {part: picked(given, declared) for part, declared in taking.items()}
+        return cls(found["read"], {**picked(own, of_passes), **found["passes"]}, {**own, **found["write"]})
 
 
 def with_encodings(options: Mapping[str, Any], passes: Sequence[str], reader: Format) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -90,8 +90,3 @@ def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:
     found += [f"reading {item.name}" for item in formats().values() if name in {option.name for option in item.read_options}]
     found += [f"the pass {item.name}" for item in known_passes().values() if name in {option.name for option in item.options}]
     return f"It belongs to {listed(found)}." if found else ""
-
-
-def _picked(given: Mapping[str, Any], declared: Sequence[Option]) -> dict[str, Any]:
-    names = {option.name for option in declared}
-    return {name: value for name, value in given.items() if name in names}

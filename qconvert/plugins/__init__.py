@@ -24,6 +24,7 @@ from qconvert.plugins.registry import (
     read_encodings,
     runtime_of,
     runtimes,
+    runtimes_called,
     target_named,
     targets,
 )
@@ -81,6 +82,7 @@ __all__ = [
     "replaces",
     "runtime_of",
     "runtimes",
+    "runtimes_called",
     "target_named",
     "targets",
 ]

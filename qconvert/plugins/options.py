@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import OptionError
 
-__all__ = ["CACHE", "FORM", "NUMERICS", "READING", "Option", "checked", "for_every_format", "json_object", "parsed", "taken"]
+__all__ = ["CACHE", "FORM", "NUMERICS", "READING", "Option", "checked", "for_every_format", "json_object", "parsed", "picked", "taken"]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -163,6 +163,12 @@ def checked(given: Mapping[str, Any], declared: Iterable[Option], who: str) -> d
         listed = ", ".join(sorted(known)) or "none"
         raise OptionError(f"{who} takes the option {unknown[0]!r}", remedy=f"Known options: {listed}.", rule="unknown-option")
     return {name: known[name].value(value) for name, value in given.items()}
+
+
+def picked(given: Mapping[str, Any], declared: Iterable[Option]) -> dict[str, Any]:
+    """Of the values given those of options that are declared."""
+    names = {option.name for option in declared}
+    return {name: value for name, value in given.items() if name in names}
 
 
 def taken(given: Mapping[str, Any], declared: Iterable[Option], *, by_hand: bool = False) -> dict[str, Any]:

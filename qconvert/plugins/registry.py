@@ -304,6 +304,11 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
     return _with_others(*fitting[0], listed)
 
 
+def runtimes_called(target: Target) -> list[str]:
+    """Names of the runtimes that are called as a target, or as its family, as tensorrt is of tensorrt-rtx; the closer one first."""
+    return [name for name in dict.fromkeys((target.name, target.name.partition("-")[0])) if name in runtimes()]
+
+
 def _with_others(runtime: Runtime, kernels: str, listed: Sequence[tuple[Runtime, str]]) -> tuple[Runtime, str]:
     """A runtime and its kernels, with those of others that the user wants where these run its files' parts."""
     others = [f"{other.name}:{chosen}" for other, chosen in listed if other is not runtime] if runtime.by_others else []

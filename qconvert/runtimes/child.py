@@ -48,7 +48,7 @@ class Child:
     """A process that runs a program next to this module, and its pipes.
 
     Args:
-        program: its file, which imports nothing of qconvert.
+        program: its file, to which no package is near: what it imports is installed, or it has to be told where that is.
         title: of what runs in it, as in errors.
         patience: seconds for which an answer is waited for.
         arguments: of the program.

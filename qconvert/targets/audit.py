@@ -15,7 +15,7 @@ from qconvert.operators import KINDS
 from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
-__all__ = ["AuditLine", "audit", "audited", "audited_counts"]
+__all__ = ["AuditLine", "audit", "audited", "audited_counts", "count_operators"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,16 @@ class AuditLine:
 
 def audited_counts(lines: Iterable[AuditLine]) -> str:
     """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
-    listed = list(lines)
-    conversions = sum(line.count for line in listed if line.converts and not line.integer)
-    total, integers = sum(line.count for line in listed) - conversions, sum(line.count for line in listed if line.integer)
+    integers, total, conversions = count_operators(lines)
     more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
     return f"{integers} of {total} quantized operators run on integers{more}"
+
+
+def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
+    """How many operators run on integers, of how many, and how many more only convert."""
+    listed = list(lines)
+    conversions = sum(line.count for line in listed if line.converts and not line.integer)
+    return sum(line.count for line in listed if line.integer), sum(line.count for line in listed) - conversions, conversions
 
 
 def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:

@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.plugins import Format
-from qconvert.plugins.options import for_every_format
+from qconvert.plugins.options import for_every_format, picked
 from qconvert.rules.validation import validate
 
 __all__ = ["adapted", "asked", "left_to_reader"]
@@ -16,8 +16,7 @@ __all__ = ["adapted", "asked", "left_to_reader"]
 
 def left_to_reader(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the reader of a format takes itself, without those that are for every format."""
-    own = {option.name for option in reader.read_options if not for_every_format(option)}
-    return {name: value for name, value in options.items() if name in own}
+    return picked(options, (option for option in reader.read_options if not for_every_format(option)))
 
 
 def asked(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
