@@ -30,8 +30,12 @@ if TYPE_CHECKING:
     from qconvert.files import documents, map_file
     from qconvert.formats.onnx.builder import Builder as OnnxBuilder
     from qconvert.formats.onnx.reading import Reading as OnnxReading
+    from qconvert.formats.tflite.contents import ListedOperator as TfliteListed
+    from qconvert.formats.tflite.contents import listed_operators as tflite_operators
+    from qconvert.formats.tflite.operator import Operator as TfliteOperator
     from qconvert.formats.tflite.reading import Reading as TfliteReading
     from qconvert.formats.tflite.writing import Writing as TfliteWriting
+    from qconvert.formats.tflite.written import written as tflite_written
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
     from qconvert.graph.carried import Carried, Carrier, carried
@@ -66,6 +70,7 @@ if TYPE_CHECKING:
     from qconvert.operators.values import Value, apply, constant_of, dtype_of, shape_of
     from qconvert.plugins import (
         API_VERSION,
+        Accelerator,
         Change,
         Codegen,
         Cost,
@@ -101,8 +106,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "qconvert.plugins": (
-        "API_VERSION Change Codegen Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option Parameters "
-        "Pass Pieces Runtime Storage Target Verdict Violation hookimpl loaded register registered replaces"
+        "API_VERSION Accelerator Change Codegen Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option "
+        "Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl loaded register registered replaces"
     ),
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.runtimes.child": "Child",
@@ -135,6 +140,9 @@ _HOMES = {
     ),
     "qconvert.formats.tflite.reading": "TfliteReading=Reading",
     "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
+    "qconvert.formats.tflite.contents": "TfliteListed=ListedOperator tflite_operators=listed_operators",
+    "qconvert.formats.tflite.operator": "TfliteOperator=Operator",
+    "qconvert.formats.tflite.written": "tflite_written=written",
     "qconvert.formats.onnx.reading": "OnnxReading=Reading",
     "qconvert.formats.onnx.builder": "OnnxBuilder=Builder",
     "qconvert.formats.torch.writing": "TorchBuilder=Builder",
@@ -156,6 +164,7 @@ __all__ = [
     "STATES",
     "UNLESS_ALONG",
     "WHEREVER",
+    "Accelerator",
     "Array",
     "Attribute",
     "AttributeSpec",
@@ -215,6 +224,8 @@ __all__ = [
     "Storage",
     "Target",
     "Tensor",
+    "TfliteListed",
+    "TfliteOperator",
     "TfliteReading",
     "TfliteWriting",
     "TorchBuilder",
@@ -273,6 +284,8 @@ __all__ = [
     "since",
     "text",
     "texts",
+    "tflite_operators",
+    "tflite_written",
     "validate",
     "with_quantization",
     "within",

@@ -35,7 +35,7 @@ class AuditedOperator:
         operator: as the source names it.
         kind: of the canonical operator.
         output: the tensor that it computes; "" if it writes a state.
-        integer: whether it is predicted to run as integers.
+        integer: whether it is predicted to run as integers; of a target with an accelerator, whether that runs it.
         reason: why.
         ran: whether it did; None if the runtime does not tell, or was not asked.
         layer: what ran it, by the runtime's name.
@@ -84,6 +84,7 @@ class AuditReport(Shown):
         notes: what the reader should know of that.
         unjudged: why nobody can tell here whether it runs as predicted; "" if somebody can, or nobody was asked.
         layers: of the engine that was built; none where the runtime builds none.
+        accelerator: the target's, which is predicted to run the operators whose `integer` is true; "" if it has none.
     """
 
     source: str
@@ -94,6 +95,7 @@ class AuditReport(Shown):
     notes: tuple[str, ...] = ()
     unjudged: str = ""
     layers: tuple[AuditedLayer, ...] = ()
+    accelerator: str = ""
 
     @property
     def otherwise(self) -> tuple[AuditedOperator, ...]:
@@ -105,31 +107,34 @@ class AuditReport(Shown):
         """How many operators are predicted to run as integers, and how many ran otherwise."""
         words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {audited_counts(self.lines)}"
         seen = sum(op.ran is not None for op in self.operators)
-        ran = f"; {shown(self.runtime)} ran {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
+        verb = "places" if self.accelerator else "ran"
+        ran = f"; {shown(self.runtime)} {verb} {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
         return f"{words}{ran}." + (f" Inconclusive: {said(self.unjudged)}." if self.unjudged else "")
+
+    def runs_on(self, integer: bool | None) -> str:
+        """In a word, what an operator runs on; "" where that is not known."""
+        words = (self.accelerator, "CPU") if self.accelerator else ("integers", "float")
+        return "" if integer is None else words[0] if integer else words[1]
 
     def tables(self) -> tuple[Rows, ...]:
         """The prediction by kind and reason, what ran otherwise, and the layers of an engine."""
-        lines = [(line.kind, str(line.count), _runs(line.integer), said(line.reason)) for line in self.lines]
+        lines = [(line.kind, str(line.count), self.runs_on(line.integer), said(line.reason)) for line in self.lines]
         marks = tuple("" if line.integer else "approximate" for line in self.lines)
+        title = "What runs where" if self.accelerator else f"What runs as integers on {shown(self.target)}"
         others = [
-            (shown(op.operator), shown(op.output), _runs(op.integer), _runs(op.ran), shown(op.layer), said(op.reason))
+            (shown(op.operator), shown(op.output), self.runs_on(op.integer), self.runs_on(op.ran), shown(op.layer), said(op.reason))
             for op in self.otherwise
         ]
         layers = [
-            (shown(layer.name), layer.kind, " ".join(layer.operators), _runs(layer.integer), said("; ".join(layer.reasons)))
+            (shown(layer.name), layer.kind, " ".join(layer.operators), self.runs_on(layer.integer), said("; ".join(layer.reasons)))
             for layer in self.layers
         ]
         return (
-            Rows(f"What runs as integers on {shown(self.target)}", ("operator", ">how many", "runs on", "why"), tuple(lines), marks),
+            Rows(title, ("operator", ">how many", "runs on", "why"), tuple(lines), marks),
             Rows("What did not run as predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
             Rows("Layers of the engine", ("layer", "kind", "operators", "runs on", "why"), tuple(layers), folded=len(layers) > 60),
             Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
         )
-
-
-def _runs(integer: bool | None) -> str:
-    return "" if integer is None else "integers" if integer else "float"
 
 
 @with_checked_arguments
@@ -172,7 +177,8 @@ def audit(
     graph, _ = normalize(load(model, format, **options), chosen)
     judge = chosen if runtime is None else chosen.on(runtime[1])
     refuse_violations(graph, judge)
-    report = AuditReport(called(model), judge.name, predicted(graph, judge), _predictions(graph, judge))
+    accelerator = judge.accelerator.name if judge.accelerator is not None else ""
+    report = AuditReport(called(model), judge.name, predicted(graph, judge), _predictions(graph, judge), accelerator=accelerator)
     if runtime is None:
         return report
     try:
@@ -203,7 +209,7 @@ def _with_told(report: AuditReport, graph: Graph, target: Target, chosen: tuple[
     if told is None:
         return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not report what it runs")
     by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
-    operators = tuple(_as_run(op, by_tensor) for op in report.operators)
+    operators = tuple(_as_run(op, by_tensor, converts=bool(report.accelerator)) for op in report.operators)
     notes = (*(told.notes or [_asked_here(runtime)]), *_unseen(operators))
     layers = _of_engine(told.layers, operators, _on_floats(graph, target))
     return replace(
@@ -242,14 +248,14 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
         return runtime.build(file)
 
 
-def _as_run(op: AuditedOperator, layers: dict[str, Layer]) -> AuditedOperator:
-    """The operator with what ran it; what converts between real and stored values is on neither side.
+def _as_run(op: AuditedOperator, layers: dict[str, Layer], *, converts: bool) -> AuditedOperator:
+    """The operator with what ran it; what converts between real and stored values is on neither side, unless `converts`.
 
     A real operator whose result comes out of a conversion ran in float; one that moves data was moved before the conversion. In a
     layer of an engine, what chooses among data or converts them is done next to the others.
     """
     layer, rule = layers.get(op.output), KINDS[op.kind].rule
-    if layer is None or rule == "convert" or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
+    if layer is None or (rule == "convert" and not converts) or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):
         return op
     return replace(op, ran=bool(layer.integer), layer=f"{layer.kind} ({layer.by})" if layer.by else layer.kind)
 

@@ -64,10 +64,10 @@ def print_audit(report: AuditReport, verbose: bool) -> None:
         lines = []
     seen = [op for op in report.operators if op.ran is not None]
     if seen:
-        ran = "would run" if report.layers else "ran"
+        ran = "places" if report.accelerator else "would run" if report.layers else "ran"
         lines.append(f"{report.runtime} {ran} {len(seen) - len(report.otherwise)} of {len(seen)} operators as predicted")
     for op in report.otherwise:
-        ran = "as integers" if op.ran else "in float"
+        ran = f"on {report.runs_on(op.ran)}" if report.accelerator else "as integers" if op.ran else "in float"
         lines.append(f"  {op.operator} ({op.output!r}) ran {ran}, as {op.layer}; predicted: {op.reason}")
     lines += [f"note: {text}" for text in report.notes]
     show("\n".join((*lines, *([f"inconclusive: {report.unjudged}"] if report.unjudged else []))))

@@ -92,7 +92,7 @@ class ConversionReport(Shown):
         """What was carried over, what passes changed and cost, and what runs as integers."""
         kept = tuple((what, f"{count:,}") for what, count in self.kept.items())
         note = "None was changed." if self.kept_all else "Some are new: see the changes."
-        audit = tuple((line.kind, str(line.count), "integers" if line.integer else "float", said(line.reason)) for line in self.audit)
+        audit = tuple((line.kind, str(line.count), line.runs_on, said(line.reason)) for line in self.audit)
         marks = tuple("" if line.integer else "approximate" for line in self.audit)
         return (
             Rows("Carried over", ("what", ">how many"), kept, note=note),

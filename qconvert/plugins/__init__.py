@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qconvert.plugins.abilities import Accelerator
 from qconvert.plugins.change import Change, Cost, at_worst, named_changes
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
 from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault, register, registered
@@ -35,6 +36,7 @@ from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
     "API_VERSION",
+    "Accelerator",
     "Change",
     "Codegen",
     "Cost",

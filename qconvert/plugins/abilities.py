@@ -14,13 +14,26 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
     from qconvert.rewriting import Pattern
 
-__all__ = ["Abilities", "OwnRules"]
+__all__ = ["Abilities", "Accelerator", "OwnRules"]
 
 #: Graph -> (operator of it -> what it breaks). What has to be worked out for the whole graph is worked out once.
 OwnRules = Callable[["Graph"], "Callable[[Op], Iterable[Violation]]"]
 
 #: Fields that are one word of a few.
 _WORDS: Mapping[str, tuple[str, ...]] = {"cpu": ("x86", "arm", ""), "layout": ("channels_first", "channels_last", "")}
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """A processor next to a CPU: it runs what it can of a file, and the CPU's kernels run the rest.
+
+    Attributes:
+        name: as in reports, such as "Ethos-U55".
+        lacks: normalized graph -> (operator of it -> why the CPU runs it; "" where the accelerator does).
+    """
+
+    name: str
+    lacks: Callable[[Graph], Callable[[Op], str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class Abilities:
             stand first here first.
         only_in_groups: kinds that a partition takes in such groups alone.
         floats: whether operators may run in float, between Dequantize and Quantize.
+        accelerator: what runs of the file all that it can, so that the audit says what it leaves to the CPU; None where the CPU runs all.
 
     What no field says:
         own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
@@ -78,6 +92,7 @@ class Abilities:
     groups: Mapping[str, Pattern] = field(default_factory=dict)
     only_in_groups: tuple[str, ...] = ()
     floats: bool = True
+    accelerator: Accelerator | None = None
     own_rules: OwnRules | None = None
     by_kernels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     edge_rules: Callable[[Graph], Iterable[Violation]] | None = None

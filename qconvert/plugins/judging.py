@@ -10,7 +10,7 @@ from qconvert.operators import is_dynamic, kind_of, nudged_scales
 from qconvert.plugins.abilities import Abilities
 from qconvert.plugins.rules import demands, place
 from qconvert.plugins.sides import computed_on, weights_of
-from qconvert.plugins.verdict import Verdict, Violation
+from qconvert.plugins.verdict import IN_THE_FILE, Verdict, Violation
 
 __all__ = ["judged"]
 
@@ -23,6 +23,7 @@ def judged(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> I
     """A verdict for each operator; see Target.judge."""
     wanted = demands(target) if final else ()
     own = target.own_rules(graph) if final and target.own_rules is not None else None
+    lacks = target.accelerator.lacks(graph) if own is not None and target.accelerator is not None else None
     for op in ops:
         verdict = _kernel(target, graph, op)
         found = list(verdict.violations)
@@ -33,6 +34,8 @@ def judged(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> I
                 for name, how in demand.find(target, graph, op)
             )
         found += own(op) if own is not None else ()
+        if lacks is not None and not lacks(op):  # which kernels the CPU has is no matter of what the accelerator runs
+            found = [violation for violation in found if violation.order != IN_THE_FILE]
         first = min(found, key=lambda violation: violation.order) if found else None
         yield verdict if first is None else replace(verdict, runs="refused", rule=first.rule, remedy=first.remedy, violations=tuple(found))
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from qconvert.errors import OptionError
-from qconvert.plugins.abilities import Abilities
-from qconvert.plugins.verdict import Verdict
+from qconvert.plugins.abilities import Abilities, OwnRules
+from qconvert.plugins.verdict import Verdict, Violation
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
 
 __all__ = ["Derived", "Target"]
+
+#: What derive() takes besides fields, which adds to the field of the target that it changes.
+_FURTHER = ("further_passes", "further_rules")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,18 @@ class Derived:
         return str(self.changes.get("replaces", ""))
 
 
+def _both(first: OwnRules | None, second: OwnRules | None) -> OwnRules | None:
+    """The rules of two."""
+    if first is None or second is None:
+        return first or second
+
+    def rules(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+        found = [item(graph) for item in (first, second)]
+        return lambda op: (violation for rule in found for violation in rule(op))
+
+    return rules
+
+
 class Target(Abilities):
     """What one destination can do, as data (see Abilities for the fields), and what follows of it for an operator."""
 
@@ -56,6 +71,16 @@ class Target(Abilities):
         """Every operator of a graph with what judge() says of it."""
         return zip(graph.ops, self._judged(graph, graph.ops, final), strict=True)
 
+    def placements(self, graph: Graph) -> Iterator[tuple[Op, Verdict]]:
+        """Every operator of a normalized graph with what judge() says of it; of a target with an accelerator, which of both runs it."""
+        if self.accelerator is None:
+            yield from self.verdicts(graph, final=False)
+            return
+        lacks = self.accelerator.lacks(graph)
+        for op in graph.ops:
+            words = lacks(op)
+            yield op, Verdict("cpu", words) if words else Verdict("integers", f"{self.accelerator.name} runs it")
+
     def _judged(self, graph: Graph, ops: tuple[Op, ...], final: bool) -> Iterator[Verdict]:
         from qconvert.plugins.judging import judged
 
@@ -74,12 +99,13 @@ class Target(Abilities):
         """Another target with some fields changed: `target.derive(name="mine", …)`, or by name `Target.derive("ort-arm", name="mine", …)`.
 
         Args:
-            changes: fields of Target; `name` is one of them.
+            changes: fields of Target; `name` is one of them. A dict as `storage` changes these fields of it alone. `further_passes` are
+                names of passes that run after the others, and `further_rules` are own_rules besides the others.
 
         Raises:
             OptionError: there is no such field, or no name other than that of the target itself.
         """
-        unknown = changes.keys() - {item.name for item in fields(Abilities)}
+        unknown = changes.keys() - {item.name for item in fields(Abilities)} - {*_FURTHER}
         if unknown or changes.get("name") in (None, "", self.name if isinstance(self, Target) else self):
             reason = f"a target has no {', '.join(sorted(unknown))}" if unknown else "a target that is derived needs a name of its own"
             raise OptionError(
@@ -88,5 +114,10 @@ class Target(Abilities):
                 rule=("unknown-field" if unknown else "name-missing"),
             )
         if isinstance(self, Target):
-            return replace(self, **{"replaces": "", **changes})
+            changed = {"replaces": "", **changes}
+            if isinstance(storage := changed.get("storage"), Mapping):
+                changed["storage"] = replace(self.storage, **storage)
+            further, rules = (changed.pop(name, None) for name in _FURTHER)
+            found = replace(self, **changed)
+            return replace(found, passes=(*found.passes, *(further or ())), own_rules=_both(found.own_rules, rules))
         return Derived(self, changes["name"], changes)

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Runs", "Verdict", "Violation"]
+__all__ = ["IN_THE_FILE", "Runs", "Verdict", "Violation"]
+
+#: The order of violations of what a file would hold.
+IN_THE_FILE = 2
 
 #: How an operator runs on a target.
-Runs = Literal["integers", "floats", "refused"]
+Runs = Literal["integers", "floats", "cpu", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class Verdict:
     """How a target runs an operator, by which rule, and what helps.
 
     Attributes:
-        runs: on stored integers, in float, or not at all.
+        runs: on stored integers, in float, on the CPU next to an accelerator, or not at all.
         rule: why, in words, as a line of the audit says it.
         remedy: the pass or the option that helps where it does not run on integers; "" if there is none.
         isolated_for: why the operator has to stand in float between Dequantize and Quantize, in the words of a list of many

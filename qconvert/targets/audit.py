@@ -20,22 +20,35 @@ __all__ = ["AuditLine", "audit", "audited", "audited_counts", "count_operators"]
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One finding: `count` operators of `kind` run as integer kernels, or do not, for `reason`."""
+    """One finding: `count` operators of `kind` run as integer kernels, or do not, for `reason`.
+
+    Of a target with an `accelerator`, `integer` says whether that runs them; the CPU runs the others, on integers or in float.
+    """
 
     kind: str
     count: int
     integer: bool
     reason: str
+    accelerator: str = ""
+
+    @property
+    def runs_on(self) -> str:
+        """In a word, what these run on."""
+        words = (self.accelerator, "CPU") if self.accelerator else ("integers", "float")
+        return words[0] if self.integer else words[1]
 
     @property
     def converts(self) -> bool:
-        """Whether these only convert between float and stored integers."""
-        return self.kind in KINDS and KINDS[self.kind].rule == "convert"
+        """Whether these only convert between float and stored integers, which no accelerator is asked to do."""
+        return not self.accelerator and self.kind in KINDS and KINDS[self.kind].rule == "convert"
 
 
 def audited_counts(lines: Iterable[AuditLine]) -> str:
     """How many operators run on integers; those that only convert between float and stored integers are no part of the total."""
+    lines = tuple(lines)
     integers, total, conversions = count_operators(lines)
+    if lines and lines[0].accelerator:
+        return f"{integers} of {total} operators run on {lines[0].accelerator}, the others on the CPU"
     more = f"; {conversions} more only convert (Quantize, Dequantize, Requantize)" if conversions else ""
     return f"{integers} of {total} quantized operators run on integers{more}"
 
@@ -48,13 +61,13 @@ def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
 
 
 def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
-    """Every operator with a quantized side, in functions too, with the target's word on it; see audit().
+    """Every operator with a quantized side, next to an accelerator every operator, in functions too, with the target's word on it.
 
     A Call is none: what is in its function runs.
     """
     for inner in closed_graphs(graph):
-        for op, verdict in target.verdicts(inner, final=False):
-            if op.kind != "Call" and _is_quantized(inner, op):
+        for op, verdict in target.placements(inner):
+            if op.kind != "Call" and (target.accelerator is not None or _is_quantized(inner, op)):
                 yield op, verdict
 
 
@@ -66,7 +79,8 @@ def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:
         target: that judges.
     """
     found = Counter((op.kind, verdict.runs == "integers", verdict.rule) for op, verdict in audited(graph, target))
-    lines = [AuditLine(kind, count, integer, reason) for (kind, integer, reason), count in found.items()]
+    name = target.accelerator.name if target.accelerator is not None else ""
+    lines = [AuditLine(kind, count, integer, reason, name) for (kind, integer, reason), count in found.items()]
     return tuple(sorted(lines, key=lambda line: (not line.integer, line.kind, line.reason)))
 
 

@@ -17,6 +17,7 @@ from qconvert.operators.opaque import is_custom
 from qconvert.plugins import Target, Violation
 from qconvert.plugins.rules import Breach, Demand, demands, place
 from qconvert.plugins.sides import weights_of
+from qconvert.plugins.verdict import IN_THE_FILE
 from qconvert.targets.tflite import TARGETS
 from qconvert.targets.written_tflite import has_no_kernel, has_no_micro_kernel, has_wild_multiplier
 
@@ -133,7 +134,7 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
     for operator in found.writing.operators:
         for rule in file_rules:
             late.setdefault(id(operator.origin), []).extend(
-                Violation(f"{_origin(operator)}: {name!r}: {how}", rule.text, rule.remedy, 2)
+                Violation(f"{_origin(operator)}: {name!r}: {how}", rule.text, rule.remedy, IN_THE_FILE)
                 for name, how in rule.find(found.writing, operator)
             )
 

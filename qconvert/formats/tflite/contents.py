@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from qconvert.files import map_file
 from qconvert.formats.tflite.entries import keys
-from qconvert.formats.tflite.operations import operator_names
+from qconvert.formats.tflite.operations import indices, operator_names
 from qconvert.formats.tflite.schema import root
 from qconvert.formats.tflite.verify import verify
 
-__all__ = ["contents"]
+__all__ = ["ListedOperator", "contents", "listed_operators"]
+
+
+class ListedOperator(NamedTuple):
+    """An operator as a file has it: its name, a custom one's own, and the names of the tensors that it reads and writes; "" for none."""
+
+    name: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
 
 
 def contents(path: Path) -> dict[str, Any]:
@@ -33,3 +41,22 @@ def contents(path: Path) -> dict[str, Any]:
         **({"signatures": keys(model)} if model.signatureDefs else {}),
         "operators": dict(found.most_common()),
     }
+
+
+def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
+    """The operators of all subgraphs in order, those that qconvert does not read too.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is no TFLite file, or is damaged.
+    """
+    data = map_file(path)
+    verify(data)
+    model = root(data)
+    found = []
+    for place, subgraph in enumerate(model.subgraphs or ()):
+        names = [(tensor.name or b"").decode("utf-8", "replace") for tensor in subgraph.tensors or ()]
+        for name, operation in zip(operator_names(model, subgraph), subgraph.operators or (), strict=True):
+            sides = (indices(side, names, f"{name} of subgraph {place}") for side in (operation.inputs, operation.outputs))
+            found.append(ListedOperator(name, *map(tuple, sides)))
+    return tuple(found)

@@ -1,0 +1,120 @@
+"""Arm Ethos-U NPUs: targets ethos-u55, ethos-u65 and ethos-u85 for .tflite files, and Vela, which compiles these.
+
+Next to the NPU a Cortex-M runs tflite-micro, so the targets are that of tflite-micro with what Vela takes besides. Which operators Vela
+gives to the NPU stands in constraints.py; `qconvert audit --run` asks Vela itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from qconvert.plugin import KERNELS, Accelerator, Change, Derived, Formula, Kernel, Kernels, Pass, Runtime, Target, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.plugin import Engine, Graph, LoadedModel, ModelFile, Op, Violation
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "1.0"
+
+#: Family -> its sizes in MACs a cycle, as Vela's --accelerator-config has them; the first is asked where the user names none.
+FAMILIES = {
+    "ethos-u55": ("128", "32", "64", "256"),
+    "ethos-u65": ("256", "512"),
+    "ethos-u85": ("256", "128", "512", "1024", "2048"),
+}
+
+
+def _lacks(family: str, graph: Graph) -> Callable[[Op], str]:
+    from qconvert_ethos.constraints import lacks
+
+    return lacks(family, graph)
+
+
+def _violations(family: str, graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+    from qconvert_ethos.constraints import violations
+
+    return violations(family, graph)
+
+
+def _quantize_first(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    from qconvert_ethos.passes import quantize_first
+
+    return quantize_first(graph)
+
+
+def _lower_for_vela(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    from qconvert_ethos.passes import lower_for_vela
+
+    return lower_for_vela(graph)
+
+
+def _open(file: ModelFile) -> LoadedModel:
+    from qconvert_ethos.vela import refuse_to_run
+
+    return refuse_to_run(file)
+
+
+def _build(family: str, file: ModelFile) -> Engine:
+    from qconvert_ethos.vela import build
+
+    return build(family, file)
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    first = "Transpose and Reshape at float inputs and outputs move integers: Quantize runs before them, Dequantize after them"
+    return [
+        Pass("quantize_first", first, _quantize_first),
+        Pass("lower_for_vela", "operators in float for which Vela refuses a whole file become others", _lower_for_vela, within=1e-6),
+    ]
+
+
+@hookimpl
+def qconvert_formulas() -> Iterable[Formula]:
+    from qconvert_ethos.passes import hard_swish_by_relu6
+
+    return [hard_swish_by_relu6]
+
+
+#: Of tflite-micro, and what the NPU alone has. The results of its table of 256 entries are not known here.
+_ROWS = KERNELS["tflite-micro:reference"].with_rows(Kernel(("Gelu",), ("int8",)))
+
+
+@hookimpl
+def qconvert_targets() -> Iterable[Derived]:
+    return [
+        Target.derive(
+            "tflite-micro",
+            name=family,
+            summary=f"Arm {family.title()}, compiled by Vela, next to tflite-micro",
+            kernels=_ROWS,
+            storage={"weight_dtypes": {"int8": ("int8",), "int16": ("int8",)}},
+            further_passes=("quantize_first", "lower_for_vela"),
+            further_rules=partial(_violations, family),
+            accelerator=Accelerator(family.title(), partial(_lacks, family)),
+            checked_by="litert",
+        )
+        for family in FAMILIES
+    ]
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    return [
+        Runtime(
+            family,
+            ("tflite",),
+            f"Vela, which compiles for {family.title()} and estimates cycles and memory; it runs nothing",
+            "Vela",
+            _open,
+            rows=lambda name: Kernels(),
+            kernels=sizes,
+            layout="channels_last",
+            whole=True,
+            build=partial(_build, family),
+            package="ethos-u-vela",
+        )
+        for family, sizes in FAMILIES.items()
+    ]

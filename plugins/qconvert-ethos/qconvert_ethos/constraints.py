@@ -1,0 +1,420 @@
+"""What Vela 5.2 gives to the NPU of each family, as data: `vela --supported-ops-report`, and measured where the report says nothing.
+
+A rule is a function of an operator as the file holds it, which gives the reasons for which the CPU runs it. tests/test_constraints.py
+asks Vela whether they hold, for the repository's models and for random operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+
+from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Violation, tflite_written
+
+__all__ = ["FAMILIES", "Family", "lacks", "reasons", "refused", "violations"]
+
+#: (what is written, operator of it) -> reasons.
+Rule = Callable[[TfliteWriting, TfliteOperator], Iterator[str]]
+
+_BYTES = ("int8", "uint8")
+_WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
+#: Where an operator's data are, if they are not its first input.
+_DATA = {"SPLIT": 1, "TRANSPOSE_CONV": 2}
+_LARGEST_SUM = 8_323_072
+_VALID = 1  # Padding.VALID of the schema
+
+
+def data_of(w: TfliteWriting, op: TfliteOperator) -> Tensor:
+    return w.tensor(op.inputs[_DATA.get(op.builtin, 0)])
+
+
+def _sides(w: TfliteWriting, op: TfliteOperator) -> list[Tensor]:
+    """Data and results, without weights, biases, and what states sizes or places."""
+    taken: tuple[str, ...] = (op.inputs[_DATA.get(op.builtin, 0)],)
+    if op.builtin in _PAIRS or op.builtin in ("CONCATENATION", "PACK"):
+        taken = op.inputs
+    return [w.tensor(name) for name in (*taken, *op.outputs) if name]
+
+
+def _sizes(tensor: Tensor) -> tuple[int, ...]:
+    """Sizes of a tensor; Vela takes a dynamic one for 1."""
+    return tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
+
+
+def _image(tensor: Tensor) -> tuple[int, int, int, int]:
+    """Sizes as batch, height, width and channels."""
+    sizes = (1, 1, 1, 1, *_sizes(tensor))[-4:]
+    return sizes[0], sizes[1], sizes[2], sizes[3]
+
+
+def _narrow(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    for tensor in _sides(w, op):
+        if tensor.dtype in ("int32", "uint32"):
+            yield "32-bit feature maps"
+            return
+
+
+def _strides(op: TfliteOperator) -> tuple[int, int]:
+    return int(op.options.strideH), int(op.options.strideW)
+
+
+def _dilated(op: TfliteOperator) -> bool:
+    return (getattr(op.options, "dilationHFactor", 1), getattr(op.options, "dilationWFactor", 1)) != (1, 1)
+
+
+def _wide_strides(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    if max(_strides(op)) > 3 and (_dilated(op) or op.options.padding != _VALID):
+        yield "strides above 3 with dilation or padding"
+
+
+def _strides_to_3(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    if max(_strides(op)) > 3:
+        yield "strides above 3"
+
+
+def _weights(largest: Mapping[str, int]) -> Rule:
+    def rule(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+        data, weights = data_of(w, op), w.tensor(op.inputs[1])
+        place = {"TRANSPOSE_CONV": 3}.get(op.builtin, 2)
+        bias = w.tensor(op.inputs[place]) if len(op.inputs) > place and op.inputs[place] else None
+        if bias is not None and not bias.is_constant:
+            yield "a bias that is computed"
+        if not weights.is_constant:
+            if op.builtin != "FULLY_CONNECTED":
+                yield "weights that are computed"
+            return
+        if weights.dtype not in _BYTES:
+            yield f"weights of {weights.dtype}"
+        elif weights.data is not None and weights.quantization is not None:
+            axis = 3 if op.builtin == "DEPTHWISE_CONV_2D" else 0
+            shape = [1] * weights.data.ndim
+            shape[axis] = -1
+            points = weights.quantization.zero_point.astype(np.int64)
+            centred = weights.data.astype(np.int64) - (points.reshape(shape) if points.size > 1 else points.reshape(-1)[0])
+            if np.abs(centred).sum(axis=tuple(i for i in range(centred.ndim) if i != axis)).max() > largest[data.dtype]:
+                yield f"weights whose absolute sum exceeds {largest[data.dtype]}"
+
+    return rule
+
+
+def _transposed(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    _, height, width, _ = _image(data_of(w, op))
+    kernel = _sizes(w.tensor(op.inputs[1]))[1:3]
+    strides = _strides(op)
+    flat = (strides == (1, 2) and height == kernel[0] == 1) or (strides == (2, 1) and width == kernel[1] == 1)
+    if strides not in ((1, 1), (2, 2)) and not flat:
+        yield f"strides of {strides[0]}x{strides[1]}"
+
+
+def _transposed_sizes(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    _, *given, _ = _image(data_of(w, op))
+    _, *found, _ = _image(w.tensor(op.outputs[0]))
+    kernel = _sizes(w.tensor(op.inputs[1]))[1:3]
+    for size, result, window, stride in zip(given, found, kernel, _strides(op), strict=True):
+        if result != size * stride + (max(window - stride, 0) if op.options.padding == _VALID else 0):
+            yield "a result of another size than its padding gives"
+            return
+
+
+def _window(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    height, width = int(op.options.filterHeight), int(op.options.filterWidth)
+    if op.builtin == "AVERAGE_POOL_2D" and op.options.padding != _VALID:
+        if max(height, width) > 8:
+            yield "a padded window above 8x8"
+    elif height > 256 or height * width > 65536:
+        yield "a window above 256x256"
+
+
+def _of_types(*types: str) -> Rule:
+    def rule(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+        data, result = data_of(w, op), w.tensor(op.outputs[0])
+        if data.dtype not in types or result.dtype != data.dtype:
+            yield f"{data.dtype} data"
+
+    return rule
+
+
+def _of_data(*types: str) -> Rule:
+    def rule(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+        if data_of(w, op).dtype not in types:
+            yield f"{data_of(w, op).dtype} data"
+
+    return rule
+
+
+def _one_quantization(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    result = w.tensor(op.outputs[0])
+    if any(not w.tensor(name).shares_quantization(result) for name in op.inputs):
+        yield "inputs whose scales are not the result's"
+
+
+def _constant_parameters(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    if any(name and not w.tensor(name).is_constant for name in op.inputs[1:]):
+        yield "parameters that are computed"
+
+
+def _integer_vector(tensor: Tensor) -> list[int]:
+    return [] if tensor.data is None else [int(item) for item in np.asarray(tensor.data).reshape(-1)]
+
+
+def _reduced(w: TfliteWriting, op: TfliteOperator) -> list[tuple[int, int]]:
+    """The reduced axes with their sizes."""
+    sizes = _sizes(data_of(w, op))
+    return [(axis % len(sizes), sizes[axis]) for axis in _integer_vector(w.tensor(op.inputs[1])) if sizes]
+
+
+def _mean(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    data = data_of(w, op)
+    sizes, axes = _sizes(data), _reduced(w, op)
+    if len(sizes) == 4 and sizes[0] != 1:
+        yield "a batch"
+    if max((size for _, size in axes), default=0) >= 4096:
+        yield "a reduced axis of 4096 or more"
+    if prod(size for _, size in axes) > {"int8": 2**24, "uint8": 2**23, "int16": 2**16}.get(data.dtype, 2**24):
+        yield "too many reduced elements"
+    if len(sizes) > 1 and any(axis == len(sizes) - 1 and size > 1 for axis, size in axes) and min(_image(data)[1:]) > 1:
+        yield "a mean over channels of images"
+
+
+def _argmax(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    sizes = _sizes(data_of(w, op))
+    axis = _integer_vector(w.tensor(op.inputs[1]))
+    if not axis or axis[0] % max(1, len(sizes)) != len(sizes) - 1:
+        yield "another axis than the last"
+    elif sizes[-1] > 127:
+        yield "more than 127 channels"
+
+
+def _matmul(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    if op.builtin == "FULLY_CONNECTED" and w.tensor(op.inputs[1]).is_constant:
+        return
+    if data_of(w, op).dtype != "int8":
+        yield f"a product of two {data_of(w, op).dtype} data"
+    elif max(_sizes(data_of(w, op))[-1], _sizes(w.tensor(op.outputs[0]))[-1]) > 2**16:
+        yield "a product of more than 65536 columns"
+
+
+def _softmax(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    if prod(_image(data_of(w, op))[1:3]) >= 65536:
+        yield "65536 rows or more"
+
+
+def _factors(w: TfliteWriting, op: TfliteOperator) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Numerators and denominators of the scaling along height and width; None where nothing is scaled."""
+    _, height, width, _ = _image(data_of(w, op))
+    _, tall, wide, _ = _image(w.tensor(op.outputs[0]))
+    if height == width == 1 or (height, width) == (tall, wide):
+        return None
+    less = 1 if op.options.alignCorners else 0
+    return (tall - less, height - less), (wide - less, width - less)
+
+
+def _resize_u55(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    found = _factors(w, op)
+    if found is None:
+        return
+    ratios = [top / bottom if bottom else float(top or 1) for top, bottom in found]
+    _, tall, wide, _ = _image(w.tensor(op.outputs[0]))
+    if ratios[0] != ratios[1] and not ((tall == 1 and ratios[0] == 1) or (wide == 1 and ratios[1] == 1)):
+        yield "other factors along height than along width"
+        return
+    factor = max(ratios)
+    half = bool(getattr(op.options, "halfPixelCenters", False)) and op.builtin == "RESIZE_BILINEAR"
+    if factor not in ((2,) if half else (2, 4, 8)):
+        yield f"a factor of {factor:g}{' with half-pixel centres' if half else ''}"
+
+
+def _resize_u85(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    found = _factors(w, op)
+    if found is None:
+        return
+    for top, bottom in found:
+        factor = top / bottom if bottom else 1.0
+        if op.builtin == "RESIZE_BILINEAR" and (factor != int(factor) or int(factor) & (int(factor) - 1)):
+            yield f"a factor of {factor:g}"
+            return
+        if factor > (2048 if op.options.alignCorners else 1024):
+            yield f"a factor of {factor:g}"
+            return
+
+
+def _slices(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    yield from _constant_parameters(w, op)
+    steps = _integer_vector(w.tensor(op.inputs[3])) if len(op.inputs) > 3 else []
+    if any(step < 0 for step in steps):
+        yield "negative steps"
+
+
+def _gather(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    if int(op.options.axis) != int(op.options.batchDims):
+        yield "an axis other than its batch axes"
+
+
+_PAIRS = frozenset(
+    "ADD SUB MUL DIV MAXIMUM MINIMUM SQUARED_DIFFERENCE PRELU EQUAL NOT_EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL LOGICAL_AND LOGICAL_OR"
+    " BATCH_MATMUL".split()
+)
+_LIMITS = dict.fromkeys(("int8", "uint8", "int16"), _LARGEST_SUM)
+#: Operators of all families -> their rules, but for those of one family below.
+_COMMON: Mapping[str, Sequence[Rule]] = {
+    **dict.fromkeys(
+        ("ABS ADD CONCATENATION EXP EXPAND_DIMS HARD_SWISH LEAKY_RELU LOGISTIC MUL NEG PACK PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU RELU6"
+         " RELU_0_TO_1 RELU_N1_TO_1 RESHAPE SPLIT SPLIT_V SQUARED_DIFFERENCE SQUEEZE SUB SUM TANH TILE UNPACK"
+         " UNIDIRECTIONAL_SEQUENCE_LSTM").split(),
+        (),
+    ),
+    **dict.fromkeys(("MIRROR_PAD", "PAD", "PADV2", "SLICE", "TRANSPOSE"), (_constant_parameters,)),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), (_one_quantization,)),
+    "AVERAGE_POOL_2D": (_window,),
+    "MAX_POOL_2D": (_window,),
+    "ELU": (_of_types("int8"),),
+    "GELU": (_of_types(*_BYTES),),
+    "LOG": (_of_types("int8", "int16"),),
+    "MEAN": (_of_data("int8", "uint8", "int16"), _constant_parameters, _mean),
+    "REVERSE_V2": (),
+    "RSQRT": (_of_data("int8", "int16"),),
+    "SOFTMAX": (_softmax,),
+    "STRIDED_SLICE": (_slices,),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What the NPUs of a family take.
+
+    Attributes:
+        rules: operator -> its rules; what is not here runs on the CPU.
+        types: of data.
+        unscaled: operators whose data need no scales.
+        wide: operators that take data of 32 bits.
+    """
+
+    rules: Mapping[str, Sequence[Rule]]
+    types: tuple[str, ...]
+    unscaled: frozenset[str]
+    wide: frozenset[str] | None = None
+    longest: frozenset[str] = field(default_factory=frozenset)
+
+
+_U55_RULES: Mapping[str, Sequence[Rule]] = {
+    **_COMMON,
+    "ARG_MAX": (_argmax,),
+    "AVERAGE_POOL_2D": (_window, _wide_strides),
+    "MAX_POOL_2D": (_window, _wide_strides),
+    "BATCH_MATMUL": (_matmul,),
+    "CONV_2D": (_weights(_LIMITS), _wide_strides),
+    "DEPTHWISE_CONV_2D": (_weights(_LIMITS), _strides_to_3),
+    "FULLY_CONNECTED": (_weights(_LIMITS), _matmul),
+    "TRANSPOSE_CONV": (_weights(_LIMITS), _transposed, _transposed_sizes),
+    "RESIZE_BILINEAR": (_resize_u55,),
+    "RESIZE_NEAREST_NEIGHBOR": (_resize_u55,),
+}
+_U85_LIMITS = {**_LIMITS, "int16": 2_130_706_432}
+_U85_RULES: Mapping[str, Sequence[Rule]] = {
+    **_COMMON,
+    **dict.fromkeys(
+        ("ARG_MAX ASSIGN_VARIABLE BATCH_MATMUL CAST DIV EQUAL GREATER GREATER_EQUAL LESS LESS_EQUAL LOGICAL_AND LOGICAL_NOT LOGICAL_OR"
+         " NOT_EQUAL READ_VARIABLE REDUCE_ALL REDUCE_ANY SCATTER_ND SELECT SELECT_V2").split(),
+        (),
+    ),
+    "CONV_2D": (_weights(_U85_LIMITS),),
+    "DEPTHWISE_CONV_2D": (_weights(_U85_LIMITS),),
+    "FULLY_CONNECTED": (_weights(_U85_LIMITS),),
+    "TRANSPOSE_CONV": (_weights(_U85_LIMITS), _transposed_sizes),
+    "GATHER": (_gather,),
+    "RESIZE_BILINEAR": (_resize_u85,),
+    "RESIZE_NEAREST_NEIGHBOR": (_resize_u85,),
+}  # fmt: skip
+_UNSCALED = frozenset("ARG_MAX EXPAND_DIMS MIRROR_PAD PAD PADV2 QUANTIZE TRANSPOSE".split())
+_U55 = Family(
+    _U55_RULES,
+    ("int8", "uint8", "int16", "int32", "int64"),
+    _UNSCALED,
+    frozenset("ADD SUB MUL NEG EXPAND_DIMS RESHAPE SQUEEZE ARG_MAX BATCH_MATMUL FULLY_CONNECTED MIRROR_PAD PADV2 SUM TRANSPOSE".split()),
+    frozenset(("ARG_MAX",)),
+)
+FAMILIES: Mapping[str, Family] = {
+    "ethos-u55": _U55,
+    "ethos-u65": _U55,
+    "ethos-u85": Family(
+        _U85_RULES,
+        (*_U55.types, "bool"),
+        _UNSCALED
+        | frozenset("GATHER LOGICAL_AND LOGICAL_NOT LOGICAL_OR RESHAPE SQUEEZE SELECT SELECT_V2 REDUCE_ALL REDUCE_ANY".split())
+        | frozenset("ASSIGN_VARIABLE READ_VARIABLE SCATTER_ND".split()),
+    ),
+}
+_REFUSED = "Vela compiles the operator, or leaves it to the CPU (measured with 5.2)"
+#: Operators that are no kernels, which nothing runs.
+_NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
+
+
+def reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    """Why the CPU runs an operator of a file; nothing where the NPU does."""
+    known = FAMILIES[family]
+    if op.builtin in _NO_KERNELS:
+        return
+    if op.custom is not None or op.builtin not in known.rules:
+        yield f"Vela has no {op.builtin}"
+        return
+    sides = _sides(w, op) if op.builtin not in ("ASSIGN_VARIABLE", "READ_VARIABLE") else []
+    for tensor in sides:
+        if tensor.dtype not in known.types:
+            yield f"{op.builtin} of {tensor.dtype}"
+            return
+        if not tensor.is_quantized and op.builtin not in known.unscaled:
+            yield f"{op.builtin} of data without scales"
+            return
+        if tensor.quantization is not None and tensor.quantization.scale.size > 1:
+            yield f"{op.builtin} of data with scales along an axis"
+            return
+        if known.wide is not None and tensor.dtype == "int64" and op.builtin not in known.longest:
+            yield f"{op.builtin} of 64-bit data"
+            return
+    if known.wide is not None and op.builtin not in known.wide:
+        yield from (f"{op.builtin} of {words}" for words in _narrow(w, op))
+    for rule in known.rules[op.builtin]:
+        yield from (f"{op.builtin} with {words}" for words in rule(w, op))
+
+
+def refused(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[tuple[str, str]]:
+    """The tensors for which Vela refuses the whole file, each with why, though the CPU could run the operator."""
+    if op.builtin == "ARG_MAX" and data_of(w, op).dtype not in _BYTES:
+        yield op.inputs[0], f"ARG_MAX of {data_of(w, op).dtype}"
+    if FAMILIES[family] is _U55:
+        yield from ((name, f"{op.builtin} of bool") for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "bool")
+
+
+def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+    """What Vela refuses of an operator of a normalized graph, as qconvert.plugin.Target has it as own_rules."""
+    found = tflite_written(graph)
+    broken: dict[int, list[Violation]] = {}
+    for writing in (found.writing, *found.functions):
+        for operator in writing.operators:
+            broken.setdefault(id(operator.origin), []).extend(
+                Violation(f"{operator.origin}: {name!r}: {words}", _REFUSED, "--target tflite-micro, which runs it on the CPU", 1)
+                for name, words in refused(family, writing, operator)
+            )
+    return lambda op: iter(broken.get(id(op), ()))
+
+
+def lacks(family: str, graph: Graph) -> Callable[[Op], str]:
+    """Why the CPU runs an operator of a normalized graph, as qconvert.plugin.Accelerator has it.
+
+    Args:
+        family: a name of FAMILIES.
+        graph: fitted to its target.
+    """
+    found = tflite_written(graph)
+    words: dict[int, list[str]] = {}
+    for writing in (found.writing, *found.functions):
+        for operator in writing.operators:
+            words.setdefault(id(operator.origin), []).extend(reasons(family, writing, operator))
+
+    def reason(op: Op) -> str:
+        return next(iter(words.get(id(op), ())), "")
+
+    return reason

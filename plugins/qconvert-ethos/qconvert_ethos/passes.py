@@ -1,0 +1,81 @@
+"""What Ethos-U wants of a graph beyond tflite-micro: integers from the first operator on, and no operator that Vela refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from qconvert.plugin import Change, Graph, Op, Rewriter, Tensor, Value, apply, lower, lowers
+
+__all__ = ["hard_swish_by_relu6", "lower_for_vela", "quantize_first"]
+
+#: Data movement whose result has the quantization of its data, whatever that is.
+_MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
+
+
+def quantize_first(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Put Quantize before data movement that only it reads, and Dequantize after data movement that alone reads it. Exact."""
+    moved = 0
+    while True:
+        rewriter = Rewriter(graph)
+        done: set[int] = set()
+        for op in rewriter:
+            if id(op) not in done and (other := _before(rewriter, op) or _after(rewriter, op)) is not None:
+                done |= {id(op), id(other)}
+        if not done:
+            break
+        moved += len(done) // 2
+        graph = rewriter.finish()
+    return graph, ((f"{moved} operators that move data at float inputs and outputs move integers",) if moved else ())
+
+
+def _before(rewriter: Rewriter, op: Op) -> Op | None:
+    """Swap a Quantize with the data movement before it; returns that, None if there is none."""
+    graph = rewriter.graph
+    move = rewriter.producers.get(op.inputs[0]) if op.kind == "Quantize" else None
+    if move is None or move.kind not in _MOVES or not rewriter.is_read_once(op.inputs[0]) or rewriter.is_replaced(move):
+        return None
+    data, result = graph[move.inputs[0]], graph[op.outputs[0]]
+    if result.quantization is None or result.quantization.scale.size != 1:
+        return None
+    stored = rewriter.add(f"{data.name}/quantized", data, dtype=result.dtype, quantization=result.quantization)
+    quantize = replace(op, inputs=(data.name,), outputs=(stored,))
+    rewriter.replace(move, quantize, replace(move, inputs=(stored, *move.inputs[1:]), outputs=op.outputs))
+    rewriter.remove(op)
+    return move
+
+
+def _after(rewriter: Rewriter, op: Op) -> Op | None:
+    """Swap a Dequantize with the data movement after it; returns that, None if there is none."""
+    graph = rewriter.graph
+    if op.kind != "Dequantize" or not rewriter.is_read_once(op.outputs[0]):
+        return None
+    (move,) = rewriter.readers[op.outputs[0]]
+    data = graph[op.inputs[0]]
+    if move.kind not in _MOVES or rewriter.is_replaced(move) or data.quantization is None or data.quantization.scale.size != 1:
+        return None
+    result = graph[move.outputs[0]]
+    stored = rewriter.add(f"{result.name}/quantized", result, dtype=data.dtype, quantization=data.quantization)
+    moved = replace(move, inputs=(data.name, *move.inputs[1:]), outputs=(stored,))
+    rewriter.replace(move, moved, replace(op, inputs=(stored,), outputs=move.outputs))
+    rewriter.remove(op)
+    return move
+
+
+@lowers("HardSwish")
+def hard_swish_by_relu6(x: Value) -> Value:
+    """x * relu6(x + 3) / 6 (Howard et al., 2019), of operators that tflite-micro has."""
+    found: Value = x * apply("Clip", x + 3.0, 0.0, 6.0) * (1 / 6)
+    return found
+
+
+def lower_for_vela(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Write HardSwish of float data, for which Vela refuses a whole file, by its formula; it runs on the CPU in either form."""
+    found = lower(graph, _refused, prefers=(hard_swish_by_relu6.name,))
+    count = len(found.reasons)
+    return (found.graph, (f"{count} HardSwish of float data become operators that Vela accepts",)) if count else (graph, ())
+
+
+def _refused(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Why Vela refuses a whole file for an operator; "" if it does not."""
+    return "HARD_SWISH of float data" if op.kind == "HardSwish" and not tensors[op.inputs[0]].is_quantized else ""

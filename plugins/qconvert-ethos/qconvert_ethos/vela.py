@@ -1,0 +1,188 @@
+"""Vela in a process of its own: what it leaves to the CPU, and why, and its estimates. What it prints and writes is untrusted data."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import BinaryIO, NoReturn
+
+from qconvert.plugin import (
+    Engine,
+    Layer,
+    MissingPackageError,
+    ModelFile,
+    QConvertError,
+    RuntimeRefusedError,
+    TfliteListed,
+    tflite_operators,
+)
+
+__all__ = ["Compiled", "build", "compile_file", "refuse_to_run"]
+
+#: Seconds that Vela may take, and bytes of what it prints that are read.
+PATIENCE, _MOST_PRINTED = 600.0, 2**22
+#: Lines of a crash that are shown, and causes that are listed.
+_LINES, _CAUSES = 3, 8
+#: The custom operator that stands for what the NPU runs.
+_NPU = "ethos-u"
+#: Operators that are no kernels: where variables live, and what gives them their first values.
+_NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
+#: What Vela prints of an operator that it leaves to the CPU.
+_REASON = re.compile(r"^Warning \(supported operators\) operator: (\w+), ofm: .*\nReason: (.*)", re.M)
+#: Columns of the summary that are told: name -> (title, unit, factor).
+_ESTIMATES: Mapping[str, tuple[str, str, float]] = {
+    "cycles_total": ("", " cycles", 1),
+    "inference_time": ("", " ms", 1e3),
+    "sram_memory_used": ("SRAM ", " KiB", 1),
+    "dram_memory_used": ("DRAM ", " KiB", 1),
+    "off_chip_flash_memory_used": ("flash ", " KiB", 1),
+    "on_chip_flash_memory_used": ("on-chip flash ", " KiB", 1),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What Vela made of a file.
+
+    Attributes:
+        on_cpu: the operators that it leaves to the CPU.
+        reasons: (operator, why it is left to the CPU) -> how often.
+        estimates: column of Vela's summary -> number.
+    """
+
+    on_cpu: tuple[TfliteListed, ...]
+    reasons: Mapping[tuple[str, str], int]
+    estimates: Mapping[str, float]
+
+    def leaves(self, op: TfliteListed) -> bool:
+        """Whether an operator of the file is left to the CPU. Vela may give another name to what it writes, or to what it reads."""
+        same = (item for item in self.on_cpu if item.name == op.name)
+        return any(item.inputs == op.inputs or {*item.outputs} & {*op.outputs} for item in same)
+
+
+def build(family: str, file: ModelFile) -> Engine:
+    """Compile a file and say for each of its operators whether the NPU runs it; see qconvert.plugin.Runtime.
+
+    Args:
+        family: such as "ethos-u55".
+        file: with the number of MACs a cycle as its kernels.
+
+    Raises:
+        MissingPackageError: Vela is not installed.
+        RuntimeRefusedError: Vela refuses the file, crashes, or takes too long.
+    """
+    found = compile_file(file.path, f"{family}-{file.kernels}")
+    layers = tuple(_layers(file.path, found))
+    notes = [f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {', '.join(_estimates(found.estimates))}"]
+    causes = Counter(found.reasons).most_common()
+    notes += [f"Vela leaves {count} {operator} to the CPU: {reason}" for (operator, reason), count in causes[:_CAUSES]]
+    notes += [f"and for {len(causes) - _CAUSES} further reasons"] if len(causes) > _CAUSES else []
+    return Engine(layers, tuple(notes))
+
+
+def refuse_to_run(file: ModelFile) -> NoReturn:
+    """Raise RuntimeRefusedError: an Ethos-U runs what Vela makes, no computer does."""
+    raise RuntimeRefusedError(
+        "Vela compiles models for a device and estimates their speed, but runs none",
+        file=str(file.path),
+        remedy="`qconvert audit --run` asks it. To check the outputs: --kernels litert:reference, or tflite-micro.",
+        rule="cannot-run",
+    )
+
+
+def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Compiled:
+    """Compile a .tflite file.
+
+    Args:
+        path: the file.
+        accelerator: as Vela's --accelerator-config has it, such as "ethos-u55-128".
+        patience: seconds that Vela may take.
+
+    Raises:
+        MissingPackageError: Vela is not installed.
+        RuntimeRefusedError: Vela refuses the file, crashes, or takes too long.
+    """
+    try:
+        version("ethos-u-vela")
+    except PackageNotFoundError:
+        remedy = "Install it with: pip install 'ethos-u-vela>=5.2,<6'"
+        raise MissingPackageError("Vela, which compiles for Ethos-U, is not installed", remedy=remedy, rule="package-missing") from None
+    with tempfile.TemporaryDirectory() as folder:
+        printed = _printed_by(path, accelerator, Path(folder), patience)
+        made = Path(folder, f"{path.stem}_vela.tflite")
+        try:
+            operators = tflite_operators(made)
+        except QConvertError as error:
+            raise _failure(path, f"wrote no readable file: {error.reason}", printed) from None
+        on_cpu = tuple(op for op in operators if op.name not in (_NPU, *_NO_KERNELS))
+        reasons = Counter((name, _short(words)) for name, words in _REASON.findall(printed) if name not in (*_NO_KERNELS, "None"))
+        return Compiled(on_cpu, reasons, _read_summary(Path(folder)))
+
+
+def _printed_by(path: Path, accelerator: str, folder: Path, patience: float) -> str:
+    """What Vela prints while it compiles a file into a folder."""
+    command = [sys.executable, "-m", "ethosu.vela", str(path), "--accelerator-config", accelerator, "--output-dir", str(folder)]
+    with tempfile.TemporaryFile() as output:
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=patience, check=False)
+        except subprocess.TimeoutExpired:
+            raise _failure(path, f"took longer than {patience:.0f} s", "") from None
+        printed = _text(output)
+    if done.returncode:
+        ended = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"ended with exit code {done.returncode}"
+        raise _failure(path, ended, printed)
+    return printed
+
+
+def _text(output: BinaryIO) -> str:
+    output.seek(0)
+    return output.read(_MOST_PRINTED).decode("utf-8", "replace")
+
+
+def _failure(path: Path, what: str, printed: str) -> RuntimeRefusedError:
+    lines = [line.strip() for line in printed.splitlines() if "rror" in line or line.strip().startswith("- ")][-_LINES:]
+    said = f" It printed: {' '.join(lines)}" if lines else ""
+    return RuntimeRefusedError(f"Vela {what}.{said}", file=str(path), rule="model-refused")
+
+
+def _short(words: str) -> str:
+    """A reason without the name of the tensor, which differs from operator to operator."""
+    return re.sub(r" \(.*\)$", "", words.strip())
+
+
+def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
+    """The operators of the file, each by what runs it."""
+    for op in tflite_operators(path):
+        if op.name not in _NO_KERNELS:
+            on_cpu = found.leaves(op)
+            yield Layer(op.name, tuple(filter(None, op.outputs)), not on_cpu, "CPU" if on_cpu else "NPU")
+
+
+def _read_summary(folder: Path) -> dict[str, float]:
+    """The numbers of the table that Vela writes next to a compiled file."""
+    for path in folder.glob("*_summary_*.csv"):
+        with path.open(newline="", encoding="utf-8", errors="replace") as lines:
+            row = next(csv.DictReader(lines), {})
+        return {name: number for name in _ESTIMATES if (number := _number(row.get(name))) is not None}
+    return {}
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None
+
+
+def _estimates(found: Mapping[str, float]) -> Iterator[str]:
+    for name, (title, unit, factor) in _ESTIMATES.items():
+        if found.get(name):
+            yield f"{title}{found[name] * factor:,.4g}{unit}" if unit != " cycles" else f"{title}{found[name]:,.0f}{unit}"
