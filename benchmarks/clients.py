@@ -3,13 +3,15 @@
     python -m venv iree && iree/bin/pip install iree-base-compiler iree-base-runtime onnx
     python -m venv tract && tract/bin/pip install tract onnx
     python -m venv qnn && qnn/bin/pip install onnxruntime-qnn onnxruntime onnx
+    pip install ./plugins/qconvert-qnn  # for HTP's own target
     python benchmarks/clients.py --client iree=iree/bin/python --client tract=tract/bin/python --client qnn=qnn/bin/python \\
         [--targets ort-x86,portable] [--limit 120] [--markdown docs/measured/clients.md] [MODEL …]
 
 Each model is converted for each target with a batch of 1 and run once in onnxruntime on random inputs; each client runs the file in its
 own environment, in a process with a time limit. "equal" is every element of all outputs; of float outputs, within 1e-6 of their range.
 "1 step" is a difference of one integer, or of 1/255 of a float output's range. HTP is Qualcomm's Hexagon Tensor Processor, whose arithmetic
-the x86 library of onnxruntime-qnn runs; the whole model has to run on it, without falling back to the CPU.
+the x86 library of onnxruntime-qnn runs, for an SM8650; the whole model has to run on it, without falling back to the CPU, but for the
+conversions of float inputs and outputs. Of a client with a target of its own (qnn-htp) that is tried too.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ MODELS = (
       " onnx/micro_kws_m_static_qdq").split(),
 )  # fmt: skip
 TITLES = {"iree": "IREE", "tract": "tract", "qnn": "HTP"}
+OWN = {"qnn": "qnn-htp"}  # targets of clients
 PACKAGES = {"iree": "iree-base-compiler", "tract": "tract", "qnn": "onnxruntime-qnn"}
 Outputs = Sequence[Any]
 
@@ -74,10 +77,15 @@ def run_qnn(file: str, inputs: Mapping[str, Any]) -> Outputs:
     onnxruntime.register_execution_provider_library("QNN", onnxruntime_qnn.get_library_path())
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name.startswith("QNN")]
-    options.add_provider_for_devices(devices[:1], {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "htp_arch": "75"})
-    found: Outputs = onnxruntime.InferenceSession(file, options).run(None, dict(inputs))
+    options.add_provider_for_devices(devices[:1], {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), "htp_arch": "75", "soc_model": "57"})
+    session = onnxruntime.InferenceSession(file, options)
+    parts = [part for part in session.get_provider_graph_assignment_info() if not part.ep_name.startswith("QNN")]
+    left = {node.op_type for part in parts for node in part.get_nodes()} - {"QuantizeLinear", "DequantizeLinear"}
+    if left:
+        raise RuntimeError(f"error: on the CPU: {', '.join(sorted(left))}")
+    found: Outputs = session.run(None, dict(inputs))
     return found
 
 
@@ -127,18 +135,22 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("models", nargs="*", type=Path)
     given = parser.parse_args()
+    import qconvert.plugins
+
     clients = dict(item.split("=", 1) for item in given.client)
     models = given.models or [next(FIXTURES.glob(f"{name}.*")) for name in MODELS]
     targets = given.targets.split(",")
+    own = {OWN[name]: {name: python} for name, python in clients.items() if OWN.get(name) in qconvert.plugins.targets()}
+    columns = [*((target, clients) for target in targets), *own.items()]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
             row = [model.stem]
-            for target in targets:
-                row += outcomes(model, target, clients, given.limit, Path(folder))
+            for target, users in columns:
+                row += outcomes(model, target, users, given.limit, Path(folder))
             rows.append(row)
             print(" | ".join(row), flush=True)
-    heads = ["model", *(f"{TITLES[client]}, {target}" for target in targets for client in clients)]
+    heads = ["model", *(f"{TITLES[client]}, {target}" for target, users in columns for client in users)]
     table = ["| " + " | ".join(line) + " |" for line in (heads, ["---"] * len(heads), *rows)]
     counts = [
         f"- {head}: {sum(row[place] == 'equal' for row in rows)} equal, {sum(row[place] == '1 step' for row in rows)} within one step, "

@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from qconvert.rewriting.lowering import Scope, conditions, legality, lower, require_legal, since
     from qconvert.rules.validation import validate
     from qconvert.runtimes.child import Child
+    from qconvert.runtimes.onnx_inside import OnnxInside
 
 _HOMES = {
     "qconvert.plugins": (
@@ -111,6 +112,7 @@ _HOMES = {
     ),
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.runtimes.child": "Child",
+    "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.carried": "Carried Carrier carried",
     "qconvert.graph.metadata": "STATES",
@@ -201,6 +203,7 @@ __all__ = [
     "ModelFile",
     "Names",
     "OnnxBuilder",
+    "OnnxInside",
     "OnnxReading",
     "Op",
     "Option",

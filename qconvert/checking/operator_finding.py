@@ -39,6 +39,8 @@ _NEAR_ZERO = dict.fromkeys(("Sigmoid", "Elu", "Celu", "Selu", "HardSwish", "Sin"
 _NEAR_ZERO["Gelu"] = 1e-1
 #: The share of the largest float16 that one or two roundings of 11 bits are: some kernels compute in float16 itself, others in float32.
 _LARGEST_SHARE_16 = 2.0**-10
+#: The same where a whole kernel computes in float16 and the result is stored as float32: sums of some products, curves by tables.
+_LARGEST_SHARE_HALF = 2.0**-6
 #: By how many steps, and what share of it, a float value may be off where the source cuts it off at the end of a quantization.
 _BEYOND = 1.0, 0.01
 _STORED = ("int8", "uint8", "int16", "uint16")
@@ -96,6 +98,8 @@ class Judge:
             return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0, 0)
         if (unrounded := self._unrounded(op, values, pair)) is not None:
             return unrounded
+        if a.dtype == np.float32 and self._computes_in_halves():
+            return _compared(a, b, share=_LARGEST_SHARE_HALF)
         fixed = self._fixed(op)
         found = self._judged(op, index, {**values, **fixed}, pair)
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
@@ -106,6 +110,10 @@ class Judge:
         if found.verdict == "unexplained":
             found = self._by_constants(op, index, {**values, **fixed}, pair, found)
         return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
+
+    def _computes_in_halves(self) -> bool:
+        """Whether a side has float values in the precision of float16."""
+        return any(side.runtime.rows(side.kernels).half_floats for side in self.sides)
 
     def _on_quantization(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """Float values of a quantization, of which one side rounds some otherwise in the same piece: judged as what the operator in front
@@ -418,15 +426,21 @@ def _share(values: Array) -> float:
     return _LARGEST_SHARE_16 if values.dtype == np.float16 else _LARGEST_SHARE
 
 
-def _compared(a: Array, b: Array, least: float = 0.0) -> Finding:
-    """Two outputs that differ, of an operator without an exact evaluation; those below `least` are judged as if they were as large."""
+def _compared(a: Array, b: Array, least: float = 0.0, share: float = 0.0) -> Finding:
+    """Two outputs that differ, of an operator without an exact evaluation.
+
+    Args:
+        a, b: the outputs.
+        least: floats below it are judged as if they were as large.
+        share: of the largest float by which others may be off; 0 for what its type allows.
+    """
     differing = a != b
     equal = 1.0 - float(differing.mean())
     if a.dtype.kind not in "biuf":
         return Finding("unexplained", UNKNOWN, equal, float("inf"), 0.0, int(differing.sum()))
     difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
     if a.dtype.kind == "f":
-        scale, allowed, reason = max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0, _share(a), "float arithmetic"
+        scale, allowed, reason = max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0, share or _share(a), "float arithmetic"
         difference = np.where(np.isnan(difference), np.where(differing & ~(np.isnan(a) & np.isnan(b)), np.inf, 0.0), difference) / scale
     else:
         allowed, reason = (_LARGEST_STEPS if a.dtype.name in _STORED else 0), "compared without an exact value"

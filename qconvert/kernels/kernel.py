@@ -148,6 +148,7 @@ class Kernels:
             the runtime takes; without any such weights are stored as float values.
         decomposed_bounds: kinds into which the runtime fuses no activation rightly: decompose_activations puts a Clip after them whose
             bounds are those of the quantization.
+        half_floats: whether values in float have the precision of float16, whatever their type.
         merges_roundings: whether the runtime makes one rounding of two one after the other, with other integers.
         max_pair_sum: largest magnitude of the sum of two int8 weights adjacent along K, of the same sign, that the target's
             kernels add without saturation; 0 means any. Other weights are stored as uint8 with zero point 128.
@@ -159,6 +160,7 @@ class Kernels:
     unpacked_weights: str = ""
     unpacked_blocks: tuple[str, ...] = ()
     decomposed_bounds: tuple[str, ...] = ()
+    half_floats: bool = False
     merges_roundings: bool = False
     max_pair_sum: int = 0
 

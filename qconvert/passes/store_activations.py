@@ -48,7 +48,9 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
-    """Store uint16 or int16 activations in the other type if the target has that alone."""
+    """Store uint16 or int16 activations in the other type if the target has that alone, or wants all unsigned."""
+    if target.storage.activations == "unsigned":
+        return _stored(graph, "int16", "uint16")
     for old, new in (("uint16", "int16"), ("int16", "uint16")):
         if new in target.storage.activation_dtypes and old not in target.storage.activation_dtypes:
             return _stored(graph, old, new, keep_io=target.storage.free_edges)
@@ -59,6 +61,7 @@ def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     wanted = target.storage.activations
     if wanted in ("source", "int8_or_source"):
         wanted = _source_type(graph, target)
+    wanted = "uint8" if wanted == "unsigned" else wanted
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()

@@ -112,5 +112,5 @@ class Abilities:
 
     @property
     def knows_kernels(self) -> bool:
-        """Whether it is known what the runtime runs as integers; without it there is no audit, and nothing is put in float."""
-        return self.kernels.known or not self.floats
+        """Whether it is known what the runtime runs as integers, or the accelerator at all; without it there is no audit."""
+        return self.kernels.known or not self.floats or self.accelerator is not None

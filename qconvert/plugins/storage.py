@@ -12,7 +12,7 @@ __all__ = ["Storage", "require_words"]
 
 #: Fields that are one word of a few.
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "activations": ("uint8", "int8", "source", "int8_or_source", ""),
+    "activations": ("uint8", "int8", "unsigned", "source", "int8_or_source", ""),
     "weights": ("uint8", "int8", "source", ""),
     "activation_granularity": ("per_tensor", ""),
     "weight_granularity": ("per_tensor", "per_axis", "per_axis_signed", ""),
@@ -24,9 +24,9 @@ class Storage:
     """The types that values are stored in, and what quantized operators demand. What is left out demands nothing.
 
     Attributes:
-        activations: storage of 8-bit activations inside the graph: "uint8", "int8", "" (left alone), "source": the type that the first
-            source of the model had, if integer kernels take the weights next to it, or "int8_or_source": int8 where there are
-            weights and none changes by that, and else "source".
+        activations: storage of 8-bit activations inside the graph: "uint8", "int8", "unsigned" (uint8, and those of 16 bits as uint16), ""
+            (left alone), "source": the type that the first source of the model had, if integer kernels take the weights next to
+            it, or "int8_or_source": int8 where there are weights and none changes by that, and else "source".
         weights: storage of 8-bit weights: "int8" (signed, zero point 0), "uint8" (where they have one scale), "" (left alone), or "source":
             what weight_dtypes names first next to the data that they have.
         activation_dtypes: storage types of activations.

@@ -7,7 +7,7 @@ does not know com.microsoft's operators.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.files.memory import give_back
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import DTYPES, Array, Graph
-from qconvert.plugins import ModelFile, Pieces
+from qconvert.plugins import LoadedModel, ModelFile, Pieces
 from qconvert.runtimes.few_bits import FEW_BITS
 from qconvert.runtimes.onnxruntime import OnnxRuntime, described
 from qconvert.runtimes.qonnx import with_onnx_nodes
@@ -41,6 +41,8 @@ class OnnxInside:
     Args:
         file: the file, with the kernels "optimized" or "unoptimized": whether onnxruntime rewrites graphs.
         graph: whose activations are wanted; a name that the file does not have is ignored.
+        open_piece: the content of a part of the file -> that, loaded in another runtime of .onnx files, for one that has no inner values of
+            its own; these then come from onnxruntime. None for onnxruntime.
 
     Raises:
         UnsupportedError: the file is too large to be cut.
@@ -49,7 +51,8 @@ class OnnxInside:
 
     cuts = True
 
-    def __init__(self, file: ModelFile, graph: Graph) -> None:
+    def __init__(self, file: ModelFile, graph: Graph, open_piece: Callable[[bytes], LoadedModel] | None = None) -> None:
+        self._open_piece = open_piece or self._in_onnxruntime
         self._model, self._optimize = whole(file.path), file.kernels == "optimized"
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
         self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize, keep_memory=False)
@@ -59,6 +62,9 @@ class OnnxInside:
             self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize, keep_memory=False)
         self._described = {name: known[name] for name in wanted}
         self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
+
+    def _in_onnxruntime(self, model: bytes) -> LoadedModel:
+        return OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS, keep_memory=False)
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""
@@ -71,7 +77,7 @@ class OnnxInside:
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         known = {name: _value_info(name, *self._described[name]) for name in names & self.names}
         model, fed, computed = _cut(self._model, known, wanted)
-        runtime = OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS, keep_memory=False)
+        runtime = self._open_piece(model)
 
         def run(values: Mapping[str, Array]) -> dict[str, Array]:
             found = runtime.run({name: values[name] for name in fed})

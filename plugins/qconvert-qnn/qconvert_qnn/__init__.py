@@ -1,0 +1,116 @@
+"""Qualcomm's Hexagon Tensor Processor (HTP) by onnxruntime-qnn: the target qnn-htp for .onnx files, and its arithmetic as a runtime.
+
+onnxruntime-qnn has a library for x86 that computes as HTP does, so that a check needs no device. What HTP takes, and what it computes
+wrongly, stands in operators.py; both were found by asking it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from qconvert.plugin import Accelerator, Change, Derived, Kernel, Kernels, Pass, Runtime, Target, hookimpl
+
+if TYPE_CHECKING:
+    from qconvert.plugin import Array, Graph, Inside, Layer, LoadedModel, ModelFile, Op, Violation
+
+#: The version of qconvert's plugin interface that this was made for.
+QCONVERT_API = "1.0"
+
+
+def _lacks(graph: Graph) -> Callable[[Op], str]:
+    from qconvert_qnn.operators import lacks
+
+    return lambda op: lacks(graph, op)
+
+
+def _violations(graph: Graph) -> Callable[[Op], Iterable[Violation]]:
+    from qconvert_qnn.operators import violations
+
+    return lambda op: violations(graph, op)
+
+
+def _lower_for_htp(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    from qconvert_qnn.passes import lower_for_htp
+
+    return lower_for_htp(graph)
+
+
+def _htp_scales(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
+    from qconvert_qnn.passes import htp_scales
+
+    return htp_scales(graph)
+
+
+def _open(file: ModelFile) -> LoadedModel:
+    from qconvert_qnn.running import HtpModel
+
+    return HtpModel(file)
+
+
+def _layers(file: ModelFile) -> tuple[Layer, ...]:
+    from qconvert_qnn.running import layers
+
+    return layers(file)
+
+
+def _inside(file: ModelFile, graph: Graph) -> Inside:
+    from qconvert_qnn.running import inside
+
+    return inside(file, graph)
+
+
+def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
+    from qconvert_qnn.operators import tolerance
+
+    return tolerance(graph, op, exact)
+
+
+_ROWS = Kernels((Kernel(tolerance=_tolerance),), dynamic_range="onnx", half_floats=True)
+#: Chips whose HTP can be asked; the first where the user names none.
+_CHIPS = ("sm8650", "sm8450", "sm8550", "sm8750", "sm8850")
+
+
+@hookimpl
+def qconvert_passes() -> Iterable[Pass]:
+    scales = "Softmax, and curves of 16 bits, are rounded to the scale and zero point that HTP computes them in, and then to their own"
+    return [
+        Pass("lower_for_htp", "operators for which HTP refuses a whole graph become others", _lower_for_htp, exact=False, within=0.01),
+        Pass("htp_scales", scales, _htp_scales, exact=False, within=0.01),
+    ]
+
+
+@hookimpl
+def qconvert_targets() -> Iterable[Derived]:
+    return [
+        Target.derive(
+            "portable",
+            name="qnn-htp",
+            summary="Qualcomm HTP by onnxruntime-qnn: unsigned data of 8 and 16 bits",
+            storage={"activations": "unsigned", "weights": "int8", "symmetric_weights": True},
+            further_passes=("symmetric_weights", "lower_for_htp", "htp_scales"),
+            further_rules=_violations,
+            accelerator=Accelerator("HTP", _lacks),
+            kernels=_ROWS,
+            checked_by="qnn-htp",
+        )
+    ]
+
+
+@hookimpl
+def qconvert_runtimes() -> Iterable[Runtime]:
+    return [
+        Runtime(
+            "qnn-htp",
+            ("onnx",),
+            "Qualcomm HTP's arithmetic on x86, by onnxruntime-qnn; what HTP does not take runs in onnxruntime",
+            "HTP",
+            _open,
+            rows=lambda name: _ROWS,
+            kernels=_CHIPS,
+            layout="channels_first",
+            layers=_layers,
+            inside=_inside,
+            package="onnxruntime-qnn",
+        )
+    ]

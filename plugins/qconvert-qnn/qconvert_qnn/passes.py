@@ -1,0 +1,40 @@
+"""What HTP wants of a graph beyond the target portable: no operator that it fails at, and the quantization that its kernels compute in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, lower
+from qconvert_qnn.operators import FIXED_16, refused
+
+__all__ = ["htp_scales", "lower_for_htp"]
+
+
+def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Write operators for which HTP ends with an error by their formulas, in float between the data and the result."""
+    found = lower(graph, refused)
+    count = len(found.reasons)
+    return (found.graph, (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
+
+
+def htp_scales(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
+    """Give results the quantization that HTP computes them in, with a Requantize to their own after it.
+
+    Softmax of 8 bits with a zero point other than 0 is computed with 16 bits; curves of 16 bits get the scale that they have there.
+    """
+    rewriter = Rewriter(graph)
+    count = 0
+    for op in rewriter:
+        result = graph[op.outputs[0]] if op.kind in FIXED_16 else None
+        if result is None or result.quantization is None:
+            continue
+        q, fixed = result.quantization, FIXED_16[op.kind]
+        stated = (float(q.scale.reshape(-1)[0]), int(q.zero_point.reshape(-1)[0]))
+        if stated == fixed if result.dtype == "uint16" else op.kind != "Softmax" or stated[1] == 0:
+            continue
+        wide = rewriter.add(f"{result.name}/htp", result, dtype="uint16", quantization=Quantization.per_tensor(*fixed))
+        rewriter.replace(op, replace(op, outputs=(wide,)), Op("Requantize", (wide,), (result.name,), {}, op.source))
+        count += 1
+    if not count:
+        return graph, ()
+    return rewriter.finish(), (f"{count} results are rounded to the scales that HTP computes in first",)

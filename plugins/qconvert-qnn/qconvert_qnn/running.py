@@ -1,0 +1,121 @@
+"""An .onnx file in onnxruntime-qnn, in a process of its own: what HTP runs of it, and what comes out."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import STATES, Array, Carrier, Child, Graph, Layer, MissingPackageError, ModelFile, OnnxInside, RuntimeRefusedError
+
+__all__ = ["CHIPS", "HtpModel", "inside", "layers"]
+
+_PATIENCE = 600.0
+#: Chips -> their number and the version of their HTP, as the provider has them (qc_compiler_spec.fbs of ExecuTorch). Without a chip
+#: it takes one that has no floats, on which graphs with Gelu, InstanceNormalization or float values end with an error of memory.
+CHIPS = {
+    "sm8650": {"soc_model": "57", "htp_arch": "75"},
+    "sm8450": {"soc_model": "36", "htp_arch": "69"},
+    "sm8550": {"soc_model": "43", "htp_arch": "73"},
+    "sm8750": {"soc_model": "69", "htp_arch": "79"},
+    "sm8850": {"soc_model": "87", "htp_arch": "81"},
+}
+#: What onnxruntime adds to the name of a node that it writes for another layout.
+_TOKEN = re.compile(r"_token_\d+$")
+
+
+def _loaded(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
+    """A process with a model, and what it says of it.
+
+    Raises:
+        MissingPackageError: onnxruntime-qnn is not installed.
+        RuntimeRefusedError: it does not load the file, crashes, or takes too long.
+    """
+    if find_spec("onnxruntime_qnn") is None:
+        remedy = "Install it with: pip install onnxruntime-qnn"
+        raise MissingPackageError("onnxruntime-qnn, which computes as HTP does, is not installed", remedy=remedy, rule="package-missing")
+    child = Child(Path(__file__).parent / "child.py", "HTP", _PATIENCE)
+    found = child.asked({"load": [str(file.path), CHIPS[file.kernels], file.threads]})
+    try:
+        for side in ("inputs", "outputs"):
+            for name, dtype, _ in found[side]:
+                np.dtype(dtype if isinstance(name, str) else "?")
+        for name, kind, unit in found["assigned"]:
+            if not all(isinstance(item, str) for item in (name, kind, unit)):
+                raise ValueError(name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RuntimeRefusedError(f"HTP's process gave an invalid answer: {str(error)[:100]}", rule="invalid-answer") from None
+    return child, found
+
+
+class HtpModel:
+    """A model that onnxruntime-qnn has loaded.
+
+    Attributes:
+        inputs: name -> (dtype, shape), in order.
+        outputs: likewise.
+        note: which HTP it is, and how many nodes it runs.
+
+    Raises:
+        MissingPackageError: onnxruntime-qnn is not installed.
+        RuntimeRefusedError: it does not take the model.
+    """
+
+    def __init__(self, file: ModelFile) -> None:
+        import onnx
+
+        self._child, found = _loaded(file)
+        self._taken, self._given = ({name: (dtype, tuple(shape)) for name, dtype, shape in found[side]} for side in ("inputs", "outputs"))
+        entries = onnx.load(str(file.path), load_external_data=False).metadata_props
+        self._carrier = Carrier(next((item.value for item in entries if item.key == STATES), None), self._taken, self._given)
+        self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
+        count = sum(unit == "HTP" for _, _, unit in found["assigned"])
+        version = str(found.get("version"))[:20]
+        self.note = f"HTP of {file.kernels.upper()} (onnxruntime-qnn {version}, on x86) ran {count} of {len(found['assigned'])} nodes"
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs once. Inputs and outputs are stored values by name."""
+        values = self._carrier.fed(inputs)
+        given = [np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in self._taken.items()]
+        answer = self._child.asked({"run": [[item.dtype.name, list(item.shape)] for item in given]}, given)
+        return self._carrier.given(dict(zip(self._given, self._child.arrays(answer.get("arrays")), strict=True)))
+
+
+def inside(file: ModelFile, graph: Graph) -> OnnxInside:
+    """The file cut at its tensors, whose parts HTP runs; the values at the cuts are onnxruntime's."""
+
+    def open_piece(model: bytes) -> HtpModel:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "piece.onnx")
+            path.write_bytes(model)
+            return HtpModel(replace(file, path=path))
+
+    return OnnxInside(file, graph, open_piece)
+
+
+def layers(file: ModelFile) -> tuple[Layer, ...]:
+    """The nodes of a file, each by whether HTP runs it; a QuantizeLinear belongs to the node whose result it rounds."""
+    import onnx
+
+    child, found = _loaded(file)
+    child.close()
+    units = {_TOKEN.sub("", name): unit for name, _, unit in found["assigned"]}
+    nodes = onnx.load(str(file.path), load_external_data=False).graph.node
+    writers = {name: node for node in nodes for name in node.output}
+    names: dict[str, list[str]] = {}
+    for node in nodes:
+        maker = writers.get(node.input[0]) if node.op_type == "QuantizeLinear" else None
+        joins = maker is not None and maker.op_type not in ("QuantizeLinear", "DequantizeLinear")
+        owner = maker if joins and maker is not None else node
+        names.setdefault(owner.name, []).extend(node.output)
+    return tuple(
+        Layer(node.op_type, tuple(names[node.name]), units[node.name] == "HTP", units[node.name])
+        for node in nodes
+        if node.name in names and node.name in units
+    )

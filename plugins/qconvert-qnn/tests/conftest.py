@@ -1,0 +1,25 @@
+"""The plugin, whether it is installed or not, and the repository's models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import qconvert_qnn
+
+from qconvert.plugin import loaded, registered
+
+
+@pytest.fixture(autouse=True, scope="session")
+def there() -> Iterator[None]:
+    if "qnn" in {item.name for item in loaded()}:
+        yield
+    else:
+        with registered(qconvert_qnn, "qnn"):
+            yield
+
+
+@pytest.fixture(scope="session")
+def fixtures() -> Path:
+    return Path(__file__).parents[3] / "fixtures"

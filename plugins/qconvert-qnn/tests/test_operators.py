@@ -1,0 +1,148 @@
+"""What operators.py says of operators is what HTP does with them, and what the target avoids is wrong on HTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from qconvert_qnn.operators import lacks
+from qconvert_qnn.running import HtpModel, layers
+
+import qconvert
+from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes
+from qconvert.plugin import Graph, ModelFile, Op, Quantization, Tensor, evaluate, infer, load, normalize, save
+from qconvert.plugins import target_named
+from qconvert.targets.violations import refuse_violations
+from qconvert.testing import random_inputs
+
+P = Quantization.per_tensor
+#: Steps by which uint8 results may be off the exact ones.
+ONE = 1
+#: The same of products of two data, whose second HTP rounds, and of Softmax with zero points above 128, which HTP takes for 128.
+FAR = {"MatMul": 32, "Softmax": 128}
+
+
+def htp(graph: Graph, path: Path, feed: Mapping[str, Any], target: str = "") -> dict[str, Any]:
+    """What HTP gives for a graph, fitted to a target or as it is."""
+    fitted = normalize(graph, target_named(target))[0] if target else graph
+    save(fitted, path, force=True, **target_named("portable").write_options)
+    return HtpModel(ModelFile(path, "sm8650")).run(feed)
+
+
+def steps(graph: Graph, path: Path, feed: Mapping[str, Any], target: str = "") -> int:
+    """By how many steps HTP is off the exact result."""
+    found, exact = htp(graph, path, feed, target), evaluate(graph, feed)
+    return max(int(np.abs(found[name].astype(np.int64) - exact[name].astype(np.int64)).max()) for name in exact)
+
+
+@pytest.mark.parametrize("kind", KINDS_TRIED)
+def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, tmp_path: Path) -> None:
+    target, rng = target_named("qnn-htp"), np.random.default_rng(3)
+    graph = problem(kind, "uint8", rng, target.kernels)
+    fitted, _ = normalize(graph, target)
+    refuse_violations(fitted, target)
+    path = tmp_path / "one.onnx"
+    save(fitted, path, **target.write_options)
+    placed = {name: layer.by for layer in layers(ModelFile(path, "sm8650")) for name in layer.outputs}
+    for op in fitted.ops:
+        if op.kind not in ("Quantize", "Dequantize") and op.outputs[0] in placed:  # conversions go with what they convert for
+            assert placed[op.outputs[0]] == ("CPU" if lacks(fitted, op) else "HTP"), (op, placed)
+    feed = random_codes(fitted, kind, rng)
+    if kind == "Div":  # a divisor of zero gives either end
+        point = fitted["x1"].quantization
+        assert point is not None
+        feed["x1"] = np.maximum(feed["x1"], int(point.zero_point[0]) + 20).astype(np.uint8)
+    found, exact = HtpModel(ModelFile(path, "sm8650")).run(feed), evaluate(fitted, feed)
+    for name, value in exact.items():
+        assert np.abs(found[name].astype(np.float64) - value.astype(np.float64)).max() <= FAR.get(kind, ONE)
+
+
+def layer(kind: str, attributes: dict[str, Any], data: Tensor, result: Tensor, *more: Tensor) -> Graph:
+    names = (data.name, *(tensor.name for tensor in more))
+    inputs = tuple(tensor.name for tensor in (data, *more) if tensor.data is None)
+    return infer(Graph(kind, {item.name: item for item in (data, *more, result)}, (Op(kind, names, ("y",), attributes),), inputs, ("y",)))
+
+
+def image(dtype: str, point: int, name: str = "x", shape: tuple[int, ...] | None = (1, 4, 6, 6), scale: float = 0.05) -> Tensor:
+    return Tensor(name, dtype, shape, None, P(scale, point))
+
+
+RNG = np.random.default_rng(0)
+SPACE = {"data_format": "channels_first", "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "group": 1}
+CODES = RNG.integers(0, 256, (1, 4, 6, 6)).astype(np.uint8)
+
+
+def test_weights_beyond_int8_are_rounded_by_the_target_and_else_by_htp(tmp_path: Path) -> None:
+    """HTP has no weights whose integers less their zero point are beyond int8: it rounds them, and says nothing."""
+    codes = np.clip(np.rint(RNG.normal(126, 15, (32, 16, 1, 1))), 0, 254).astype(np.uint8)
+    codes[3, 2] = 255
+    weights = Tensor("w", "uint8", codes.shape, codes, P(0.0477, 126))
+    data, result = (Tensor(name, "uint8", shape, None, P(0.0235, 0)) for name, shape in (("x", (1, 16, 8, 8)), ("y", None)))
+    graph = layer("Conv", {**SPACE, "pads": (0, 0, 0, 0)}, data, result, weights)
+    feed = {"x": RNG.integers(0, 256, (1, 16, 8, 8)).astype(np.uint8)}
+    assert steps(graph, tmp_path / "m.onnx", feed) > 3
+    fitted, changes = normalize(graph, target_named("qnn-htp"))
+    assert steps(fitted, tmp_path / "m.onnx", feed) <= ONE
+    assert any("symmetric" in str(change) for change in changes)
+
+
+def test_int8_is_taken_for_uint8_on_stored_integers(fixtures: Path, tmp_path: Path) -> None:
+    """Why an int8 ResNet for onnxruntime on Arm is wrong on HTP: it has a Cast and a Reshape on stored integers before its last layer."""
+    source, path = fixtures / "tiny_resnet_cifar10_int8.tflite", tmp_path / "m.onnx"
+    differences = {}
+    for target in ("ort-arm", "qnn-htp"):
+        qconvert.convert(source, path, target=target, batch=1, force=True)
+        graph = load(path)
+        feed = random_inputs(graph)
+        found, exact = HtpModel(ModelFile(path, "sm8650")).run(feed), evaluate(graph, feed)
+        differences[target] = max(int(np.abs(found[name].astype(int) - exact[name].astype(int)).max()) for name in exact)
+    assert differences["ort-arm"] > 100 and differences["qnn-htp"] <= 12
+
+
+def test_int8_is_padded_with_another_value(tmp_path: Path) -> None:
+    pads = Tensor("pads", "int64", (8,), np.array([0, 0, 1, 1] * 2))
+    graph = layer("Pad", {"mode": "constant"}, image("int8", -8), image("int8", -8, "y", None), pads)
+    fitted, _ = normalize(graph, target_named("portable"))
+    feed = {"x": (CODES.astype(np.int16) - 128).astype(np.int8)}
+    assert steps(fitted, tmp_path / "m.onnx", feed) > 50
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") == 0
+
+
+@pytest.mark.parametrize("point", [0, 3, 50])
+def test_softmax_with_a_zero_point(point: int, tmp_path: Path) -> None:
+    graph = layer("Softmax", {"axis": 3}, image("uint8", 120), image("uint8", point, "y", None, 1 / 256))
+    wrong = steps(graph, tmp_path / "m.onnx", {"x": CODES})
+    assert (wrong > ONE) == (point != 0)
+    assert steps(graph, tmp_path / "m.onnx", {"x": CODES}, "qnn-htp") <= ONE
+
+
+@pytest.mark.parametrize("kind", ["Sigmoid", "Tanh", "HardSigmoid"])
+def test_curves_of_16_bits_have_the_scale_that_htp_computes_them_in(kind: str, tmp_path: Path) -> None:
+    data = Tensor("x", "uint16", (2, 30), None, P(2**-13, 2**15))
+    graph = layer(kind, {}, data, Tensor("y", "uint16", None, None, P(1 / 20_000, 30_000)))
+    feed = {"x": RNG.integers(0, 2**16, (2, 30)).astype(np.uint16)}
+    assert steps(graph, tmp_path / "m.onnx", feed) > 1000
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 8
+
+
+def test_int16_becomes_uint16(tmp_path: Path) -> None:
+    data, result = Tensor("x", "int16", (2, 30), None, P(2**-12, 0)), Tensor("y", "int16", None, None, P(2**-12, 0))
+    graph = layer("LeakyRelu", {"alpha": 0.1}, data, result)
+    feed = {"x": RNG.integers(-(2**15), 2**15, (2, 30)).astype(np.int16)}
+    fitted, _ = normalize(graph, target_named("qnn-htp"))
+    assert [fitted[op.outputs[0]].dtype for op in fitted.ops if op.kind == "LeakyRelu"] == ["uint16"]
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 4
+
+
+def test_what_htp_fails_at_becomes_other_operators(tmp_path: Path) -> None:
+    data, slopes = (Tensor(name, "uint16", (2, 30), None, P(2**-12, 2**15)) for name in "xs")
+    graph = layer("PRelu", {}, data, Tensor("y", "uint16", None, None, P(2**-9, 2**15)), slopes)
+    feed = {name: RNG.integers(0, 2**16, (2, 30)).astype(np.uint16) for name in "xs"}
+    with pytest.raises(qconvert.QConvertError):
+        htp(graph, tmp_path / "m.onnx", feed)
+    fitted, _ = normalize(graph, target_named("qnn-htp"))
+    assert "PRelu" not in {op.kind for op in fitted.ops}
+    assert steps(graph, tmp_path / "m.onnx", feed, "qnn-htp") <= 64  # of 65,536: float16 between
