@@ -180,7 +180,7 @@ def outcomes(model: Path, target: str, clients: Mapping[str, str], limit: float,
     try:
         qconvert.convert(model, file, target=target, force=True, **({"batch": 1} if dynamic else {}))
     except qconvert.QConvertError as error:
-        return [f"no: {error.reason[:80]}"] * len(clients)
+        return [f"no: {' '.join(error.reason.split())[:80]}"] * len(clients)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])

@@ -44,6 +44,7 @@ _ABOUT = {
     "conversion/states/dynamic.py": "writes the operators that round data when they run",
     "conversion/states/linear.py": "the two forms of a linear layer",
     "conversion/states/network.py": "how PyTorch calls the constants of its modules",
+    "conversion/states/orders.py": "puts a Gather before linear layers, through the Reshape of their rows",
     "conversion/states/places.py": "which operators PyTorch's modules of functions stand for",
     "conversion/states/rounding.py": "writes the operators of fake quantization",
     "conversion/states/sequences.py": "which operators FX quantizes",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qconvert.encodings import QParams
-    from qconvert.graph import Graph, Tensor
+    from qconvert.graph import Array, Graph, Tensor
 
 __all__ = ["Folding", "Parameters"]
 
@@ -41,6 +41,7 @@ class Parameters:
         functions: those of what stands in a module's own code, in order, by the module, in whose path "_" stands for ".".
         fixed: kinds of operators whose quantized results have one quantization: it stands in no file.
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
+        orders: modules whose weights have their inputs in another order -> int64, which input of the network stands at each place.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a quantization stays on one until an operator without a quantized form comes.
         finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.
@@ -58,6 +59,7 @@ class Parameters:
     functions: Mapping[str, tuple[QParams, ...]] = field(default_factory=dict)
     fixed: Mapping[str, QParams] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
+    orders: Mapping[str, Array] = field(default_factory=dict)
     trained: bool = False
     finished: Callable[[Graph], Graph] = lambda graph: graph
     places: Mapping[str, str] = field(default_factory=dict)

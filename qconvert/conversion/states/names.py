@@ -39,12 +39,12 @@ def aligned(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callab
         The parameters by the graph's names, and what gives a name of the graph as the file has it.
     """
     modules = {module_of(name) for name in parameters.tensors} | set(parameters.folded)
-    lacking = _best(modules, known)
-    if sum(module in known for module in modules) >= sum(_cut(module, lacking) in known for module in modules):
+    lacking, extra = _best(modules, known), "" if modules & known else _best(known, modules)
+    without = sum(_cut(module, lacking) in known for module in modules)
+    if without <= max(sum(module in known for module in modules), sum(f"{extra}{module}" in known for module in modules) if extra else 0):
         lacking = ""
     if lacking:
         return _renamed(parameters, lambda name: _cut(name, lacking)), lambda name: f"{lacking}{name}"
-    extra = "" if modules & known else _best(known, modules)
     if extra:
         return _renamed(parameters, lambda name: f"{extra}{name}" if name else name), lambda name: _cut(name, extra)
     return parameters, lambda name: name
@@ -78,6 +78,7 @@ def _renamed(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
         data={_same(name, new): value for name, value in parameters.data.items()},
         functions={_same(name, new): value for name, value in parameters.functions.items()},
         dynamic=mapped(parameters.dynamic),
+        orders=mapped(parameters.orders),
         places=mapped(parameters.places),
     )
 

@@ -25,7 +25,7 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
 
 
 def _recognizes(start: bytes) -> bool:
-    return start[8:10] == b'{"'
+    return start[8:].startswith(b'{"__metadata__":{"qgraph":')  # safetensors writes the metadata first
 
 
 @hookimpl

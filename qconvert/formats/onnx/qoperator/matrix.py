@@ -187,7 +187,9 @@ def _columns_reason(op: Op, b: Builder, op_type: str) -> str:
 
 
 def write_gemm(op: Op, b: Builder) -> str:
-    """Gemm as QGemm, with a quantized or a real result."""
+    """Gemm as QGemm, with a quantized or a real result, or with real data as MatMulNBits."""
+    if b.tensor(op.inputs[0]).quantization is None:
+        return write_matmul_nbits(op, b)
     result = b.tensor(op.outputs[0])
     reason = linear_reason(op, b, "QGemm") or bias_reason(op, b, "QGemm")
     if reason or (result.quantization is None and result.dtype != "float32"):

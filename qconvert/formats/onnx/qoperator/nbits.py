@@ -19,7 +19,9 @@ __all__ = ["read_matmul_nbits", "unpacked", "write_matmul_nbits"]
 _SMALLEST_BLOCK = 16
 #: Bits -> the type that weights are read as.
 _STORAGE = {2: "uint4", 4: "uint4", 8: "uint8"}
-_BITS = {"uint4": 4, "uint8": 8}
+_BITS = {"uint4": 4, "uint8": 8, "int4": 4, "int8": 8}
+#: Where the bias stands among the inputs, after zero points and the order of groups.
+_BIAS = 5
 
 
 def read_matmul_nbits(r: Reading) -> None:
@@ -86,27 +88,38 @@ def _packed(data: Array, bits: int) -> Array:
 
 
 def write_matmul_nbits(op: Op, b: Builder) -> str:
-    """MatMul of float data with uint4 or uint8 weights in blocks along K as MatMulNBits."""
+    """MatMul or Gemm of float data with weights of 4 or 8 bits in blocks along K as MatMulNBits."""
     weights = _stored_weights(op.inputs[1], b)
     reason = _reason(op, b, weights)
     if reason or weights is None or weights.data is None or weights.quantization is None:
         return reason
-    depth, columns = weights.data.shape
-    quantization = weights.quantization
-    blocks, bits = len(quantization.scale), _BITS[weights.dtype]
+    bits = _BITS[weights.dtype]
+    offset = 2 ** (bits - 1) if weights.dtype.startswith("int") else 0
+    quantization, data = weights.quantization.shifted(offset), weights.data.astype(np.int16) + offset
+    if not _has_rows(op):
+        quantization, data = quantization.transposed((1, 0)), data.T
+    columns, depth = data.shape
+    blocks = quantization.scale.shape[1]
     real_type = b.tensor(op.outputs[0]).dtype
-    rows = np.pad(weights.data.T.astype(np.uint8), ((0, 0), (0, blocks * quantization.block_size - depth)))
+    rows = np.pad(data.astype(np.uint8), ((0, 0), (0, blocks * quantization.block_size - depth)))
     name = weights.name
     inputs = [
         b.stored(op.inputs[0]),
         b.const(_packed(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
-        b.const(np.ascontiguousarray(quantization.scale.T).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
+        b.const(np.ascontiguousarray(quantization.scale).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
     ]
     if (quantization.zero_point != 2 ** (bits - 1)).any():
-        inputs.append(b.const(_packed(quantization.zero_point.T.astype(np.uint8), bits), f"{name}/packed_zero_point"))
+        inputs.append(b.const(_packed(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"))
+    if op.kind == "Gemm" and len(op.inputs) > 2 and op.inputs[2]:
+        inputs += [*[""] * (_BIAS - len(inputs)), b.stored(op.inputs[2])]
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}
     b.finish(op, b.node("MatMulNBits", inputs, hint=f"{op.outputs[0]}/real_result", domain="com.microsoft", **sizes)[0])
     return ""
+
+
+def _has_rows(op: Op) -> bool:
+    """Whether weights have their outputs first: those of a Gemm, and of a MatMul that says so."""
+    return op.kind == "Gemm" or bool(op["trans_b"])
 
 
 def _stored_weights(name: str, b: Builder) -> Tensor | None:
@@ -122,9 +135,11 @@ def _reason(op: Op, b: Builder, weights: Tensor | None) -> str:
         return "QOperator has no product of real and quantized operands"
     quantization = weights.quantization
     if weights.dtype not in _BITS or not quantization.block_size:
-        return f"MatMulNBits takes uint4 and uint8 weights in blocks, not {weights.dtype}{'' if quantization.block_size else ' without'}"
-    if weights.rank != 2 or quantization.axis != 0 or op["trans_a"] or op["trans_b"]:
+        return f"MatMulNBits takes weights of 4 and 8 bits in blocks, not {weights.dtype}{'' if quantization.block_size else ' without'}"
+    if weights.rank != 2 or quantization.axis != int(_has_rows(op)) or (op.kind == "MatMul" and op["trans_a"]):
         return "MatMulNBits takes a matrix with blocks along its rows"
+    if op.kind == "Gemm" and (op["activation"] or any(b.tensor(name).quantization is not None for name in filter(None, op.inputs[2:3]))):
+        return "MatMulNBits takes a float bias, and fuses no activation"
     if quantization.block_size < _SMALLEST_BLOCK or quantization.block_size & (quantization.block_size - 1):
         return f"MatMulNBits takes blocks of 16, 32, 64 and so on, not {quantization.block_size}"
     types = {b.tensor(name).dtype for name in (op.inputs[0], op.outputs[0])}

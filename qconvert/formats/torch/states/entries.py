@@ -57,7 +57,7 @@ class Entries:
         found = self.tensor(module, name)
         if found is None:
             return None
-        if found.scales is not None or found.dtype in FLOAT_QPARAMS_STORAGES or np.asarray(found.data).dtype.kind not in "fiub":
+        if found.scales is not None or found.dtype in FLOAT_QPARAMS_STORAGES or np.asarray(found.data).dtype.kind not in "fiubV":
             raise InvalidModelError("the entry does not hold plain numbers", where=f"{module}.{name}", rule="wrong-type")
         return np.asarray(found.data)
 

@@ -13,10 +13,12 @@ import numpy as np
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.engines import with_engine
 from qconvert.formats.torch.pickled import unpickled
+from qconvert.formats.torch.states.blocks import in_blocks
 from qconvert.formats.torch.states.converted import converted
 from qconvert.formats.torch.states.entries import Entries, plain_tensor
 from qconvert.formats.torch.states.oneflow import Observers, has_observers, observed
-from qconvert.formats.torch.states.safetensors import is_safetensors, safe_tensors
+from qconvert.formats.torch.states.safetensors import is_safetensors
+from qconvert.formats.torch.states.shards import sharded_tensors
 from qconvert.formats.torch.states.torchao import rounding_of_data, weight
 from qconvert.formats.torch.states.trained import is_trained, trained
 from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
@@ -47,7 +49,7 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
     with np.errstate(all="ignore"):
         try:
             entries = Entries(_state(path))
-            found = _of_torchao(entries) or _of_torch(entries, how, options.get("engine", ""))
+            found = _of_torchao(entries) or in_blocks(entries, path) or _of_torch(entries, how, options.get("engine", ""))
         except RecursionError as error:
             raise InvalidModelError("the values are nested too deeply", rule="nested-too-deeply") from error
     metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "a state_dict of PyTorch", **found.metadata}
@@ -80,7 +82,7 @@ def _state(path: Path) -> Mapping[str, Any]:
     from qconvert.formats.torch.reader import holds_graph, opened
 
     if is_safetensors(path):
-        return safe_tensors(path)
+        return sharded_tensors(path)
     archive = opened(path)
     if holds_graph(archive):
         raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")

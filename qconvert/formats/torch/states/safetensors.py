@@ -26,6 +26,7 @@ _MAX_RANK = 64
 _TYPES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32", "I64": "int64",
     "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8e4m3fn", "F8_E5M2": "float8e5m2",
 }  # fmt: skip
 
 

@@ -1,0 +1,88 @@
+"""What config.json, next to a checkpoint, says of its quantization (`quantization_config`), and what follows where it says nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qconvert.errors import InvalidModelError
+
+__all__ = ["Config", "read_config"]
+
+_LARGEST = 16_000_000
+#: Files that hold it, the first one under a key.
+_FILES = ("config.json", "quantize_config.json", "quantization_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The quantization of a checkpoint as its config.json states it.
+
+    Attributes:
+        stated: the object; empty where there is none.
+        notes: what was taken for granted.
+    """
+
+    stated: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def method(self) -> str:
+        """quant_method, in small letters; "" where it is not stated."""
+        return str(self.stated.get("quant_method", "")).lower()
+
+    @property
+    def zero_points_are_less_by_one(self) -> bool:
+        """Whether GPTQ's zero points are stored less one, as in version 1, which is meant where no version is stated."""
+        return self._version != "gptq_v2"
+
+    @property
+    def _version(self) -> str:
+        return str(self.stated.get("checkpoint_format") or self.stated.get("format") or "gptq")
+
+    @property
+    def format(self) -> str:
+        """What the checkpoint's format is called."""
+        if self.method == "gptq" or not self.method:
+            return "GPTQ v2" if not self.zero_points_are_less_by_one else "GPTQ v1"
+        return {"awq": "AWQ", "compressed-tensors": "compressed-tensors", "auto-round": "auto-round"}.get(self.method, self.method)
+
+    def require(self, name: str, found: int, where: str) -> None:
+        """Raise InvalidModelError where a number is stated that is not what the tensors say."""
+        stated = self.stated.get(name)
+        if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 and stated != found:
+            raise InvalidModelError(
+                f"config.json states {name} {stated}, the tensors of the layer say {found}", where=repr(where), rule="config-contradicts"
+            )
+
+
+def read_config(path: Path) -> Config:
+    """The quantization that is stated next to a checkpoint.
+
+    Raises:
+        InvalidModelError: the file is no JSON object, or too large to be one.
+    """
+    for name in _FILES:
+        file = path.parent / name
+        if not file.is_file():
+            continue
+        if file.stat().st_size > _LARGEST:
+            raise InvalidModelError(f"{name} has {file.stat().st_size} bytes; at most {_LARGEST} are read", rule="config-too-large")
+        try:
+            found = json.loads(file.read_bytes())
+        except (ValueError, RecursionError) as error:
+            raise InvalidModelError(f"{name} is no JSON: {str(error)[:100]}", rule="damaged-config") from None
+        stated = found.get("quantization_config") if isinstance(found, dict) and name == _FILES[0] else found
+        if isinstance(stated, dict) and stated:
+            return Config(stated, _notes(stated))
+    return Config({}, ("no quantization_config was found next to the file: zero points of GPTQ are taken for those of version 1",))
+
+
+def _notes(stated: Mapping[str, Any]) -> tuple[str, ...]:
+    method, version = str(stated.get("quant_method", "")).lower(), stated.get("checkpoint_format") or stated.get("format")
+    if method == "gptq" and not version:
+        return ("config.json states no checkpoint_format: zero points are taken for those of GPTQ v1, stored less one",)
+    return ()

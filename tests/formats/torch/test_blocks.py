@@ -1,0 +1,261 @@
+"""Checkpoints with weights in blocks: GPTQ, AWQ and compressed-tensors, made by their tools, with the integers that these read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from refusals import refused
+
+from qconvert import convert, load
+from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
+from qconvert.evaluate import evaluate
+from qconvert.formats.torch.states.blocks.packing import unpack
+from qconvert.formats.torch.states.reader import read_parameters
+from qconvert.graph import Tensor
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "blocks"
+LAYERS = ("model.layers.0.mlp.down_proj", "model.layers.0.self_attn.q_proj")
+READ = ("ar_auto_gptq_W4A16_asym", "gm_v2_asym", "gm_desc4", "ar_auto_awq_W4A16_asym", "ct_W4A16", "ct_W4A16_ASYM")
+SIZES = {"model.layers.0.mlp.down_proj": (256, 512), "model.layers.0.self_attn.q_proj": (256, 256)}
+
+
+def digest(values: Any) -> str:
+    return hashlib.sha256(np.ascontiguousarray(np.asarray(values).astype(np.int8)).tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", READ)
+def test_integers_and_zero_points_are_those_that_the_tools_read(name: str) -> None:
+    """expected.json: compressed-tensors 0.20.1, packing_utils of AutoAWQ 0.2.7, and AutoGPTQ's formula in torch."""
+    found = read_parameters(FIXTURES / name / "model.safetensors", {})
+    expected = json.loads((FIXTURES / "expected.json").read_text())
+    for layer in LAYERS:
+        weight, order = found.tensors[f"{layer}.weight"], found.orders.get(layer)
+        assert weight.shape == SIZES[layer] and weight.data is not None and weight.quantization is not None
+        data = np.asarray(weight.data).astype(np.int8)
+        if order is not None:  # back in the network's order
+            data[:, order] = data.copy()
+        assert digest(data) == expected[f"{name}/{layer}"]["integers"]
+        assert digest(weight.quantization.zero_point) == expected[f"{name}/{layer}"]["zero_points"]
+    assert bool(found.orders) is (name == "gm_desc4")
+
+
+def network(path: Path) -> Path:
+    """The float network of two linear layers, as PyTorch exports it: weights [N, K] after a Transpose, with a prefix of its own."""
+    rng = np.random.default_rng(0)
+    inputs, outputs, nodes, weights = [], [], [], []
+    for place, layer in enumerate(LAYERS):
+        rows, columns = SIZES[layer]
+        weights.append(numpy_helper.from_array(rng.normal(size=(rows, columns)).astype(np.float32), f"m.{layer}.weight"))
+        nodes.append(helper.make_node("Transpose", [f"m.{layer}.weight"], [f"w{place}"], perm=[1, 0]))
+        nodes.append(helper.make_node("MatMul", [f"x{place}", f"w{place}"], [f"y{place}"]))
+        inputs.append(helper.make_tensor_value_info(f"x{place}", 1, [2, 3, columns]))
+        outputs.append(helper.make_tensor_value_info(f"y{place}", 1, [2, 3, rows]))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path / "float.onnx")
+    return path / "float.onnx"
+
+
+def dequantized(weight: Tensor, order: Any) -> Any:
+    """[N, K] in the network's order."""
+    q = weight.quantization
+    assert q is not None and weight.data is not None
+    groups = np.arange(weight.data.shape[1]) // q.block_size
+    values = (np.asarray(weight.data).astype(np.float32) - q.zero_point[:, groups].astype(np.float32)) * q.scale[:, groups]
+    if order is not None:
+        values[:, order] = values.copy()
+    return values
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("name", READ)
+def test_a_network_with_a_checkpoint_computes_with_its_weights(name: str, form: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    file = FIXTURES / name / "model.safetensors"
+    report = convert(file, tmp_path / "m.onnx", graph=network(tmp_path), form=form)
+    assert report.kept_all and report.kept["quantized constants"] == 2
+    found = read_parameters(file, {})
+    nodes = [node.op_type for node in onnx.load(str(tmp_path / "m.onnx")).graph.node]
+    assert nodes.count("MatMulNBits") == (2 if form == "qoperator" else 0)
+    assert nodes.count("Gather") == (2 if name == "gm_desc4" else 0)
+    rng = np.random.default_rng(1)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    for place, layer in enumerate(LAYERS):
+        x = rng.normal(size=(2, 3, SIZES[layer][1])).astype(np.float32)
+        other = np.zeros((2, 3, SIZES[LAYERS[1 - place]][1]), np.float32)
+        (y,) = session.run([f"y{place}"], {f"x{place}": x, f"x{1 - place}": other})
+        wanted = x @ dequantized(found.tensors[f"{layer}.weight"], found.orders.get(layer)).T
+        assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+def test_layers_that_read_the_same_data_in_one_order_share_a_gather(tmp_path: Path) -> None:
+    """Two layers of one order: the second is the first under another name."""
+    folder = copied("gm_desc4", tmp_path)
+    head, data = parts(folder)
+    for key in [key for key in head if key.startswith(LAYERS[1])]:
+        head[key.replace("q_proj", "k_proj")] = head[key]
+    head = {key: value for key, value in head.items() if not key.startswith(LAYERS[0])}
+    put_together(folder, head, data)
+    rng = np.random.default_rng(0)
+    names = [f"model.layers.0.self_attn.{part}_proj.weight" for part in "qk"]
+    weights = [numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), name) for name in names]
+    nodes = []
+    for place, name in enumerate(names):
+        nodes.append(helper.make_node("Transpose", [name], [f"w{place}"], perm=[1, 0]))
+        nodes.append(helper.make_node("MatMul", ["x", f"w{place}"], [f"y{place}"]))
+    outputs = [helper.make_tensor_value_info(f"y{place}", 1, [2, 3, 256]) for place in range(2)]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [2, 3, 256])], outputs, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
+    found = load(folder / "model.safetensors", graph=tmp_path / "float.onnx")
+    assert [op.kind for op in found.ops].count("Gather") == 1
+    x = rng.normal(size=(2, 3, 256)).astype(np.float32)
+    first, second = evaluate(found, {"x": x}).values()
+    np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_streams_of_integers(bits: int) -> None:
+    """Those of 3 bits cross words."""
+    rng = np.random.default_rng(bits)
+    values = rng.integers(0, 2**bits, (5, 64))
+    numbers = [sum(int(value) << (bits * place) for place, value in enumerate(row)) for row in values]
+    words = np.array([[(number >> (32 * word)) & 0xFFFFFFFF for word in range(2 * bits)] for number in numbers], np.uint32).view(np.int32)
+    np.testing.assert_array_equal(unpack(words, bits, 64), values)
+
+
+def copied(name: str, path: Path) -> Path:
+    shutil.copytree(FIXTURES / name, path / name)
+    return path / name
+
+
+def parts(folder: Path) -> tuple[dict[str, Any], bytes]:
+    content = (folder / "model.safetensors").read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    head = json.loads(content[8 : 8 + length])
+    head.pop("__metadata__", None)
+    return head, content[8 + length :]
+
+
+def put_together(folder: Path, head: dict[str, Any], data: bytes, name: str = "model.safetensors") -> None:
+    text = json.dumps(head).encode()
+    (folder / name).write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
+    folder = copied("gm_v2_asym", tmp_path)
+    whole = read_parameters(folder / "model.safetensors", {})
+    head, data = parts(folder)
+    names = {layer: f"model-{place}-of-2.safetensors" for place, layer in enumerate(LAYERS)}
+    for layer, name in names.items():
+        put_together(folder, {key: value for key, value in head.items() if key.startswith(layer)}, data, name)
+    index = {key: next(name for layer, name in names.items() if key.startswith(layer)) for key in head}
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    for name in names.values():
+        found = read_parameters(folder / name, {})
+        assert set(found.tensors) == set(whole.tensors)
+        assert all(np.array_equal(tensor.data, whole.tensors[key].data) for key, tensor in found.tensors.items())
+    (folder / names[LAYERS[0]]).rename(folder / "elsewhere")
+    with refused(FileAccessError, "file-missing"):
+        read_parameters(folder / names[LAYERS[1]], {})
+    (folder / "elsewhere").rename(folder / names[LAYERS[0]])
+    key = next(iter(index))
+    for wrong, rule in (
+        ({**index, key: "../secret.safetensors"}, "outside-folder"),
+        ({**index, f"{key}.more": names[LAYERS[0]]}, "tensor-missing"),
+    ):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": wrong}))
+        with refused(InvalidModelError, rule):
+            read_parameters(folder / names[LAYERS[1]], {})
+    (folder / "model.safetensors.index.json").write_text("[1")
+    with refused(InvalidModelError, "damaged-config"):
+        read_parameters(folder / names[LAYERS[1]], {})
+
+
+@pytest.mark.parametrize(("name", "title"), [
+    ("mlx4", "MLX"), ("bnb_nf4_plain", "bitsandbytes"), ("mo_INT4_AWQ", "ModelOpt"), ("ct_NVFP4A16", "NVFP4 of compressed-tensors"),
+])  # fmt: skip
+def test_other_formats_are_refused_by_their_names(name: str, title: str, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=title):
+        convert(FIXTURES / name / "model.safetensors", tmp_path / "m.onnx", graph=network(tmp_path))
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def changed(folder: Path, **more: Any) -> None:
+    """Change what config.json states."""
+    stated = json.loads((folder / "config.json").read_text())
+    stated["quantization_config"].update(more)
+    (folder / "config.json").write_text(json.dumps(stated))
+
+
+def test_what_is_not_stated_is_said(tmp_path: Path) -> None:
+    folder = copied("ar_auto_gptq_W4A16_asym", tmp_path)
+    assert any("states no checkpoint_format" in note for note in read_parameters(folder / "model.safetensors", {}).notes)
+    first = read_parameters(folder / "model.safetensors", {}).tensors[f"{LAYERS[0]}.weight"]
+    changed(folder, checkpoint_format="gptq_v2")
+    second = read_parameters(folder / "model.safetensors", {}).tensors[f"{LAYERS[0]}.weight"]
+    assert first.quantization is not None and second.quantization is not None
+    np.testing.assert_array_equal(first.quantization.zero_point, second.quantization.zero_point + 1)
+    (folder / "config.json").unlink()
+    assert any("no quantization_config was found" in note for note in read_parameters(folder / "model.safetensors", {}).notes)
+
+
+def overwritten(folder: Path, key: str, change: Callable[[Any], None]) -> None:
+    """Change numbers of a tensor of two or four bytes."""
+    head, data = parts(folder)
+    first, last = head[key]["data_offsets"]
+    numbers = np.frombuffer(data[first:last], np.float16 if head[key]["dtype"] == "F16" else np.int32).copy()
+    change(numbers)
+    put_together(folder, head, data[:first] + numbers.tobytes() + data[last:])
+
+
+def test_bad_checkpoints(tmp_path: Path) -> None:
+    def fails(name: str, rule: str, kind: type[Any], damage: Callable[[Path], None]) -> None:
+        folder = copied(name, tmp_path / f"{rule}-{name}")
+        damage(folder)
+        with refused(kind, rule):
+            read_parameters(folder / "model.safetensors", {})
+
+    def first(key: str, value: Any) -> Callable[[Path], None]:
+        def change(numbers: Any) -> None:
+            numbers[0] = value
+
+        return lambda folder: overwritten(folder, f"{LAYERS[0]}.{key}", change)
+
+    def without(key: str) -> Callable[[Path], None]:
+        def damage(folder: Path) -> None:
+            head, data = parts(folder)
+            del head[f"{LAYERS[0]}.{key}"]
+            put_together(folder, head, data)
+
+        return damage
+
+    def shape(key: str, sizes: list[int]) -> Callable[[Path], None]:
+        def damage(folder: Path) -> None:
+            head, data = parts(folder)
+            head[f"{LAYERS[0]}.{key}"]["shape"] = sizes
+            put_together(folder, head, data)
+
+        return damage
+
+    fails("gm_v2_asym", "config-contradicts", InvalidModelError, lambda folder: changed(folder, bits=8))
+    fails("gm_v2_asym", "scale-not-finite", InvalidModelError, first("scales", np.nan))
+    fails("gm_v2_asym", "wrong-groups", InvalidModelError, first("g_idx", 9))
+    fails("gm_v2_asym", "blocks-do-not-fit", InvalidModelError, shape("qweight", [32, 512]))
+    fails("gm_v2_asym", "damaged-header", InvalidModelError, shape("qweight", [2**61, 2]))
+    fails("gm_v2_asym", "wrong-type", InvalidModelError, without("qzeros"))
+    fails("ar_auto_gptq_W4A16_asym", "zero-point-ambiguous", UnsupportedError, first("qzeros", -1))
+    fails("ar_auto_awq_W4A16_asym", "blocks-do-not-fit", InvalidModelError, shape("scales", [2, 512]))
+    fails("ct_W4A16_ASYM", "blocks-do-not-fit", InvalidModelError, shape("weight_zero_point", [64, 2]))
+    fails("ct_W4A16", "wrong-type", InvalidModelError, without("weight_scale"))
+    fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
