@@ -128,11 +128,20 @@ def source_format(path: Path, format: str = "") -> Format:
         return format_of(path)
     except OptionError as error:
         if os.path.isdir(path):
-            raise FileAccessError("is a directory, not a model file", file=str(path), rule="is-a-folder") from error
+            raise FileAccessError(
+                "is a directory, not a model file", file=str(path), remedy=_a_model_in(path), rule="is-a-folder"
+            ) from error
         if found := _recognized(path):
             error.reason += f"; by its content it is a file of the format {found}"
             error.remedy = _named(found)
         raise
+
+
+def _a_model_in(folder: Path) -> str:
+    """A remedy that names the largest model file of a folder; "" where it has none."""
+    suffixes = {suffix for item in formats().values() if item.content == "model" for suffix in item.suffixes}
+    found = [item for item in sorted(folder.iterdir()) if item.suffix.lower() in suffixes and item.is_file()]
+    return f"Name a file in it, such as {max(found, key=lambda item: item.stat().st_size)}." if found else ""
 
 
 def _named(format: str) -> str:

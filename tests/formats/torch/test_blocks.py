@@ -259,3 +259,9 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     fails("ct_W4A16_ASYM", "blocks-do-not-fit", InvalidModelError, shape("weight_zero_point", [64, 2]))
     fails("ct_W4A16", "wrong-type", InvalidModelError, without("weight_scale"))
     fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
+
+
+def test_a_folder_is_answered_with_the_file_in_it() -> None:
+    with refused(FileAccessError, "is-a-folder") as caught:
+        load(FIXTURES / "gm_v2_asym")
+    assert caught.value.remedy == f"Name a file in it, such as {FIXTURES / 'gm_v2_asym' / 'model.safetensors'}."
