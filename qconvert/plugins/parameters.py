@@ -42,6 +42,7 @@ class Parameters:
         fixed: kinds of operators whose quantized results have one quantization: it stands in no file.
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         orders: modules whose weights have their inputs in another order -> int64, which input of the network stands at each place.
+        factors: modules whose data are multiplied first -> float32, the factor of each input.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a quantization stays on one until an operator without a quantized form comes.
         finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.
@@ -60,6 +61,7 @@ class Parameters:
     fixed: Mapping[str, QParams] = field(default_factory=dict)
     dynamic: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[str, Array] = field(default_factory=dict)
+    factors: Mapping[str, Array] = field(default_factory=dict)
     trained: bool = False
     finished: Callable[[Graph], Graph] = lambda graph: graph
     places: Mapping[str, str] = field(default_factory=dict)

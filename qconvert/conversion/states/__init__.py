@@ -11,10 +11,10 @@ import json
 from collections.abc import Mapping
 
 from qconvert.conversion.states.dynamic import round_at_run_time
+from qconvert.conversion.states.inputs import adjust_inputs
 from qconvert.conversion.states.linear import with_linear_layers
 from qconvert.conversion.states.names import aligned, module_of
 from qconvert.conversion.states.network import Network
-from qconvert.conversion.states.orders import reorder_inputs
 from qconvert.conversion.states.places import Places
 from qconvert.conversion.states.rounding import Rounding
 from qconvert.conversion.states.sequences import place_sequences
@@ -50,7 +50,7 @@ def joined(parameters: Parameters, graph: Graph, scopes: Mapping[str, str]) -> G
     place_sequences(network, places)
     Rounding(network, places, substitution.layers).run()
     round_at_run_time(network, substitution.layers)
-    reorder_inputs(network, substitution.layers)
+    adjust_inputs(network, substitution.layers)
     kept = {key: value for key, value in graph.metadata.items() if not key.startswith("source.")}
     notes = [*parameters.notes, *places.notes]
     metadata = {**kept, **parameters.metadata, **({ASSUMED: json.dumps(notes)} if notes else {})}

@@ -79,6 +79,7 @@ def _renamed(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
         functions={_same(name, new): value for name, value in parameters.functions.items()},
         dynamic=mapped(parameters.dynamic),
         orders=mapped(parameters.orders),
+        factors=mapped(parameters.factors),
         places=mapped(parameters.places),
     )
 

@@ -24,7 +24,10 @@ from qconvert.graph import Tensor
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "blocks"
 LAYERS = ("model.layers.0.mlp.down_proj", "model.layers.0.self_attn.q_proj")
-READ = ("ar_auto_gptq_W4A16_asym", "gm_v2_asym", "gm_desc4", "ar_auto_awq_W4A16_asym", "ct_W4A16", "ct_W4A16_ASYM")
+READ = (
+    *("ar_auto_gptq_W4A16_asym", "gm_v2_asym", "gm_desc4", "ar_auto_awq_W4A16_asym", "ct_W4A16", "ct_W4A16_ASYM"),
+    *("ct_NVFP4A16", "ct_MXFP4A16", "mo_INT4_AWQ"),
+)
 SIZES = {"model.layers.0.mlp.down_proj": (256, 512), "model.layers.0.self_attn.q_proj": (256, 256)}
 
 
@@ -46,6 +49,7 @@ def test_integers_and_zero_points_are_those_that_the_tools_read(name: str) -> No
         assert digest(data) == expected[f"{name}/{layer}"]["integers"]
         assert digest(weight.quantization.zero_point) == expected[f"{name}/{layer}"]["zero_points"]
     assert bool(found.orders) is (name == "gm_desc4")
+    assert list(found.factors) == ([LAYERS[0]] if name == "mo_INT4_AWQ" else [])
 
 
 def network(path: Path) -> Path:
@@ -94,7 +98,7 @@ def test_a_network_with_a_checkpoint_computes_with_its_weights(name: str, form: 
         x = rng.normal(size=(2, 3, SIZES[layer][1])).astype(np.float32)
         other = np.zeros((2, 3, SIZES[LAYERS[1 - place]][1]), np.float32)
         (y,) = session.run([f"y{place}"], {f"x{place}": x, f"x{1 - place}": other})
-        wanted = x @ dequantized(found.tensors[f"{layer}.weight"], found.orders.get(layer)).T
+        wanted = (x * found.factors.get(layer, np.float32(1))) @ dequantized(found.tensors[f"{layer}.weight"], found.orders.get(layer)).T
         assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
 
 
@@ -182,13 +186,35 @@ def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
         read_parameters(folder / names[LAYERS[1]], {})
 
 
-@pytest.mark.parametrize(("name", "title"), [
-    ("mlx4", "MLX"), ("bnb_nf4_plain", "bitsandbytes"), ("mo_INT4_AWQ", "ModelOpt"), ("ct_NVFP4A16", "NVFP4 of compressed-tensors"),
-])  # fmt: skip
+@pytest.mark.parametrize(("name", "title"), [("mlx4", "MLX"), ("bnb_nf4_plain", "bitsandbytes")])
 def test_other_formats_are_refused_by_their_names(name: str, title: str, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match=title):
         convert(FIXTURES / name / "model.safetensors", tmp_path / "m.onnx", graph=network(tmp_path))
     assert not (tmp_path / "m.onnx").exists()
+
+
+@pytest.mark.parametrize("name", ["ct_NVFP4A16", "ct_MXFP4A16"])
+def test_scales_of_fp4_are_halved_since_its_integers_are_doubled(name: str) -> None:
+    """NVFP4: E4M3 divided by a float32 in float32; MXFP4: a power of two. Codes are 0 to 6 in steps of a half and more."""
+    head, data = parts(FIXTURES / name)
+    found = read_parameters(FIXTURES / name / "model.safetensors", {})
+
+    def stored(key: str, dtype: str) -> Any:
+        first, last = head[key]["data_offsets"]
+        return np.frombuffer(data[first:last], dtype).reshape(head[key]["shape"])
+
+    for layer in LAYERS:
+        weight = found.tensors[f"{layer}.weight"]
+        bits = stored(f"{layer}.weight_scale", "u1").astype(np.int32)
+        if name == "ct_MXFP4A16":
+            wanted = np.exp2(bits.astype(np.float64) - 127)
+        else:  # E4M3: sign, exponent with bias 7, three bits
+            exponent, mantissa = bits >> 3 & 15, bits & 7
+            value = np.where(exponent == 0, mantissa / 8 * 2.0**-6, (1 + mantissa / 8) * np.exp2(exponent - 7.0))
+            wanted = value.astype(np.float32) / stored(f"{layer}.weight_global_scale", "<f4")[0]
+        assert weight.quantization is not None and weight.dtype == "int8"
+        np.testing.assert_array_equal(weight.quantization.scale * 2, wanted.astype(np.float32))
+        assert set(np.unique(np.asarray(weight.data))) <= {0, 1, 2, 3, 4, 6, 8, 12, -1, -2, -3, -4, -6, -8, -12}
 
 
 def changed(folder: Path, **more: Any) -> None:
@@ -248,6 +274,14 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
 
         return damage
 
+    def raw(key: str, value: int) -> Callable[[Path], None]:
+        def damage(folder: Path) -> None:
+            head, data = parts(folder)
+            first = head[f"{LAYERS[0]}.{key}"]["data_offsets"][0]
+            put_together(folder, head, data[:first] + bytes([value]) + data[first + 1 :])
+
+        return damage
+
     fails("gm_v2_asym", "config-contradicts", InvalidModelError, lambda folder: changed(folder, bits=8))
     fails("gm_v2_asym", "scale-not-finite", InvalidModelError, first("scales", np.nan))
     fails("gm_v2_asym", "wrong-groups", InvalidModelError, first("g_idx", 9))
@@ -258,6 +292,9 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     fails("ar_auto_awq_W4A16_asym", "blocks-do-not-fit", InvalidModelError, shape("scales", [2, 512]))
     fails("ct_W4A16_ASYM", "blocks-do-not-fit", InvalidModelError, shape("weight_zero_point", [64, 2]))
     fails("ct_W4A16", "wrong-type", InvalidModelError, without("weight_scale"))
+    fails("ct_MXFP4A16", "wrong-type", InvalidModelError, raw("weight_scale", 255))
+    fails("mo_INT4_AWQ", "counts-differ", InvalidModelError, shape("pre_quant_scale", [2, 256]))
+    fails("mo_INT4_AWQ", "blocks-do-not-fit", InvalidModelError, shape("weight_scale", [128, 8]))
     fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
 
 

@@ -48,7 +48,7 @@ class Config:
         """What the checkpoint's format is called."""
         if self.method == "gptq" or not self.method:
             return "GPTQ v2" if not self.zero_points_are_less_by_one else "GPTQ v1"
-        return {"awq": "AWQ", "compressed-tensors": "compressed-tensors", "auto-round": "auto-round"}.get(self.method, self.method)
+        return {"awq": "AWQ", "modelopt": "ModelOpt"}.get(self.method, self.method)
 
     def require(self, name: str, found: int, where: str) -> None:
         """Raise InvalidModelError where a number is stated that is not what the tensors say."""

@@ -24,10 +24,12 @@ class Layer:
     Attributes:
         weight: [N, K], outputs first.
         order: which input stands at each place of K; None where they are in their order.
+        factors: float32 [K], what data are multiplied by first; None for nothing.
     """
 
     weight: Tensor
     order: Array | None = None
+    factors: Array | None = None
 
 
 def unpack(words: Array, bits: int, count: int) -> Array:
