@@ -283,6 +283,8 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
         return damage
 
     fails("gm_v2_asym", "config-contradicts", InvalidModelError, lambda folder: changed(folder, bits=8))
+    fails("gm_v2_asym", "blocks-not-covered", UnsupportedError, lambda folder: changed(folder, checkpoint_format="gptq_p"))
+    fails("ar_auto_awq_W4A16_asym", "blocks-not-covered", UnsupportedError, lambda folder: changed(folder, version="gemv"))
     fails("gm_v2_asym", "scale-not-finite", InvalidModelError, first("scales", np.nan))
     fails("gm_v2_asym", "wrong-groups", InvalidModelError, first("g_idx", 9))
     fails("gm_v2_asym", "blocks-do-not-fit", InvalidModelError, shape("qweight", [32, 512]))

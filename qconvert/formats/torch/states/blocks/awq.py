@@ -32,6 +32,7 @@ def read_awq(entries: Entries, layer: str, config: Config) -> Layer:
             rule="blocks-do-not-fit",
         )
     config.require("bits", _BITS, layer)
+    config.require_packing(layer, "version", ("gemm",))
     return layer_in_blocks(layer, _BITS, _in_order(words).T, scales.T, _in_order(packed).T)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["Config", "read_config"]
 
@@ -50,9 +50,17 @@ class Config:
             return "GPTQ v2" if not self.zero_points_are_less_by_one else "GPTQ v1"
         return {"awq": "AWQ", "modelopt": "ModelOpt"}.get(self.method, self.method)
 
+    def require_packing(self, layer: str, key: str, known: Collection[str]) -> None:
+        """Raise UnsupportedError where a version of a format is stated that packs otherwise."""
+        stated = str(self.stated.get(key) or "").lower()
+        if stated and stated not in known:
+            raise UnsupportedError(
+                f"config.json states {key} {stated!r}, which is not covered", where=repr(layer), rule="blocks-not-covered"
+            )
+
     def require(self, name: str, found: int, where: str) -> None:
-        """Raise InvalidModelError where a number is stated that is not what the tensors say."""
-        stated = self.stated.get(name)
+        """Raise InvalidModelError where a number is stated for all layers that is not what the tensors say."""
+        stated = self.stated.get(name) if not self.stated.get("dynamic") else None  # which has others for single layers
         if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 and stated != found:
             raise InvalidModelError(
                 f"config.json states {name} {stated}, the tensors of the layer say {found}", where=repr(where), rule="config-contradicts"

@@ -30,6 +30,7 @@ def read_gptq(entries: Entries, layer: str, config: Config) -> Layer:
             rule="blocks-do-not-fit",
         )
     config.require("bits", bits, layer)
+    config.require_packing(layer, "checkpoint_format", ("gptq", "gptq_v2"))
     order = _order(entries.numbers(layer, "g_idx"), inputs, groups, layer)
     points = unpack(packed, bits, outputs).astype(np.int64)
     if config.zero_points_are_less_by_one:
