@@ -159,7 +159,7 @@ class _Trip:
                 except UnsupportedError as error:
                     if station is self.there:
                         raise
-                    notes.append(f"{self.own} cannot hold the graph after the round trip, which is only read: {error}")
+                    notes.append(f"{self.own} cannot hold the graph after the round trip, which is only read: {error.sentence}")
                     self.stations = [self.there]
                     continue
                 compared = _comparable(reference, graph, self.there)
@@ -338,7 +338,7 @@ def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) 
     try:
         found = check(model, path, per_op=True, min_sqnr=float("-inf"), **options)
     except QConvertError as error:
-        return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error}"], report.unjudged
+        return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error.sentence}"], report.unjudged
     explained = _explained(found)
     if not arithmetic:
         problem = f"{said}, although both files compute alike ({explained or 'no operator differs alone'})"

@@ -140,7 +140,7 @@ def program(graph: Graph, engine: str) -> tuple[Function, str]:
             warnings.simplefilter("ignore")
             return called(live(graph, instead=writers_of(engine)), engine), ""
     except (MissingPackageError, UnsupportedError) as error:
-        said = f"not judged in PyTorch: {error}. The operators' meaning was evaluated instead"
+        said = f"not judged in PyTorch: {error.sentence}. The operators' meaning was evaluated instead"
         return (lambda values: _evaluated(graph, values)), said
 
 

@@ -15,7 +15,7 @@ _UNMEASURED = (2, 14)
 
 _REMEDY = (
     "Install it with: pip install 'qconvert[torch]'. The build without GPU libraries is much smaller: "
-    "pip install 'torch<2.14' --index-url https://download.pytorch.org/whl/cpu"
+    "`pip install 'torch<2.14' --index-url https://download.pytorch.org/whl/cpu`"
 )
 
 
@@ -34,7 +34,7 @@ def torch_package() -> Any:
         absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torch"
         state = "is not installed" if absent else f"cannot be imported: {error}"
         raise MissingPackageError(
-            f"the package torch, which writes PyTorch files, {state}", remedy=_REMEDY, rule="package-missing"
+            f"the package torch, which writes and runs PyTorch files, {state}", remedy=_REMEDY, rule="package-missing"
         ) from error
     return torch
 
