@@ -191,6 +191,8 @@ def test_other_formats_are_refused_by_their_names(name: str, title: str, tmp_pat
     with pytest.raises(UnsupportedError, match=title):
         convert(FIXTURES / name / "model.safetensors", tmp_path / "m.onnx", graph=network(tmp_path))
     assert not (tmp_path / "m.onnx").exists()
+    with pytest.raises(UnsupportedError, match=title):  # before a network is asked for, which would not help
+        convert(FIXTURES / name / "model.safetensors", tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("name", ["ct_NVFP4A16", "ct_MXFP4A16"])

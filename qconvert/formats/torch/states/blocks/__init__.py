@@ -21,7 +21,7 @@ from qconvert.formats.torch.states.blocks.packing import Layer
 from qconvert.formats.torch.states.entries import Entries, rest
 from qconvert.plugins import Parameters
 
-__all__ = ["in_blocks"]
+__all__ = ["in_blocks", "readers_of"]
 
 _Reader = Callable[[Entries, str, Config], Layer]
 #: Tensors of layers as other tools store them -> the tool, for what is not read.
@@ -49,9 +49,7 @@ def in_blocks(entries: Entries, path: Path) -> Parameters | None:
         InvalidModelError: tensors of a layer do not fit each other, or what config.json says.
         UnsupportedError: the checkpoint is of another format, or has what is not covered.
     """
-    readers = {layer: _reader(entries, layer) for name in ("qweight", "weight_packed", "weight_scale") for layer in entries.ending(name)}
-    found = {layer: reader for layer, reader in readers.items() if reader is not None}
-    _refuse_others(entries, found)
+    found = readers_of(entries)
     if not found:
         return None
     config = read_config(path)
@@ -65,6 +63,18 @@ def in_blocks(entries: Entries, path: Path) -> Parameters | None:
         notes.append(f"{counted(len(factors), 'linear layer')} whose data are multiplied by factors first (pre_quant_scale)")
     tensors = {layer.weight.name: layer.weight for layer in layers.values()}
     return Parameters({**tensors, **rest(entries)}, orders=orders, factors=factors, notes=tuple(notes))
+
+
+def readers_of(entries: Entries) -> dict[str, _Reader]:
+    """What reads each layer whose weights are in blocks; nothing of them is read here.
+
+    Raises:
+        UnsupportedError: the checkpoint has layers in a form that is not covered.
+    """
+    readers = {layer: _reader(entries, layer) for name in ("qweight", "weight_packed", "weight_scale") for layer in entries.ending(name)}
+    found = {layer: reader for layer, reader in readers.items() if reader is not None}
+    _refuse_others(entries, found)
+    return found
 
 
 def _reader(entries: Entries, layer: str) -> _Reader | None:
