@@ -20,7 +20,7 @@ from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_called, target_named, targets
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.tables import Rows, Shown, said, shown
-from qconvert.targets.audit import AuditLine, audited, audited_counts
+from qconvert.targets.audit import AuditLine, audited, audited_counts, runs_on
 from qconvert.targets.audit import audit as predicted
 from qconvert.targets.violations import refuse_violations
 
@@ -113,12 +113,11 @@ class AuditReport(Shown):
 
     def runs_on(self, integer: bool | None) -> str:
         """In a word, what an operator runs on; "" where that is not known."""
-        words = (self.accelerator, "CPU") if self.accelerator else ("integers", "float")
-        return "" if integer is None else words[0] if integer else words[1]
+        return "" if integer is None else runs_on(integer, self.accelerator)
 
     def tables(self) -> tuple[Rows, ...]:
         """The prediction by kind and reason, what ran otherwise, and the layers of an engine."""
-        lines = [(line.kind, str(line.count), self.runs_on(line.integer), said(line.reason)) for line in self.lines]
+        lines = [(line.kind, str(line.count), line.runs_on, said(line.reason)) for line in self.lines]
         marks = tuple("" if line.integer else "approximate" for line in self.lines)
         title = "What runs where" if self.accelerator else f"What runs as integers on {shown(self.target)}"
         others = [

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from qconvert.errors import InvalidModelError
 
-__all__ = ["fail", "integer", "json_of", "listed", "number", "object_of", "sort_of", "special", "text", "text_map", "texts"]
+__all__ = ["fail", "integer", "json_next_to", "json_of", "listed", "number", "object_of", "sort_of", "special", "text", "text_map", "texts"]
 
 T = TypeVar("T")
 
@@ -37,6 +38,24 @@ def json_of(data: str | bytes, what: str) -> Any:
         return json.loads(data, object_pairs_hook=distinct)
     except (ValueError, RecursionError) as error:
         raise InvalidModelError(f"{what} is not JSON: {error}", rule="not-json") from error
+
+
+def json_next_to(file: Path, largest: int) -> Any:
+    """The values of a JSON file that stands next to a model.
+
+    Args:
+        file: that exists.
+        largest: size in bytes that it may have.
+
+    Raises:
+        InvalidModelError: it is larger, or no JSON.
+    """
+    if (size := file.stat().st_size) > largest:
+        raise InvalidModelError(f"{file.name} has {size} bytes; at most {largest} are read", rule="config-too-large")
+    try:
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InvalidModelError(f"{file.name} is no JSON: {str(error)[:100]}", rule="damaged-config") from None
 
 
 def fail(at: str, reason: str, *, rule: str = "malformed-document") -> NoReturn:

@@ -15,7 +15,7 @@ from qconvert.operators import KINDS
 from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
-__all__ = ["AuditLine", "audit", "audited", "audited_counts", "count_operators"]
+__all__ = ["AuditLine", "audit", "audited", "audited_counts", "count_operators", "runs_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,18 @@ class AuditLine:
     @property
     def runs_on(self) -> str:
         """In a word, what these run on."""
-        words = (self.accelerator, "CPU") if self.accelerator else ("integers", "float")
-        return words[0] if self.integer else words[1]
+        return runs_on(self.integer, self.accelerator)
 
     @property
     def converts(self) -> bool:
         """Whether these only convert between float and stored integers, which no accelerator is asked to do."""
         return not self.accelerator and self.kind in KINDS and KINDS[self.kind].rule == "convert"
+
+
+def runs_on(integer: bool, accelerator: str) -> str:
+    """In a word, what an operator runs on: the accelerator or the CPU; integers or float where there is no accelerator."""
+    words = (accelerator, "CPU") if accelerator else ("integers", "float")
+    return words[0] if integer else words[1]
 
 
 def audited_counts(lines: Iterable[AuditLine]) -> str:

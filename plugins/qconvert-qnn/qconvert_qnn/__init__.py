@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
 
+#: Chips -> their number and the version of their HTP, as the provider has them (qc_compiler_spec.fbs of ExecuTorch); the first where the
+#: user names none. Without a chip the provider takes one that has no floats, on which graphs with Gelu, InstanceNormalization or float
+#: values end with an error of memory.
+CHIPS = {
+    "sm8650": {"soc_model": "57", "htp_arch": "75"},
+    "sm8450": {"soc_model": "36", "htp_arch": "69"},
+    "sm8550": {"soc_model": "43", "htp_arch": "73"},
+    "sm8750": {"soc_model": "69", "htp_arch": "79"},
+    "sm8850": {"soc_model": "87", "htp_arch": "81"},
+}
+
 
 def _lacks(graph: Graph) -> Callable[[Op], str]:
     from qconvert_qnn.operators import lacks
@@ -67,8 +78,6 @@ def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
 
 
 _ROWS = Kernels((Kernel(tolerance=_tolerance),), dynamic_range="onnx", half_floats=True)
-#: Chips whose HTP can be asked; the first where the user names none.
-_CHIPS = ("sm8650", "sm8450", "sm8550", "sm8750", "sm8850")
 
 
 @hookimpl
@@ -107,7 +116,7 @@ def qconvert_runtimes() -> Iterable[Runtime]:
             "HTP",
             _open,
             rows=lambda name: _ROWS,
-            kernels=_CHIPS,
+            kernels=tuple(CHIPS),
             layout="channels_first",
             layers=_layers,
             inside=_inside,

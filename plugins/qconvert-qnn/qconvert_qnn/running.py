@@ -13,19 +13,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import STATES, Array, Carrier, Child, Graph, Layer, MissingPackageError, ModelFile, OnnxInside, RuntimeRefusedError
+from qconvert_qnn import CHIPS
 
-__all__ = ["CHIPS", "HtpModel", "inside", "layers"]
+__all__ = ["HtpModel", "inside", "layers"]
 
 _PATIENCE = 600.0
-#: Chips -> their number and the version of their HTP, as the provider has them (qc_compiler_spec.fbs of ExecuTorch). Without a chip
-#: it takes one that has no floats, on which graphs with Gelu, InstanceNormalization or float values end with an error of memory.
-CHIPS = {
-    "sm8650": {"soc_model": "57", "htp_arch": "75"},
-    "sm8450": {"soc_model": "36", "htp_arch": "69"},
-    "sm8550": {"soc_model": "43", "htp_arch": "73"},
-    "sm8750": {"soc_model": "69", "htp_arch": "79"},
-    "sm8850": {"soc_model": "87", "htp_arch": "81"},
-}
 #: What onnxruntime adds to the name of a node that it writes for another layout.
 _TOKEN = re.compile(r"_token_\d+$")
 

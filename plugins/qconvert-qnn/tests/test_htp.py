@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from qconvert_qnn import running
+from qconvert_qnn import CHIPS, running
 
 import qconvert
 from qconvert import audit
@@ -63,7 +63,7 @@ def test_float_models_have_the_precision_of_float16(fixtures: Path, tmp_path: Pa
 def test_other_chips(fixtures: Path, tmp_path: Path) -> None:
     qconvert.convert(fixtures / "tiny_kws_dscnn_int8.tflite", tmp_path / "m.onnx", target="qnn-htp", batch=1)
     feed = random_inputs(load(tmp_path / "m.onnx"))
-    found = [running.HtpModel(ModelFile(tmp_path / "m.onnx", chip)).run(feed) for chip in running.CHIPS]
+    found = [running.HtpModel(ModelFile(tmp_path / "m.onnx", chip)).run(feed) for chip in CHIPS]
     for item in found[1:]:
         for name, value in item.items():
             assert np.abs(value.astype(int) - found[0][name].astype(int)).max() <= 1

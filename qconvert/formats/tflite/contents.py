@@ -30,9 +30,7 @@ def contents(path: Path) -> dict[str, Any]:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no TFLite file, or is damaged.
     """
-    data = map_file(path)
-    verify(data)
-    model = root(data)
+    model = _verified(path)
     found = Counter(name for subgraph in model.subgraphs or () for name in operator_names(model, subgraph))
     return {
         "schema version": model.version,
@@ -50,9 +48,7 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no TFLite file, or is damaged.
     """
-    data = map_file(path)
-    verify(data)
-    model = root(data)
+    model = _verified(path)
     found = []
     for place, subgraph in enumerate(model.subgraphs or ()):
         names = [(tensor.name or b"").decode("utf-8", "replace") for tensor in subgraph.tensors or ()]
@@ -60,3 +56,10 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
             sides = (indices(side, names, f"{name} of subgraph {place}") for side in (operation.inputs, operation.outputs))
             found.append(ListedOperator(name, *map(tuple, sides)))
     return tuple(found)
+
+
+def _verified(path: Path) -> Any:
+    """The root of a file, which was verified first."""
+    data = map_file(path)
+    verify(data)
+    return root(data)

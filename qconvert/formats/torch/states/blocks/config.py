@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.files.documents import json_next_to
 
 __all__ = ["Config", "read_config"]
 
@@ -23,11 +23,18 @@ class Config:
 
     Attributes:
         stated: the object; empty where there is none.
-        notes: what was taken for granted.
     """
 
     stated: Mapping[str, Any]
-    notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was taken for granted."""
+        if not self.stated:
+            return ("no quantization_config was found next to the file: zero points of GPTQ are taken for those of version 1",)
+        if self.method == "gptq" and not self._version:
+            return ("config.json states no checkpoint_format: zero points are taken for those of GPTQ v1, stored less one",)
+        return ()
 
     @property
     def method(self) -> str:
@@ -41,7 +48,7 @@ class Config:
 
     @property
     def _version(self) -> str:
-        return str(self.stated.get("checkpoint_format") or self.stated.get("format") or "gptq")
+        return str(self.stated.get("checkpoint_format") or self.stated.get("format") or "")
 
     @property
     def format(self) -> str:
@@ -77,20 +84,8 @@ def read_config(path: Path) -> Config:
         file = path.parent / name
         if not file.is_file():
             continue
-        if file.stat().st_size > _LARGEST:
-            raise InvalidModelError(f"{name} has {file.stat().st_size} bytes; at most {_LARGEST} are read", rule="config-too-large")
-        try:
-            found = json.loads(file.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise InvalidModelError(f"{name} is no JSON: {str(error)[:100]}", rule="damaged-config") from None
+        found = json_next_to(file, _LARGEST)
         stated = found.get("quantization_config") if isinstance(found, dict) and name == _FILES[0] else found
         if isinstance(stated, dict) and stated:
-            return Config(stated, _notes(stated))
-    return Config({}, ("no quantization_config was found next to the file: zero points of GPTQ are taken for those of version 1",))
-
-
-def _notes(stated: Mapping[str, Any]) -> tuple[str, ...]:
-    method, version = str(stated.get("quant_method", "")).lower(), stated.get("checkpoint_format") or stated.get("format")
-    if method == "gptq" and not version:
-        return ("config.json states no checkpoint_format: zero points are taken for those of GPTQ v1, stored less one",)
-    return ()
+            return Config(stated)
+    return Config({})

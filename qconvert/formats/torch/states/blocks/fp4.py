@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.states.blocks.config import Config
-from qconvert.formats.torch.states.blocks.packing import Layer, layer_in_blocks
+from qconvert.formats.torch.states.blocks.packing import Layer, layer_in_blocks, parts_of
 from qconvert.formats.torch.states.entries import Entries
 from qconvert.graph import Array
 
@@ -67,6 +67,5 @@ def _layer(entries: Entries, layer: str, name: str, scales: Array) -> Layer:
         raise InvalidModelError(f"{name} is no matrix of bytes", where=repr(layer), rule="wrong-type")
     if not np.isfinite(scales).all():
         raise InvalidModelError("a scale is not finite", where=repr(layer), rule="scale-not-finite")
-    codes = np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)
     halves = scales.astype(np.float32) / np.float32(2)
-    return layer_in_blocks(layer, 8, _TWICE[codes], halves, np.zeros(halves.shape, np.int64), is_signed=True)
+    return layer_in_blocks(layer, 8, _TWICE[parts_of(packed, 4)], halves, np.zeros(halves.shape, np.int64), is_signed=True)

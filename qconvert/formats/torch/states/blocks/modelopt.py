@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.states.blocks.config import Config
-from qconvert.formats.torch.states.blocks.packing import Layer, layer_in_blocks, scales_of
+from qconvert.formats.torch.states.blocks.packing import Layer, layer_in_blocks, parts_of, scales_of
 from qconvert.formats.torch.states.entries import Entries
 
 __all__ = ["read_modelopt"]
@@ -26,7 +26,7 @@ def read_modelopt(entries: Entries, layer: str, config: Config) -> Layer:
         raise InvalidModelError(
             f"weight does not have half as many rows as weight_scale {list(scales.shape)}", where=repr(layer), rule="blocks-do-not-fit"
         )
-    codes = np.stack([packed & 15, packed >> 4], axis=1).reshape(len(scales), -1).astype(np.int8)
+    codes = parts_of(packed.T, 4).T.astype(np.int8)
     integers = np.where(codes > 7, codes - 16, codes)
     factors = entries.numbers(layer, "pre_quant_scale")
     if factors is not None and factors.shape != (integers.shape[1],):

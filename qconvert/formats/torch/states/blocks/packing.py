@@ -10,7 +10,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.states.entries import Entries
 from qconvert.graph import Array, Quantization, Tensor, numpy_dtype
 
-__all__ = ["WORD", "Layer", "layer_in_blocks", "scales_of", "unpack", "words_of"]
+__all__ = ["WORD", "Layer", "layer_in_blocks", "parts_of", "scales_of", "unpack", "words_of"]
 
 WORD = 32
 #: Bits that a layer may have -> the types that hold them, unsigned and signed.
@@ -47,10 +47,15 @@ def unpack(words: Array, bits: int, count: int) -> Array:
     if bits == 8:
         return stream[..., :count]
     if bits in (2, 4):
-        parts = np.stack([(stream >> shift) & (2**bits - 1) for shift in range(0, 8, bits)], axis=-1)
-        return parts.reshape(*stream.shape[:-1], -1)[..., :count]
+        return parts_of(stream, bits)[..., :count]
     each = np.unpackbits(stream, axis=-1, bitorder="little")[..., : count * bits].reshape(*stream.shape[:-1], count, bits)
     return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8))
+
+
+def parts_of(stream: Array, bits: int) -> Array:
+    """The integers of 2 or 4 bits in bytes, lowest bits first: uint8 [..., B] -> uint8 [..., B * 8 / bits]."""
+    parts = np.stack([(stream >> shift) & (2**bits - 1) for shift in range(0, 8, bits)], axis=-1)
+    return parts.reshape(*stream.shape[:-1], -1)
 
 
 def words_of(entries: Entries, layer: str, name: str) -> Array:
