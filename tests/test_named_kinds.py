@@ -41,6 +41,7 @@ _ABOUT = {
     "conversion/adapting/samples.py": "a Tile repeats constants",
     "conversion/adapting/walking.py": "blocks of an image stand along the batch",
     "conversion/canonical_pieces.py": "a Reshape at the border of a piece",
+    "conversion/states/decoding.py": "writes the operators that make real weights of codes",
     "conversion/states/dynamic.py": "writes the operators that round data when they run",
     "conversion/states/inputs.py": "puts a Gather or a Mul before linear layers, through the Reshape of their rows",
     "conversion/states/linear.py": "the two forms of a linear layer",

@@ -75,6 +75,8 @@ def _result(report: ConversionReport) -> str:
     """What runs on integers, counted in the written file, and how many operators were added."""
     if report.scales:
         return f"runs: a float model, whose scales are in {report.scales}"
+    if not report.operators:
+        return f"wrote: a checkpoint, {report.result_format}, in {report.seconds:.1f} s"
     total, floats = sum(report.operators.values()), sum(report.on_floats.values())
     grown = f"; the source has {counted(report.source_operators, 'operator')}" if report.source_operators != total else ""
     if not report.quantized:
@@ -99,6 +101,9 @@ def _hints(report: ConversionReport) -> Iterator[str]:
     if not made:
         return
     source, result = shlex.quote(report.source), shlex.quote(made)
+    if not report.operators:
+        yield f"next: qconvert diff {source} {result}"
+        return
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
     is_there = all(Path(path).exists() for path in report.files.values())  # scales of a calibration may have been for the conversion alone
     if {report.source_format, report.result_format} <= loaded and is_there:

@@ -138,16 +138,17 @@ def run_conversion(
         source_format, result_format, arguments: of convert().
     """
     from qconvert import convert
-    from qconvert.cli.reports import conversion_document, print_conversion
+    from qconvert.cli.reports import conversion_document, print_conversion, progress
     from qconvert.cli.streams import is_stream, read_from, write_nowhere, write_to
     from qconvert.cli.viewing import pages_for
 
     page = pages_for(html, force=bool(arguments.get("force")))
     options = _options(flags, parsed(others), convert)
     place = write_nowhere if dry_run else write_to
-    with read_from(source, source_format) as read, place(result, result_format) as written:
+    with read_from(source, source_format) as read, place(result, result_format) as written, progress(quiet or json) as step:
         observer = _printer(print_after) if print_after else None
-        report = convert(read, written, source_format=source_format, result_format=result_format, observer=observer, **arguments, **options)
+        more = {**arguments, **options}
+        report = convert(read, written, source_format=source_format, result_format=result_format, observer=observer, progress=step, **more)
         page(report)
     report = replace(report, source=str(source), result="nothing" if dry_run else str(result))
     aside = is_stream(result) and not dry_run  # standard output has the model

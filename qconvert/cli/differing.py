@@ -77,7 +77,7 @@ def _diff(
     if json:
         print_document("diff", {"equal": not lines, "summary": summary, "differences": lines})
     elif not lines:
-        typer.echo("equal: the graphs do not differ")
+        typer.echo("equal: nothing differs")
     else:
         typer.echo(f"differ: {counted(len(lines), 'difference')}")
         shown = lines if all_ else [*summary, *others[:_MOST]]

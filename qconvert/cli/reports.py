@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from qconvert.plugins.options import READING, for_every_format
 from qconvert.tables import Rows, share, show
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from qconvert.checking.auditing import AuditReport
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost
@@ -181,17 +183,21 @@ def progress(hidden: bool) -> Iterator[Callable[[str, int, int], None]]:
     if hidden or not sys.stderr.isatty():  # a bar that ends in a pipe is an empty line
         yield lambda what, done, total: None
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    with ExitStack() as stack:
         tasks: dict[str, Any] = {}
+        shown: list[Progress] = []
 
         def step(what: str, done: int, total: int) -> None:
-            task = tasks.setdefault(what, None) or bar.add_task(escape(printable(what, one_line=True)), total=total)
-            tasks[what] = task
-            bar.update(task, completed=done, total=total)
+            if not shown:  # most conversions take no step: they do not wait for rich
+                from rich.console import Console
+                from rich.progress import Progress
+
+                shown.append(stack.enter_context(Progress(console=Console(stderr=True), transient=True)))
+            if what not in tasks:
+                from rich.markup import escape
+
+                tasks[what] = shown[0].add_task(escape(printable(what, one_line=True)), total=total)
+            shown[0].update(tasks[what], completed=done, total=total)
 
         yield step
 
@@ -205,7 +211,7 @@ def formats_document() -> dict[str, Any]:
                 "suffixes": list(f.suffixes),
                 "content": f.content,
                 "reads": f.read is not None or f.read_encodings is not None,
-                "writes": f.write is not None or f.write_encodings is not None,
+                "writes": any(item is not None for item in (f.write, f.write_encodings, f.repack)),
                 "summary": f.summary,
                 "read_options": _options_document(f.read_options),
                 "write_options": _options_document(f.write_options),

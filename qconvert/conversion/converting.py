@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
+from qconvert.conversion.checkpoints import converted_checkpoint
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given, files_of, with_encodings
 from qconvert.conversion.in_memory import Model, as_file, called
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["convert"]
 
+Progress = Callable[[str, int, int], None]
+
 
 @with_checked_arguments
 def convert(
@@ -54,6 +57,7 @@ def convert(
     min_tensor_sqnr: float = LIMIT,
     verify_each: bool = False,
     observer: Observer | None = None,
+    progress: Progress = lambda what, done, total: None,
     **options: Unpack[ConvertOptions],
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
@@ -70,6 +74,7 @@ def convert(
             named in `passes` nor those of the target.
         verify_each: whether the model is run on random inputs before and after each pass, which must change no more than it declares.
         observer: is called after each pass with the pass, the graph before and after it, and the texts of its changes.
+        progress: is called with (layer, done, total) while a checkpoint becomes one of another tool.
         options: of the source's reader, of the passes and of the result's writer. `qconvert passes` and `qconvert formats` list them; those
             of the built-in ones are
             io_layout: "nchw" gives 4-D inputs and outputs channels first, "nhwc" last; "" keeps the source's layout;
@@ -83,6 +88,7 @@ def convert(
             external_data: whether the constants of an ONNX result go to a separate file even if they are less than 1 GiB;
             form: "qdq", "qoperator" or "qonnx", the form of an ONNX result, "" for qdq; of a PyTorch result "program" or "modules", "" for
             what the suffix says;
+            requantize: whether weights of a checkpoint for which another tool's has no room become the nearest that have;
             freeze: whether TorchScript is one function, without the modules around its constants.
 
     Raises:
@@ -101,6 +107,7 @@ def convert(
             min_tensor_sqnr=min_tensor_sqnr,
             verify_each=verify_each,
             observer=observer,
+            progress=progress,
             options=options,
         )
     return replace(report, source=called(source))
@@ -118,6 +125,7 @@ def _converted(
     min_tensor_sqnr: float,
     verify_each: bool,
     observer: Observer | None,
+    progress: Progress,
     options: Mapping[str, Any],
 ) -> ConversionReport:
     """What convert() does with a file."""
@@ -125,6 +133,8 @@ def _converted(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
+    if writer.repack is not None:
+        return converted_checkpoint(source, result, reader, writer, options, force=force, passes=passes, progress=progress)
     own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
     scales = ScalesFile.of(writer, options)
     chosen = target_with_scales(chosen_target(writer, target or own, form), writer, scales)

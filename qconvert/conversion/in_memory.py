@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from qconvert.checkpoints.safetensors import checkpoint_in
 from qconvert.conversion.copies import written_copy
 from qconvert.conversion.saving import save
 from qconvert.errors import OptionError, QConvertError
@@ -43,7 +44,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         QConvertError: the graph is not valid, or no format with a runtime holds it.
     """
     if isinstance(model, str | Path):
-        yield Path(model)
+        yield checkpoint_in(Path(model))
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
         raise OptionError(

@@ -7,7 +7,7 @@ from qconvert.plugins.change import Change, Cost, at_worst, named_changes
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
 from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault, register, registered
 from qconvert.plugins.options import Option
-from qconvert.plugins.parameters import Folding, Parameters
+from qconvert.plugins.parameters import Decoding, Folding, Parameters
 from qconvert.plugins.registry import (
     codegen_of,
     declared_options,
@@ -40,6 +40,7 @@ __all__ = [
     "Change",
     "Codegen",
     "Cost",
+    "Decoding",
     "Derived",
     "Engine",
     "Folding",

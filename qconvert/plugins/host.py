@@ -38,6 +38,7 @@ BUILTIN = {
     "torch": "qconvert.formats.torch",
     "qgraph": "qconvert.formats.qgraph",
     "encodings": "qconvert.formats.encodings",
+    "checkpoints": "qconvert.formats.checkpoints",
     "mnn": "qconvert.formats.mnn",
     "ncnn": "qconvert.formats.ncnn",
     "tensorrt-cache": "qconvert.formats.calibration_cache",

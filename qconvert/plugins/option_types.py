@@ -36,6 +36,7 @@ class ConvertOptions(ReadOptions, total=False):
     external_data: bool
     form: Literal["", "qdq", "qoperator", "qonnx", "program", "modules"]
     numerics: Literal["exact", "strict", "fast"]
+    requantize: bool
     guards: bool
     calibration_cache: _File
     trt_version: str

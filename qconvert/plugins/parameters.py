@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from qconvert.encodings import QParams
     from qconvert.graph import Array, Graph, Tensor
 
-__all__ = ["Folding", "Parameters"]
+__all__ = ["Decoding", "Folding", "Parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,21 @@ class Folding:
 
     tensors: Callable[[float], Mapping[str, Tensor]]
     has_norm: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoding:
+    """How the codes of a weight in blocks, [N, K], become real where no quantization says it.
+
+    Attributes:
+        scales: float32 [N, G], one for each block of K / G inputs.
+        table: float32 [codes]: the value is table[code] * scale, and the weight has the quantization of scale 1 and zero point 0.
+        offsets: float32 [N, G]: the value is code * scale + offset, and the weight has the scales as its quantization.
+    """
+
+    scales: Array
+    table: Array | None = None
+    offsets: Array | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,6 +58,7 @@ class Parameters:
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         orders: modules whose weights have their inputs in another order -> int64, which input of the network stands at each place.
         factors: modules whose data are multiplied first -> float32, the factor of each input.
+        decodings: weights, by their names, whose real values no quantization says.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a quantization stays on one until an operator without a quantized form comes.
         finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.
@@ -62,6 +78,7 @@ class Parameters:
     dynamic: Mapping[str, str] = field(default_factory=dict)
     orders: Mapping[str, Array] = field(default_factory=dict)
     factors: Mapping[str, Array] = field(default_factory=dict)
+    decodings: Mapping[str, Decoding] = field(default_factory=dict)
     trained: bool = False
     finished: Callable[[Graph], Graph] = lambda graph: graph
     places: Mapping[str, str] = field(default_factory=dict)

@@ -80,6 +80,7 @@ def _renamed(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
         dynamic=mapped(parameters.dynamic),
         orders=mapped(parameters.orders),
         factors=mapped(parameters.factors),
+        decodings=mapped(parameters.decodings),
         places=mapped(parameters.places),
     )
 

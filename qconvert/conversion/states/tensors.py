@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.conversion.states.decoding import decoded
 from qconvert.conversion.states.names import module_of
 from qconvert.conversion.states.network import PARTS, Network
 from qconvert.errors import InvalidModelError
@@ -151,6 +152,11 @@ class Substitution:
         known = self._made.get(made)
         if known is None:
             known = self._made[made] = self._added(tensor, key)
+        decoding = self._network.parameters.decodings.get(key)
+        if decoding is not None:
+            real, ops = decoded(self._network, known, decoding, op.source)
+            before += ops
+            return real
         if not self._network[known].is_quantized:
             return known
         real = self._network.add(f"{known}/real", Tensor("", "float32", tensor.shape))
@@ -204,7 +210,13 @@ def _fitted(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Ten
             remedy="Export the graph from the code that the state_dict was made with.",
             rule="shape-mismatch",
         )
-    if not tensor.is_quantized and tensor.dtype != wanted.dtype and tensor.data is not None and "float" in wanted.dtype:
+    if (
+        not tensor.is_quantized
+        and tensor.dtype != wanted.dtype
+        and "float" in tensor.dtype
+        and tensor.data is not None
+        and "float" in wanted.dtype
+    ):
         return replace(tensor, dtype=wanted.dtype, data=tensor.data.astype(np.dtype(wanted.dtype)))
     return tensor
 

@@ -51,17 +51,15 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
         InvalidModelError: it is damaged, or no file of PyTorch.
         UnsupportedError: it holds no graph, or what is not covered.
     """
+    from qconvert.checkpoints import layers_in_blocks
+    from qconvert.checkpoints.safetensors import is_safetensors, read_checkpoint
     from qconvert.formats.torch.engines import with_engine
     from qconvert.formats.torch.export.reader import read as read_program
     from qconvert.formats.torch.notes import read_notes, with_notes
-    from qconvert.formats.torch.states.blocks import readers_of
-    from qconvert.formats.torch.states.entries import Entries
-    from qconvert.formats.torch.states.safetensors import is_safetensors
-    from qconvert.formats.torch.states.shards import sharded_tensors
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     if is_safetensors(path):
-        readers_of(Entries(sharded_tensors(path)))  # a graph does not help where they are not covered
+        layers_in_blocks(read_checkpoint(path).tensors)  # a graph does not help where they are not covered
         raise UnsupportedError("the file holds tensors and no graph", remedy=_GRAPH_BESIDE, rule="graph-missing")
     archive = opened(path)
     stated = str(options.get("input_shape", ""))

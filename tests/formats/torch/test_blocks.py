@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from checkpoint_formulas import weights_of
 from onnx import helper, numpy_helper
 from refusals import refused
 
 from qconvert import convert, load
 from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.formats.torch.states.blocks.packing import unpack
 from qconvert.formats.torch.states.reader import read_parameters
 from qconvert.graph import Tensor
 
@@ -127,16 +127,6 @@ def test_layers_that_read_the_same_data_in_one_order_share_a_gather(tmp_path: Pa
     np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-def test_streams_of_integers(bits: int) -> None:
-    """Those of 3 bits cross words."""
-    rng = np.random.default_rng(bits)
-    values = rng.integers(0, 2**bits, (5, 64))
-    numbers = [sum(int(value) << (bits * place) for place, value in enumerate(row)) for row in values]
-    words = np.array([[(number >> (32 * word)) & 0xFFFFFFFF for word in range(2 * bits)] for number in numbers], np.uint32).view(np.int32)
-    np.testing.assert_array_equal(unpack(words, bits, 64), values)
-
-
 def copied(name: str, path: Path) -> Path:
     shutil.copytree(FIXTURES / name, path / name)
     return path / name
@@ -186,13 +176,38 @@ def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
         read_parameters(folder / names[LAYERS[1]], {})
 
 
-@pytest.mark.parametrize(("name", "title"), [("mlx4", "MLX"), ("bnb_nf4_plain", "bitsandbytes")])
-def test_other_formats_are_refused_by_their_names(name: str, title: str, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=title):
-        convert(FIXTURES / name / "model.safetensors", tmp_path / "m.onnx", graph=network(tmp_path))
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize("name", ["mlx4", "bnb_nf4_plain"])
+def test_weights_without_zero_points_are_computed_from_their_codes(name: str, form: str, tmp_path: Path) -> None:
+    """MLX has an offset for each block, nf4 a table of values: operators compute them from integers of 4 bits."""
+    import onnxruntime
+
+    layer = "model.layers.0.self_attn.q_proj"
+    rng = np.random.default_rng(0)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Transpose", [f"{layer}.weight"], ["w"], perm=[1, 0])]
+    ends = [helper.make_tensor_value_info(name, 1, [2, 3, 256]) for name in "xy"]
+    weights = [numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), f"{layer}.weight")]
+    graph = helper.make_graph(nodes[::-1], "g", ends[:1], ends[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
+    report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", form=form)
+    assert report.kept_all and report.kept["integers in them"] == 256 * 256
+    stored = [item for item in onnx.load(str(tmp_path / "m.onnx")).graph.initializer if item.data_type == onnx.TensorProto.UINT4]
+    assert [256, 256] in [list(item.dims) for item in stored]  # the others are zero points
+    x = rng.normal(size=(2, 3, 256)).astype(np.float32)
+    (y,) = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    wanted = x @ weights_of(FIXTURES / name)[layer].T
+    assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+def test_forms_that_are_not_covered_are_refused_by_their_names(tmp_path: Path) -> None:
+    folder = copied("bnb_nf4_plain", tmp_path)
+    head, data = parts(folder)
+    put_together(folder, {key.replace(".weight.absmax", ".SCB"): value for key, value in head.items()}, data)
+    for more in ({"graph": network(tmp_path)}, {}):  # a network would not help
+        with pytest.raises(UnsupportedError, match="bitsandbytes \\(int8\\)"):
+            convert(folder, tmp_path / "m.onnx", **more)  # type: ignore[arg-type]
     assert not (tmp_path / "m.onnx").exists()
-    with pytest.raises(UnsupportedError, match=title):  # before a network is asked for, which would not help
-        convert(FIXTURES / name / "model.safetensors", tmp_path / "m.onnx")
 
 
 @pytest.mark.parametrize("name", ["ct_NVFP4A16", "ct_MXFP4A16"])
@@ -302,7 +317,11 @@ def test_bad_checkpoints(tmp_path: Path) -> None:
     fails("ct_W4A16", "damaged-config", InvalidModelError, lambda folder: (folder / "config.json").write_text("[" * 100_000) and None)
 
 
-def test_a_folder_is_answered_with_the_file_in_it() -> None:
-    with refused(FileAccessError, "is-a-folder") as caught:
-        load(FIXTURES / "gm_v2_asym")
-    assert caught.value.remedy == f"Name a file in it, such as {FIXTURES / 'gm_v2_asym' / 'model.safetensors'}."
+def test_a_folder_stands_for_the_checkpoint_in_it(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "gm_v2_asym", tmp_path / "one")
+    network(tmp_path)
+    assert load(tmp_path / "one", graph=tmp_path / "float.onnx").constants()
+    shutil.copyfile(tmp_path / "one" / "model.safetensors", tmp_path / "one" / "second.safetensors")
+    with refused(FileAccessError, "is-a-folder") as caught:  # no index says which is meant
+        load(tmp_path / "one")
+    assert caught.value.remedy.startswith("Name a file in it, such as ")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.checkpoints.safetensors import is_safetensors
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.engines import with_engine
 from qconvert.formats.torch.pickled import unpickled
@@ -17,8 +18,7 @@ from qconvert.formats.torch.states.blocks import in_blocks
 from qconvert.formats.torch.states.converted import converted
 from qconvert.formats.torch.states.entries import Entries, plain_tensor
 from qconvert.formats.torch.states.oneflow import Observers, has_observers, observed
-from qconvert.formats.torch.states.safetensors import is_safetensors
-from qconvert.formats.torch.states.shards import sharded_tensors
+from qconvert.formats.torch.states.safetensors import safe_tensors
 from qconvert.formats.torch.states.torchao import rounding_of_data, weight
 from qconvert.formats.torch.states.trained import is_trained, trained
 from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
@@ -82,7 +82,7 @@ def _state(path: Path) -> Mapping[str, Any]:
     from qconvert.formats.torch.reader import holds_graph, opened
 
     if is_safetensors(path):
-        return sharded_tensors(path)
+        return safe_tensors(path)
     archive = opened(path)
     if holds_graph(archive):
         raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_next_to
 
-__all__ = ["Config", "read_config"]
+__all__ = ["FILES_OF_CONFIG", "KEYS_OF_CONFIG", "Config", "read_config"]
 
 _LARGEST = 16_000_000
-#: Files that hold it, the first one under a key.
-_FILES = ("config.json", "quantize_config.json", "quantization_config.json")
+#: Files that hold it, the first one under one of the keys.
+FILES_OF_CONFIG = ("config.json", "quantize_config.json", "quantization_config.json")
+KEYS_OF_CONFIG = ("quantization_config", "quantization")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,23 +24,11 @@ class Config:
 
     Attributes:
         stated: the object; empty where there is none.
+        model: the whole of config.json; empty where there is none.
     """
 
     stated: Mapping[str, Any]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What was taken for granted."""
-        if not self.stated:
-            return ("no quantization_config was found next to the file: zero points of GPTQ are taken for those of version 1",)
-        if self.method == "gptq" and not self._version:
-            return ("config.json states no checkpoint_format: zero points are taken for those of GPTQ v1, stored less one",)
-        return ()
-
-    @property
-    def method(self) -> str:
-        """quant_method, in small letters; "" where it is not stated."""
-        return str(self.stated.get("quant_method", "")).lower()
+    model: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def zero_points_are_less_by_one(self) -> bool:
@@ -51,11 +40,29 @@ class Config:
         return str(self.stated.get("checkpoint_format") or self.stated.get("format") or "")
 
     @property
-    def format(self) -> str:
-        """What the checkpoint's format is called."""
-        if self.method == "gptq" or not self.method:
-            return "GPTQ v2" if not self.zero_points_are_less_by_one else "GPTQ v1"
-        return {"awq": "AWQ", "modelopt": "ModelOpt"}.get(self.method, self.method)
+    def gptq_note(self) -> str:
+        """What is taken for granted of GPTQ; "" where it is stated."""
+        if not self.stated:
+            return "no quantization_config was found next to the file: zero points of GPTQ are taken for those of version 1"
+        if not self._version:
+            return "config.json states no checkpoint_format: zero points are taken for those of GPTQ v1, stored less one"
+        return ""
+
+    def of_layer(self, layer: str) -> Mapping[str, Any]:
+        """What is stated of a layer, in MLX's way: under its path, else for all."""
+        own = self.stated.get(layer)
+        return {**self.stated, **own} if isinstance(own, dict) else self.stated
+
+    def refuse_rounded_data(self, layer: str) -> None:
+        """Raise UnsupportedError where compressed-tensors states that data are rounded too."""
+        groups = self.stated.get("config_groups")
+        for group in groups.values() if isinstance(groups, dict) else ():
+            if isinstance(group, dict) and group.get("input_activations"):
+                raise UnsupportedError(
+                    "config.json states input_activations: data are rounded too, which is not covered",
+                    where=repr(layer),
+                    rule="dynamic-operator",
+                )
 
     def require_packing(self, layer: str, key: str, known: Collection[str]) -> None:
         """Raise UnsupportedError where a version of a format is stated that packs otherwise."""
@@ -80,12 +87,16 @@ def read_config(path: Path) -> Config:
     Raises:
         InvalidModelError: the file is no JSON object, or too large to be one.
     """
-    for name in _FILES:
+    model: Mapping[str, Any] = {}
+    for name in FILES_OF_CONFIG:
         file = path.parent / name
         if not file.is_file():
             continue
         found = json_next_to(file, _LARGEST)
-        stated = found.get("quantization_config") if isinstance(found, dict) and name == _FILES[0] else found
+        stated = found
+        if name == FILES_OF_CONFIG[0] and isinstance(found, dict):
+            model = found
+            stated = next((found[key] for key in KEYS_OF_CONFIG if found.get(key)), None)
         if isinstance(stated, dict) and stated:
-            return Config(stated)
-    return Config({})
+            return Config(stated, model)
+    return Config({}, model)

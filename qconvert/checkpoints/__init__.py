@@ -1,0 +1,99 @@
+"""Checkpoints of language models: the weights of linear layers in blocks, as each tool stores them, without operators.
+
+A layer has several tensors instead of one `weight`: packed integers, scales and zero points of blocks along the inputs. A Container says
+how one tool does that; between them stands BlockWeight, with every integer, scale and zero point as it is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.awq import AWQ
+from qconvert.checkpoints.bitsandbytes import BNB_4BIT
+from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT_QUANTIZED
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.container import Container
+from qconvert.checkpoints.fp4 import MXFP4, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
+from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
+from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_NVFP4
+from qconvert.checkpoints.modelopt import INT4_MODELOPT
+from qconvert.checkpoints.parts import Parts
+from qconvert.errors import UnsupportedError, counted
+
+__all__ = ["CONTAINERS", "described", "layers_in_blocks"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: In the order in which the tensors of a layer are held against them.
+CONTAINERS: tuple[Container, ...] = (
+    *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
+    *(MLX, MLX_MXFP4, MLX_NVFP4, BNB_4BIT),
+)
+#: Tensors that tell a layer in blocks, whatever container it is of -> the tool, for what is not read.
+_TELLING: Mapping[str, str] = {
+    "qweight": "GPTQ, AWQ or QuIP, in a form that is not covered",
+    "weight.absmax": "bitsandbytes",
+    "SCB": "bitsandbytes (int8)",
+    "biases": "MLX, in a form that is not covered",
+    "scales": "MLX, in a form that is not covered",
+    "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
+    "weight_packed": "compressed-tensors, in a form that is not covered",
+}
+
+
+def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container, Parts]]:
+    """The layers of a checkpoint whose weights are in blocks, with what reads them; nothing of them is read here.
+
+    Args:
+        tensors: of the checkpoint, by their names.
+
+    Raises:
+        UnsupportedError: it has layers in a form that is not covered.
+    """
+    found: dict[str, tuple[Container, Parts]] = {}
+    for telling, title in _TELLING.items():
+        for name in (name for name in tensors if name.endswith(f".{telling}")):
+            layer = name[: -len(telling) - 1]
+            if layer in found:
+                continue
+            parts = Parts(layer, {part: tensors[f"{layer}.{part}"] for part in _PARTS if f"{layer}.{part}" in tensors})
+            container = next((item for item in CONTAINERS if item.recognizes(parts)), None)
+            if container is not None:
+                known = {part: tensor for part, tensor in parts.tensors.items() if part in container.parts}
+                found[layer] = container, Parts(layer, known)
+            elif _is_told(parts, telling):
+                count = sum(other.endswith(f".{telling}") for other in tensors)
+                raise UnsupportedError(
+                    f"the file has weights as {title} stores them, in {counted(count, 'layer')}",
+                    where=repr(name),
+                    remedy=f"Covered are {', '.join(item.title for item in CONTAINERS)}.",
+                    rule="blocks-not-covered",
+                )
+    return found
+
+
+def described(layers: Mapping[str, tuple[Container, Parts]], config: Config) -> tuple[str, ...]:
+    """What a user should know of the layers of a checkpoint: how many there are, in which containers, and what is taken for granted."""
+    titles = {_second(container, config).title: None for container, _ in layers.values()}
+    has_gptq = any(container is GPTQ for container, _ in layers.values())
+    notes = f"{counted(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them", config.gptq_note if has_gptq else ""
+    return tuple(filter(None, notes))
+
+
+def _second(container: Container, config: Config) -> Container:
+    return GPTQ_V2 if container is GPTQ and not config.zero_points_are_less_by_one else container
+
+
+_PARTS = tuple(dict.fromkeys(part for item in CONTAINERS for part in (*item.parts, "SCB")))
+
+
+def _is_told(parts: Parts, telling: str) -> bool:
+    """Whether a tensor says that a layer is of another format; some names are used for other things too."""
+    if telling in ("scales", "biases"):
+        return parts.dtype("weight") == "uint32"
+    if telling == "weight_scale":
+        return parts.dtype("weight") in ("int8", "uint8", "float8_e4m3fn", "uint32", "int32")
+    return True

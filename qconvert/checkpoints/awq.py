@@ -1,0 +1,105 @@
+"""AWQ (gemm): 8 outputs in a word, in the order 0, 2, 4, 6, 1, 3, 5, 7.
+
+`qweight` int32 [K, N / 8], `qzeros` int32 [G, N / 8], `scales` [G, N]; the value is scale * (q - zero point). Source: packing_utils.py
+of AutoAWQ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.packing import columns_of_words, pack, unpack
+from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.weight import BlockWeight
+
+__all__ = ["AWQ", "from_awq_order", "to_awq_order"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BITS, _PER_WORD = 4, 8
+#: Which output each nibble of a word is of.
+_OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
+#: Where in a word the nibbles of its eight outputs stand.
+_PLACES = tuple(_OUTPUTS.index(output) for output in range(_PER_WORD))
+
+
+def from_awq_order(words: Array) -> Array:
+    """Words of eight outputs as a stream along the inputs: uint32 [K, N / 8] -> uint32 [N, K / 8]."""
+    turned = columns_of_words(words)
+    return np.ascontiguousarray(turned.reshape(-1, _PER_WORD, turned.shape[1])[:, _PLACES]).reshape(turned.shape)
+
+
+def to_awq_order(words: Array) -> Array:
+    """The mirror of from_awq_order(): uint32 [N, K / 8] -> uint32 [K, N / 8]."""
+    ordered = words.reshape(-1, _PER_WORD, words.shape[1])[:, _OUTPUTS].reshape(words.shape)
+    return columns_of_words(ordered)
+
+
+def unpacked_zeros(packed: Array) -> Array:
+    """The zero points of all outputs: uint32 [G, N / 8] -> int16 [N, G]."""
+    each = unpack(packed, _BITS, packed.shape[1] * _PER_WORD).reshape(*packed.shape, _PER_WORD)
+    return each[..., _PLACES].reshape(packed.shape[0], -1).T.astype(np.int16)
+
+
+def _read(parts: Parts, config: Config) -> BlockWeight:
+    words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
+    groups, outputs = scales.shape
+    if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % groups:
+        raise parts.unfit("qweight", "qzeros", "scales")
+    if words.shape[0] % _PER_WORD:
+        raise parts.unfit("qweight")
+    config.require("bits", _BITS, parts.layer)
+    config.require_packing(parts.layer, "version", ("gemm",))
+    return BlockWeight(from_awq_order(words), _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
+
+
+def _write(weight: BlockWeight) -> dict[str, Array]:
+    assert weight.zero is not None
+    zeros = weight.zero.astype(np.uint8).T.reshape(weight.scale.shape[1], -1, _PER_WORD)[..., _OUTPUTS]
+    return {
+        "qweight": to_awq_order(weight.words).view(np.int32),
+        "qzeros": pack(np.ascontiguousarray(zeros.reshape(len(zeros), -1)), _BITS).view(np.int32),
+        "scales": np.ascontiguousarray(weight.scale.T),
+    }
+
+
+def _config(written: Written) -> dict[str, Any]:
+    bits, block = written.usual
+    stated = {
+        "quant_method": "awq",
+        "bits": bits,
+        "group_size": block,
+        "zero_point": True,
+        "version": "gemm",
+        "modules_to_not_convert": list(written.real) or None,
+    }
+    return {"quantization_config": stated}
+
+
+def _recognizes(parts: Parts) -> bool:
+    if not ("qweight" in parts and "qzeros" in parts and "scales" in parts):
+        return False
+    return bool(parts.tensors["qweight"].shape[1:] == parts.tensors["qzeros"].shape[1:])
+
+
+AWQ = Container(
+    "awq",
+    "AWQ",
+    ("qweight", "qzeros", "scales"),
+    _recognizes,
+    _read,
+    Needs(
+        (_BITS,),
+        zeros=lambda bits: (0, 2**bits - 1),
+        scales=("float16", "bfloat16"),
+        outputs_in_words=True,
+        inputs_in_words=True,
+        one_block=True,
+    ),
+    _write,
+    _config,
+)

@@ -1,0 +1,113 @@
+"""Whether two checkpoints have the same weights, by their integers and scales, whatever container each is in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints import layers_in_blocks
+from qconvert.checkpoints.config import Config, read_config
+from qconvert.checkpoints.container import Container
+from qconvert.checkpoints.parts import Parts, is_float
+from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
+from qconvert.checkpoints.weight import BlockWeight
+from qconvert.files.mapped import release_pages
+
+__all__ = ["checkpoint_differences"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Values that are compared at once.
+_AT_ONCE = 2**22
+
+
+def checkpoint_differences(a: Path, b: Path) -> list[str]:
+    """What differs between two checkpoints, one line for each layer or tensor; empty if every real weight is the same.
+
+    Weights in blocks are compared by what their integers, scales and zero points stand for, without the rounding of a kernel: in float64,
+    which holds the product of an integer of 8 bits and a scale. All other tensors are compared bit for bit, a table of embeddings that is
+    in blocks on one side alone by its values.
+
+    Args:
+        a, b: .safetensors files of the checkpoints.
+
+    Raises:
+        QConvertError: one cannot be read, or is in a form that is not covered.
+    """
+    return list(_differences(_Side.of(a), _Side.of(b)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    checkpoint: Checkpoint
+    config: Config
+    layers: dict[str, tuple[Container, Parts]]
+    plain: dict[str, Array]
+
+    @classmethod
+    def of(cls, path: Path) -> _Side:
+        checkpoint = read_checkpoint(path)
+        layers = layers_in_blocks(checkpoint.tensors)
+        owned = {f"{layer}.{part}" for layer, (_, parts) in layers.items() for part in parts.tensors}
+        return cls(checkpoint, read_config(path), layers, {name: item for name, item in checkpoint.tensors.items() if name not in owned})
+
+    def weight(self, layer: str) -> BlockWeight:
+        container, parts = self.layers[layer]
+        return container.read(parts, self.config)
+
+    def release(self, layer: str) -> None:
+        for tensor in self.layers[layer][1].tensors.values():
+            release_pages(tensor)
+
+
+def _differences(a: _Side, b: _Side) -> Iterator[str]:
+    for layer in dict.fromkeys((*a.layers, *b.layers)):
+        name = f"{layer}.weight"
+        if layer in a.layers and layer in b.layers:
+            found = _of_weights(a.weight(layer), b.weight(layer))
+            a.release(layer)
+            b.release(layer)
+        elif (plain := (b if layer in a.layers else a).plain.pop(name, None)) is not None:
+            weight = (a if layer in a.layers else b).weight(layer)
+            found = "" if np.array_equal(weight.values(), plain.astype(np.float32)) else "values differ, in blocks and in floats"
+        else:
+            found = f"only the {'first' if layer in a.layers else 'second'} has it"
+        if found:
+            yield f"layer {layer}: {found}"
+    for name in dict.fromkeys((*a.plain, *b.plain)):
+        first, second = a.plain.get(name), b.plain.get(name)
+        if first is None or second is None:
+            yield f"tensor {name}: only the {'second' if first is None else 'first'} has it"
+        elif first.dtype != second.dtype or first.shape != second.shape:
+            yield f"tensor {name}: {first.dtype} {list(first.shape)} -> {second.dtype} {list(second.shape)}"
+        elif (count := _count_differing(first, second)) > 0:
+            yield f"tensor {name}: {count} of {first.size} elements differ"
+
+
+def _count_differing(first: Array, second: Array) -> int:
+    same = first == second
+    if is_float(first):
+        same = same | (np.isnan(first.astype(np.float32)) & np.isnan(second.astype(np.float32)))
+    return int(first.size - np.count_nonzero(same))
+
+
+def _of_weights(first: BlockWeight, second: BlockWeight) -> str:
+    """How two weights differ; "" if they do not."""
+    if (first.outputs, first.inputs) != (second.outputs, second.inputs):
+        return f"shape {[first.outputs, first.inputs]} -> {[second.outputs, second.inputs]}"
+    differing, largest, most = 0, 0.0, 0.0
+    step = max(1, _AT_ONCE // first.inputs)
+    for start in range(0, first.outputs, step):
+        rows = slice(start, start + step)
+        one, other = first.rows(rows).exact_values(), second.rows(rows).exact_values()
+        gaps = np.abs(one - other)
+        differing += int(np.count_nonzero(gaps))
+        largest, most = max(largest, float(gaps.max())), max(most, float(np.abs(one).max()))
+    if not differing:
+        return ""
+    share = differing / (first.outputs * first.inputs)
+    return f"{differing} weights ({share:.1%}) differ, by at most {largest / most if most else 1:.2g} of the largest"

@@ -1,0 +1,107 @@
+"""What a tool's way to store weights in blocks is: how a layer is known, read and written, and which weights it has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.weight import BlockWeight
+
+__all__ = ["Container", "Needs", "Written"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Which weights a container has room for.
+
+    Attributes:
+        bits: of a code.
+        table: the values of codes; None for integers.
+        zeros: bits -> the smallest and the largest zero point; None where there are none.
+        has_offsets: whether blocks have an offset instead.
+        scales: types of scales, in the order of preference.
+        blocks: sizes of blocks; () for any that divides the inputs.
+        outer: "no", "times" or "divides": whether scales have a second level, and how it is applied.
+        has_groups: whether inputs may be in another order.
+        has_factors: whether data may be multiplied first.
+        outputs_in_words: whether eight outputs share a word, of which a layer then has a whole number.
+        inputs_in_words: the same of inputs.
+        one_block: whether one size of blocks and one number of bits hold for all layers.
+    """
+
+    bits: tuple[int, ...]
+    table: Array | None = None
+    zeros: Callable[[int], tuple[int, int]] | None = None
+    has_offsets: bool = False
+    scales: tuple[str, ...] = ("float16",)
+    blocks: tuple[int, ...] = ()
+    outer: str = "no"
+    has_groups: bool = False
+    has_factors: bool = False
+    outputs_in_words: bool = False
+    inputs_in_words: bool = False
+    one_block: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What the configuration of a checkpoint has to say of its weights.
+
+    Attributes:
+        layers: layer -> (bits, inputs of a block, whether it is symmetric).
+        real: layers with a float matrix of weights, which are not in blocks.
+        has_groups: whether the inputs of a layer are in another order.
+    """
+
+    layers: Mapping[str, tuple[int, int, bool]]
+    real: Sequence[str]
+    has_groups: bool = False
+
+    @property
+    def usual(self) -> tuple[int, int]:
+        """Bits and size of blocks of most layers."""
+        kinds = [(bits, block) for bits, block, _ in self.layers.values()]
+        return max(dict.fromkeys(kinds), key=kinds.count)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether all layers are."""
+        return all(symmetric for _, _, symmetric in self.layers.values())
+
+    def unusual(self) -> dict[str, tuple[int, int]]:
+        """Layers with other bits or blocks than most have."""
+        return {name: (bits, block) for name, (bits, block, _) in self.layers.items() if (bits, block) != self.usual}
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How one tool stores a layer.
+
+    Attributes:
+        name: as on the command line, such as "gptq-v2".
+        title: as its users call it.
+        parts: names of the tensors of a layer, that which tells it first.
+        recognizes: whether the tensors of a layer are stored this way.
+        read: the tensors and the configuration -> the weight. Raises QConvertError.
+        needs: which weights can be written; None where none are.
+        write: weight -> tensors by their names below the layer.
+        config: what the configuration says then, as entries of config.json.
+        has_embeddings: whether tables of embeddings may be in blocks too.
+    """
+
+    name: str
+    title: str
+    parts: tuple[str, ...]
+    recognizes: Callable[[Parts], bool]
+    read: Callable[[Parts, Config], BlockWeight]
+    needs: Needs | None = None
+    write: Callable[[BlockWeight], dict[str, Array]] | None = None
+    config: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
+    has_embeddings: bool = False

@@ -1,0 +1,126 @@
+"""GPTQ: codes in a stream down the inputs, zero points along the outputs, which version 1 stores less one.
+
+`qweight` int32 [K * bits / 32, N], `qzeros` int32 [G, N * bits / 32], `scales` [G, N], `g_idx` int32 [K]: the group of each input. The
+value is scale * (q - zero point). Source: qlinear_cuda.py of AutoGPTQ, BaseQuantLinear of GPTQModel.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.packing import WORD, pack, unpack
+from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.weight import BlockWeight
+from qconvert.errors import InvalidModelError, UnsupportedError
+
+__all__ = ["GPTQ", "GPTQ_V2"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BITS = (2, 3, 4, 8)
+
+
+def _read(parts: Parts, config: Config) -> BlockWeight:
+    words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
+    groups, outputs = scales.shape
+    bits = packed.shape[1] * WORD // outputs
+    inputs = words.shape[0] * WORD // max(bits, 1)
+    if words.shape[1] != outputs or packed.shape[0] != groups or bits not in _BITS or packed.shape[1] * WORD != outputs * bits:
+        raise parts.unfit("qweight", "qzeros", "scales")
+    if inputs % groups:
+        raise parts.unfit("qweight", "scales")
+    config.require("bits", bits, parts.layer)
+    config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
+    zeros = unpack(packed, bits, outputs).astype(np.int16)
+    if config.zero_points_are_less_by_one:
+        if (zeros == 2**bits - 1).any():
+            raise UnsupportedError(
+                f"a zero point of GPTQ v1 is stored as {2**bits - 1}: writers of 0 less 1 differ in what they leave of its neighbours",
+                where=repr(parts.layer),
+                remedy="Save the checkpoint again as gptq_v2.",
+                rule="zero-point-ambiguous",
+            )
+        zeros += 1
+    return BlockWeight(words.T, bits, inputs, scales.T, zeros.T, groups=_groups(parts, inputs, groups))
+
+
+def _groups(parts: Parts, inputs: int, groups: int) -> Array | None:
+    """The group of each input; None where inputs are in their order."""
+    found = parts.tensors.get("g_idx")
+    if found is None:
+        return None
+    members = np.bincount(np.clip(found.reshape(-1), 0, groups).astype(np.int64), minlength=groups)
+    if found.dtype.kind not in "iu" or found.shape != (inputs,) or not np.array_equal(members, [inputs // groups] * groups):
+        raise InvalidModelError(
+            f"g_idx does not give each of {groups} groups {inputs / groups:g} of {inputs} inputs", where=repr(parts.layer),
+            rule="wrong-groups",
+        )  # fmt: skip
+    return None if (found[1:] >= found[:-1]).all() else found.astype(np.int32)
+
+
+def _write(weight: BlockWeight, less: int) -> dict[str, Array]:
+    assert weight.zero is not None
+    groups = weight.groups if weight.groups is not None else np.arange(weight.inputs, dtype=np.int32) // weight.block
+    zeros = np.ascontiguousarray((weight.zero - less).T).astype(np.uint8)
+    return {
+        "qweight": np.ascontiguousarray(weight.words.T).view(np.int32),
+        "qzeros": pack(zeros, weight.bits).view(np.int32),
+        "scales": np.ascontiguousarray(weight.scale.T),
+        "g_idx": groups.astype(np.int32),
+    }
+
+
+def _config(written: Written, version: str) -> dict[str, Any]:
+    bits, block = written.usual
+    others = {
+        f"+:^{re.escape(name)}$": {"bits": other_bits, "group_size": other} for name, (other_bits, other) in written.unusual().items()
+    }
+    kept_real = [name for name in written.real if name.rpartition(".")[2] == "lm_head"]
+    stated = {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": block,
+        "desc_act": written.has_groups,
+        "sym": written.is_symmetric,
+        "checkpoint_format": version,
+        "lm_head": not kept_real and any(name.rpartition(".")[2] == "lm_head" for name in written.layers),
+        "pack_dtype": "int32",
+        **({"dynamic": others} if others else {}),
+    }
+    return {"quantization_config": stated}
+
+
+def _needs(least: int) -> Needs:
+    return Needs(
+        _BITS,
+        zeros=lambda bits: (least, 2**bits - 1),
+        has_groups=True,
+        outputs_in_words=True,
+        inputs_in_words=True,
+    )
+
+
+_PARTS = ("qweight", "qzeros", "scales", "g_idx")
+
+
+def _recognizes(parts: Parts) -> bool:
+    """AWQ has as many columns of integers as of zero points."""
+    return "qweight" in parts and "scales" in parts and not ("qzeros" in parts and _columns(parts, "qweight") == _columns(parts, "qzeros"))
+
+
+def _columns(parts: Parts, name: str) -> int:
+    return int(parts.tensors[name].size // max(len(parts.tensors[name]), 1)) if parts.tensors[name].ndim else 0
+
+
+GPTQ = Container(
+    "gptq", "GPTQ v1", _PARTS, _recognizes, _read, _needs(1), partial(_write, less=1), partial(_config, version="gptq")
+)  # fmt: skip
+GPTQ_V2 = Container(
+    "gptq-v2", "GPTQ v2", _PARTS, lambda parts: False, _read, _needs(0), partial(_write, less=0), partial(_config, version="gptq_v2")
+)  # fmt: skip

@@ -1,0 +1,141 @@
+"""MLX: `affine` with scales and biases, `mxfp4` and `nvfp4` with scales alone.
+
+`weight` uint32 [N, K * bits / 32], codes in a stream along the inputs; `scales` and `biases` [N, G], the value is scale * q + bias, each of
+both rounded to their type. Of mxfp4 and nvfp4, `scales` are uint8: E8M0 of 32 inputs, E4M3 of 16, without a second level. Tables of
+embeddings are stored likewise. Source: mlx/backend/cpu/quantized.cpp.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.fp4 import E8M0_NAN
+from qconvert.checkpoints.packing import WORD
+from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.errors import InvalidModelError, UnsupportedError
+
+__all__ = ["MLX", "MLX_MXFP4", "MLX_NVFP4"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BITS = (2, 3, 4, 5, 6, 8)
+_BLOCKS = (128, 64, 32)
+_NVFP4 = 16
+
+
+def _read(parts: Parts, config: Config) -> BlockWeight:
+    words, scales, offsets = parts.words("weight"), parts.scales("scales"), parts.scales("biases")
+    if scales.shape != offsets.shape or scales.dtype != offsets.dtype or len(scales) != len(words):
+        raise parts.unfit("weight", "scales", "biases")
+    bits, inputs = _sizes(parts, config, words, scales)
+    return BlockWeight(words, bits, inputs, scales, offset=offsets)
+
+
+def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[int, int]:
+    """Bits and inputs: bits * block is what the tensors say, and config.json says both."""
+    stated = config.of_layer(parts.layer)
+    bits, block = stated.get("bits"), stated.get("group_size")
+    each = words.shape[1] * WORD // scales.shape[1]
+    if words.shape[1] * WORD % scales.shape[1]:
+        raise parts.unfit("weight", "scales")
+    if type(bits) is not int and type(block) is not int:
+        found = [(bits, each // bits) for bits in (4, 8, *_BITS) if each % bits == 0 and each // bits in _BLOCKS]
+        if not found:
+            raise parts.unfit("weight", "scales")
+        bits, block = found[0]
+    bits = each // block if type(bits) is not int and type(block) is int and block > 0 else bits
+    if bits not in _BITS or each % bits or (type(block) is int and bits * block != each):
+        raise InvalidModelError(
+            f"config.json states {bits} bits and blocks of {block}, the tensors of the layer say {each} bits a block",
+            where=repr(parts.layer),
+            rule="config-contradicts",
+        )
+    return bits, each // bits * scales.shape[1]
+
+
+def _read_small(parts: Parts, config: Config, block: int) -> BlockWeight:
+    import ml_dtypes
+
+    words, stored = parts.words("weight"), parts.matrix("scales", "uint8")
+    inputs = words.shape[1] * 8
+    if len(stored) != len(words) or stored.shape[1] * block != inputs:
+        raise parts.unfit("weight", "scales")
+    if (stored == E8M0_NAN).any() or (block == _NVFP4 and ((stored & 0x7F) == 0x7F).any()):
+        raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
+    scale = stored.view(ml_dtypes.float8_e4m3fn if block == _NVFP4 else ml_dtypes.float8_e8m0fnu)
+    return BlockWeight(words, 4, inputs, scale, table=E2M1)
+
+
+def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
+    mode = str(config.of_layer(parts.layer).get("mode", "mxfp4"))
+    blocks = {"mxfp4": 32, "nvfp4": _NVFP4}
+    if mode not in blocks:
+        raise UnsupportedError(
+            f"config.json states mode {mode!r}, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
+        )
+    return _read_small(parts, config, blocks[mode])
+
+
+def _write(weight: BlockWeight) -> dict[str, Array]:
+    assert weight.offset is not None
+    found = {"weight": weight.words, "scales": weight.scale, "biases": weight.offset}
+    return {name: np.ascontiguousarray(tensor) for name, tensor in found.items()}
+
+
+def _write_small(weight: BlockWeight) -> dict[str, Array]:
+    return {"weight": np.ascontiguousarray(weight.words), "scales": np.ascontiguousarray(weight.scale).view(np.uint8)}
+
+
+def _config(written: Written, mode: str) -> dict[str, Any]:
+    bits, block = written.usual
+    others = {name: {"group_size": other, "bits": other_bits, "mode": mode} for name, (other_bits, other) in written.unusual().items()}
+    stated = {"group_size": block, "bits": bits, "mode": mode, **others}
+    return {"quantization": stated, "quantization_config": stated}
+
+
+_PARTS = ("scales", "weight", "biases")
+
+
+def _is_small(parts: Parts) -> bool:
+    return parts.dtype("weight") == "uint32" and parts.dtype("scales") == "uint8" and "biases" not in parts
+
+
+MLX = Container(
+    "mlx",
+    "MLX (affine)",
+    _PARTS,
+    lambda parts: parts.dtype("weight") == "uint32" and "biases" in parts and "scales" in parts,
+    _read,
+    Needs(_BITS, has_offsets=True, scales=("float16", "bfloat16", "float32"), blocks=_BLOCKS, inputs_in_words=True),
+    _write,
+    partial(_config, mode="affine"),
+    has_embeddings=True,
+)
+MLX_MXFP4 = Container(
+    "mlx-mxfp4",
+    "MLX (mxfp4)",
+    _PARTS,
+    _is_small,
+    _read_of_mode,
+    Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(32,), inputs_in_words=True),
+    _write_small,
+    partial(_config, mode="mxfp4"),
+    has_embeddings=True,
+)
+MLX_NVFP4 = Container(
+    "mlx-nvfp4",
+    "MLX (nvfp4)",
+    _PARTS,
+    lambda parts: False,
+    _read_of_mode,
+    Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), inputs_in_words=True),
+    _write_small,
+    partial(_config, mode="nvfp4"),
+    has_embeddings=True,
+)

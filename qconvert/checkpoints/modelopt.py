@@ -1,0 +1,76 @@
+"""INT4 AWQ of ModelOpt: two outputs in a byte, and factors that data are multiplied by.
+
+`weight` uint8 [N / 2, K], whose lower half is output 2n, in two's complement; `weight_scale` float32 [N, G]; perhaps `pre_quant_scale` [K].
+The value is scale * q. Source: export/quant_utils.py of TensorRT Model Optimizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.packing import pack
+from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.weight import BlockWeight, half_of
+from qconvert.errors import InvalidModelError, UnsupportedError
+
+__all__ = ["INT4_MODELOPT"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_BITS = 4
+_SIGNS = np.uint8(0x88)  # of both halves: what makes codes of two's complement
+
+
+def _read(parts: Parts, config: Config) -> BlockWeight:
+    for name in ("weight_scale_2", "input_scale"):
+        if name in parts:
+            raise UnsupportedError(f"{name}: data are rounded too, which is not covered", where=repr(parts.layer), rule="dynamic-operator")
+    packed, scales = parts.matrix("weight", "uint8"), parts.scales("weight_scale")
+    if 2 * len(packed) != len(scales) or packed.shape[1] % scales.shape[1]:
+        raise parts.unfit("weight", "weight_scale")
+    factors = parts.tensors.get("pre_quant_scale")
+    if factors is not None and factors.shape != (packed.shape[1],):
+        raise InvalidModelError(
+            f"pre_quant_scale has shape {list(factors.shape)}; one for each of {packed.shape[1]} inputs is required",
+            where=repr(parts.layer),
+            rule="counts-differ",
+        )
+    halves = packed ^ _SIGNS
+    codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
+    zeros = np.full(scales.shape, half_of(_BITS), np.int16)
+    made = None if factors is None else factors.astype(np.float32)
+    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=made, is_signed=True)
+
+
+def _write(weight: BlockWeight) -> dict[str, Array]:
+    codes = weight.codes ^ np.uint8(half_of(_BITS))
+    found = {"weight": codes[0::2] | codes[1::2] << np.uint8(4), "weight_scale": np.ascontiguousarray(weight.scale)}
+    return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
+
+
+def _config(written: Written) -> dict[str, Any]:
+    stated = {"quant_algo": "W4A16_AWQ", "quant_method": "modelopt", "producer": {"name": "modelopt", "version": "0.47.0"}}
+    return {"quantization_config": {**stated, "group_size": written.usual[1], "ignore": list(written.real)}}
+
+
+INT4_MODELOPT = Container(
+    "awq-modelopt",
+    "ModelOpt (W4A16_AWQ)",
+    ("weight_scale", "weight", "pre_quant_scale", "weight_scale_2", "input_scale"),
+    lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float32",
+    _read,
+    Needs(
+        (_BITS,),
+        zeros=lambda bits: (half_of(bits), half_of(bits)),
+        scales=("float32",),
+        has_factors=True,
+        outputs_in_words=True,
+        one_block=True,
+    ),
+    _write,
+    _config,
+)

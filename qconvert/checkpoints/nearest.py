@@ -1,0 +1,124 @@
+"""A weight in blocks as near as a container can hold it, where it has no room for the weight itself, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.container import Needs
+from qconvert.checkpoints.fitting import Misfit, dtype_of, fitted
+from qconvert.checkpoints.packing import pack
+from qconvert.checkpoints.weight import BlockWeight, half_of, wide
+
+__all__ = ["nearest", "signal_to_noise"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LARGEST_E2M1, _LARGEST_E4M3 = 6.0, 448.0
+#: The exponent of the largest power of two that E2M1 has: 4.
+_EXPONENT_E2M1 = 2
+#: Of a scale, so that a block of zeros divides by no 0.
+_TINY = np.float32(2.0**-24)
+
+
+def nearest(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
+    """The nearest weight that a container has room for; a Misfit where its sizes have none.
+
+    Three are tried, and the one with the smallest error is taken: the weight itself, the integers as they are with scales, zero points or
+    offsets rounded, and all of them new, each block from its smallest to its largest value.
+    """
+    wanted = weight.exact_values()
+    best: tuple[float, BlockWeight] | None = None
+    last: Misfit | None = None
+    for candidate in (weight, _rounded(weight, needs), _new(weight, wanted.astype(np.float32), needs)):
+        found = fitted(candidate, needs) if candidate is not None else None
+        if isinstance(found, Misfit):
+            last = found
+        elif found is not None:
+            error = float(np.square(found.exact_values() - wanted).sum())
+            if best is None or error < best[0]:
+                best = error, found
+    return best[1] if best is not None else last or Misfit("the sizes of the weight have no room")
+
+
+def signal_to_noise(weight: BlockWeight, made: BlockWeight) -> float | None:
+    """SQNR in decibels of the values of one weight as another has them; None where they are equal."""
+    wanted = weight.exact_values()
+    error = float(np.square(made.exact_values() - wanted).sum())
+    return 10 * float(np.log10(np.square(wanted).sum() / error)) if error else None
+
+
+def _rounded(weight: BlockWeight, needs: Needs) -> BlockWeight | None:
+    """The same codes with scales in a type that the container has, and zero points that it has; None where that cannot be."""
+    if weight.factors is not None or (weight.table is None) is not (needs.table is None):
+        return None
+    if needs.outer != "no":
+        return None if weight.outer is None else replace(weight, outer=1 / weight.outer, outer_divides=needs.outer == "divides")
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        scale = weight.scales.astype(dtype_of(needs.scales[0]))
+        zero, offset = weight.zero, weight.offset
+        if zero is None and offset is None:
+            return None if weight.table is None else replace(weight, scale=scale, outer=None)
+        if needs.has_offsets and zero is not None:
+            offset = (-zero.astype(np.float32) * weight.scales).astype(scale.dtype)
+            zero = None
+        elif offset is not None and needs.zeros is not None:
+            low, high = needs.zeros(weight.bits)
+            zero = np.clip(np.rint(np.nan_to_num(-wide(offset) / weight.scales)), low, high).astype(np.int16)
+            offset = None
+        elif offset is not None:
+            offset = offset.astype(scale.dtype)
+    if not np.isfinite(wide(scale)).all():
+        return None
+    return replace(weight, scale=scale, zero=zero, offset=offset, outer=None)
+
+
+def _new(weight: BlockWeight, wanted: Array, needs: Needs) -> BlockWeight:
+    """New codes and scales of the values, inputs in their order."""
+    bits = weight.bits if weight.bits in needs.bits else min((item for item in needs.bits if item > weight.bits), default=max(needs.bits))
+    dividing = [block for block in needs.blocks if wanted.shape[1] % block == 0]
+    near = min(dividing, key=lambda block: abs(block - weight.block), default=weight.block)
+    block = weight.block if not needs.blocks or weight.block in needs.blocks else near
+    in_blocks = wanted.reshape(len(wanted), -1, block)
+    if needs.table is not None:
+        return _on_table(in_blocks, bits, needs)
+    low, high = np.minimum(in_blocks.min(axis=2), 0), np.maximum(in_blocks.max(axis=2), 0)
+    least, most = needs.zeros(bits) if needs.zeros is not None else (0, 2**bits - 1)
+    dtype = dtype_of(needs.scales[0])
+    half, steps = half_of(bits), 2**bits - 1
+    if least == most or weight.is_symmetric:
+        scale = np.maximum(np.maximum(-low / half, high / (half - 1)), _TINY).astype(dtype)
+        zero = np.full(scale.shape, half, np.int16)
+    else:
+        scale = np.maximum((high - low) / steps, _TINY).astype(dtype)
+        zero = np.clip(np.rint(-low / wide(scale)), least, most).astype(np.int16)
+    codes = np.clip(np.rint(in_blocks / wide(scale)[..., None]) + zero[..., None], 0, steps).astype(np.uint8).reshape(wanted.shape)
+    made = BlockWeight(pack(codes, bits), bits, wanted.shape[1], scale, zero)
+    if not needs.has_offsets:
+        return made
+    return replace(made, zero=None, offset=(-zero.astype(np.float32) * wide(scale)).astype(dtype))
+
+
+def _on_table(in_blocks: Array, bits: int, needs: Needs) -> BlockWeight:
+    """FP4 with scales of E4M3, or powers of two (E8M0) as the Microscaling specification takes them."""
+    assert needs.table is not None
+    largest = np.abs(in_blocks).max(axis=2)
+    outer = None
+    if needs.scales[0] == "float8_e8m0fnu":
+        exponent = np.floor(np.log2(np.maximum(largest, _TINY))) - _EXPONENT_E2M1
+        scale = np.exp2(exponent).astype(np.float32).astype(dtype_of("float8_e8m0fnu"))
+        real = wide(scale)
+    else:
+        level = np.maximum(largest.max() / (_LARGEST_E2M1 * _LARGEST_E4M3), _TINY) if needs.outer != "no" else np.float32(1)
+        scale = np.maximum(largest / _LARGEST_E2M1 / level, np.float32(2.0**-9)).astype(dtype_of("float8_e4m3fn"))
+        if needs.outer != "no":
+            outer = np.array([[1 / level if needs.outer == "divides" else level]], np.float32)
+        real = wide(scale) if outer is None else wide(scale) / outer if needs.outer == "divides" else wide(scale) * outer
+    ordered = np.argsort(needs.table, kind="stable")
+    middles = (needs.table[ordered][1:] + needs.table[ordered][:-1]) / 2
+    codes = ordered[np.searchsorted(middles, in_blocks / real[..., None])].astype(np.uint8).reshape(len(in_blocks), -1)
+    return BlockWeight(
+        pack(codes, bits), bits, codes.shape[1], scale, table=needs.table, outer=outer, outer_divides=needs.outer == "divides"
+    )

@@ -1,0 +1,99 @@
+"""Integers of a few bits in words of 32, as checkpoints store them: one stream along the last axis, lowest bits first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+__all__ = ["WORD", "columns_of_words", "pack", "parts_of", "unpack", "word_count"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+WORD = 32
+_BYTE = 8
+#: Nibbles in a word.
+_PER_WORD = 8
+#: Rows that are turned at once: what stays in a cache of 1 MB.
+_ROWS = 2**17
+
+
+def word_count(count: int, bits: int) -> int:
+    """Words of a stream of so many integers."""
+    return -(-count * bits // WORD)
+
+
+def unpack(words: Array, bits: int, count: int) -> Array:
+    """Integers of a few bits from a stream of words along the last axis, lowest bits first; they may cross words, as those of 3 bits do.
+
+    Args:
+        words: int32 or uint32, of shape [..., W].
+        bits: of an integer, 1 to 8.
+        count: how many integers the stream has; what follows is filling.
+
+    Returns:
+        uint8, of shape [..., count].
+    """
+    stream = np.ascontiguousarray(words).view("<u4").view(np.uint8)
+    if bits == _BYTE:
+        return stream[..., :count]
+    if bits in (2, 4):
+        return parts_of(stream, bits)[..., :count]
+    each = np.unpackbits(stream, axis=-1, bitorder="little")[..., : count * bits].reshape(*stream.shape[:-1], count, bits)
+    return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8))
+
+
+def pack(codes: Array, bits: int) -> Array:
+    """The stream of words of integers along the last axis: the mirror of unpack(); filled up with zeros.
+
+    Args:
+        codes: uint8, of shape [..., count], each below 2^bits.
+        bits: of an integer, 1 to 8.
+
+    Returns:
+        uint32, of shape [..., word_count(count, bits)].
+    """
+    count = codes.shape[-1]
+    size = word_count(count, bits) * WORD // _BYTE
+    stream = np.zeros((*codes.shape[:-1], size), np.uint8)
+    if bits in (2, 4, _BYTE):
+        for place in range(per_byte := _BYTE // bits):
+            part = codes[..., place::per_byte]
+            stream[..., : part.shape[-1]] |= part << np.uint8(place * bits)
+    else:
+        each = (codes[..., None] >> np.arange(bits, dtype=np.uint8)) & np.uint8(1)
+        whole = np.packbits(each.reshape(*codes.shape[:-1], count * bits), axis=-1, bitorder="little")
+        stream[..., : whole.shape[-1]] = whole
+    return stream.view("<u4")
+
+
+def parts_of(stream: Array, bits: int) -> Array:
+    """The integers of 2 or 4 bits in bytes, lowest bits first: uint8 [..., B] -> uint8 [..., B * 8 / bits]."""
+    parts = np.stack([(stream >> shift) & (2**bits - 1) for shift in range(0, _BYTE, bits)], axis=-1)
+    return parts.reshape(*stream.shape[:-1], -1)
+
+
+def columns_of_words(words: Array) -> Array:
+    """A matrix of nibbles, eight columns of a row in a word, as one of eight rows of a column in a word.
+
+    Eight words of eight nibbles are turned as a matrix of 8 x 8 by exchanging halves three times, as one turns a matrix of bits (H. Warren,
+    Hacker's Delight, 7-3).
+
+    Args:
+        words: uint32 [R, C], R a multiple of 8: nibble j of word (r, c) is the number of row r and column 8 c + j.
+
+    Returns:
+        uint32 [8 C, R / 8]: nibble i of word (n, w) is that of row 8 w + i and column n.
+    """
+    rows, columns = words.shape
+    turned = np.empty((columns, _PER_WORD, rows // _PER_WORD), np.uint32)
+    step = max(_PER_WORD, _ROWS // max(columns, 1) // _PER_WORD * _PER_WORD)
+    for first in range(0, rows, step):
+        part = np.array(words[first : first + step].view(np.uint32).reshape(-1, _PER_WORD, columns).transpose(1, 0, 2))
+        for half, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
+            for low in (place for place in range(_PER_WORD) if not place & half):
+                moved = ((part[low] >> np.uint32(4 * half)) ^ part[low + half]) & np.uint32(mask)
+                part[low + half] ^= moved
+                part[low] ^= moved << np.uint32(4 * half)
+        turned[:, :, first // _PER_WORD : first // _PER_WORD + part.shape[1]] = part.transpose(2, 0, 1)
+    return turned.reshape(columns * _PER_WORD, rows // _PER_WORD)

@@ -1,0 +1,195 @@
+"""Tensors in .safetensors files (https://github.com/huggingface/safetensors#format), read as views on them and written one after another.
+
+A checkpoint in several files has an index next to them that says which tensor is in which (model.safetensors.index.json of Hugging Face).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import canonical_dtype, numpy_dtype
+from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
+from qconvert.files import map_file
+from qconvert.files.documents import json_next_to
+
+__all__ = ["Checkpoint", "Writer", "checkpoint_in", "is_safetensors", "read_checkpoint", "written_file"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_LARGEST_HEADER = 100_000_000  # safetensors' own limit
+_LARGEST_INDEX, _MOST_FILES = 200_000_000, 10_000
+_MAX_RANK = 64
+_TYPES = {
+    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32", "U32": "uint32", "I64": "int64",
+    "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
+    "F8_E4M3": "float8e4m3fn", "F8_E5M2": "float8e5m2",
+}  # fmt: skip
+_NAMES = {name: stored for stored, name in _TYPES.items()}
+_SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
+#: Bytes that the entry of a tensor takes in a header beside its name.
+_ENTRY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The tensors of a checkpoint.
+
+    Attributes:
+        tensors: by name, views on the mapped files.
+        places: tensor -> the name of the file that holds it.
+        metadata: texts that the files' headers have.
+        is_sharded: whether an index lists its files.
+    """
+
+    tensors: Mapping[str, Array]
+    places: Mapping[str, str]
+    metadata: Mapping[str, str]
+    is_sharded: bool = False
+
+
+def is_safetensors(path: Path) -> bool:
+    """Whether a file begins with the length of a JSON object and that object."""
+    start = bytes(memoryview(map_file(path))[:9])
+    return len(start) == 9 and start[8:] == b"{" and 2 <= int.from_bytes(start[:8], "little") <= _LARGEST_HEADER
+
+
+def checkpoint_in(path: Path) -> Path:
+    """The file that stands for the checkpoint in a folder: the only one, or the first that an index lists; `path` where there is none."""
+    try:
+        files = sorted(item for item in path.glob(f"*{_SUFFIX}") if item.is_file()) if path.is_dir() else []
+        if len(files) > 1:
+            files = [item for item in files if _index(item)]
+    except (OSError, ValueError):
+        return path
+    return files[0] if files else path
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The tensors of a .safetensors file, with those of all files of its checkpoint where an index next to it lists it.
+
+    Raises:
+        FileAccessError: a file cannot be read, or is missing.
+        InvalidModelError: a file is damaged, the index leads outside of its folder, or a tensor is not where it says.
+        UnsupportedError: a tensor is of a type that is not covered.
+    """
+    places = _index(path)
+    if not places:
+        tensors, metadata = _read_file(path)
+        return Checkpoint(tensors, dict.fromkeys(tensors, path.name), metadata)
+    names = sorted(set(places.values()))
+    if len(names) > _MOST_FILES:
+        raise InvalidModelError(f"the index lists {len(names)} files; at most {_MOST_FILES} are read", rule="too-many-files")
+    found: dict[str, Array] = {}
+    metadata = {}
+    where: dict[str, str] = {}
+    for name in names:
+        file = path.parent / name
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise InvalidModelError(f"the index leads to {name!r}; a file of its own folder is required", rule="outside-folder")
+        if not file.is_file():
+            raise FileAccessError("the index lists the file, which is not there", file=str(file), rule="file-missing")
+        tensors, more = _read_file(file)
+        lacking = [tensor for tensor, place in places.items() if place == name and tensor not in tensors]
+        if lacking:
+            raise InvalidModelError(
+                f"the index says that {name} has the tensor, which it lacks", where=repr(lacking[0]), rule="tensor-missing"
+            )
+        found.update(tensors)
+        where.update(dict.fromkeys(tensors, name))
+        metadata.update(more)
+    return Checkpoint(found, where, metadata, True)
+
+
+def _index(path: Path) -> dict[str, str]:
+    """Tensor -> the name of its file, by the index that lists `path`; empty where there is none."""
+    for file in sorted(path.parent.glob(f"*{_INDEX}")):
+        found = json_next_to(file, _LARGEST_INDEX)
+        if not isinstance(found, dict):
+            raise InvalidModelError(f"{file.name} is no index", rule="damaged-config")
+        places = found.get("weight_map")
+        if isinstance(places, dict) and path.name in places.values() and all(isinstance(name, str) for name in places.values()):
+            return places
+    return {}
+
+
+def _read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
+    content = memoryview(map_file(path))
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length > min(len(content) - 8, _LARGEST_HEADER):
+        raise InvalidModelError(f"the header claims {length} bytes in a file of {len(content)}", rule="damaged-header")
+    try:
+        header = json.loads(bytes(content[8 : 8 + length]))
+        metadata = header.pop("__metadata__", {})
+        tensors = {name: _tensor(content[8 + length :], name, entry) for name, entry in header.items()}
+        return tensors, {str(key): str(text) for key, text in metadata.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidModelError(f"the header is damaged: {type(error).__name__} {error}", rule="damaged-header") from error
+
+
+def _tensor(content: memoryview, name: str, entry: Mapping[str, Any]) -> Array:
+    shape, (first, last) = entry["shape"], entry["data_offsets"]
+    if entry["dtype"] not in _TYPES:
+        raise UnsupportedError(f"the type {str(entry['dtype'])[:20]!r} is not covered", where=name, rule="dtype-not-covered")
+    dtype = numpy_dtype(_TYPES[entry["dtype"]])
+    if len(shape) > _MAX_RANK or any(type(number) is not int or not 0 <= number < 2**62 for number in (*shape, first, last)):
+        raise ValueError(f"{name!r} has sizes {shape} at {first} to {last}")
+    size = math.prod(shape) * dtype.itemsize
+    if last - first != size or last > len(content):
+        raise ValueError(f"{name!r} needs {size} bytes, and has {first} to {last} of {len(content)}")
+    stored = np.frombuffer(content, np.uint8, size, first) if size else np.zeros(0, np.uint8)
+    return stored.view(dtype).reshape(shape)
+
+
+class Writer:
+    """A .safetensors file that tensors are added to, each written at once; its header goes before them at the end.
+
+    Room for the header is left at the start of the file and filled with spaces, as the format allows.
+
+    Args:
+        stream: of the file.
+        names: that tensors may get, at most: they say how much room the header needs.
+        metadata: texts of the header.
+    """
+
+    def __init__(self, stream: BinaryIO, names: list[str], metadata: Mapping[str, str]) -> None:
+        self._stream = stream
+        self._header: dict[str, Any] = {"__metadata__": dict(metadata)}
+        room = len(json.dumps(self._header)) + sum(len(json.dumps(name)) + _ENTRY for name in names)
+        self._room = -(-room // 8) * 8
+        self._size = 0
+        stream.write(bytes(8 + self._room))
+
+    def add(self, name: str, tensor: Array) -> None:
+        """Write a tensor."""
+        data = np.ascontiguousarray(tensor)
+        shape = list(tensor.shape)
+        self._header[name] = {
+            "dtype": _NAMES[canonical_dtype(tensor.dtype)], "shape": shape, "data_offsets": [self._size, self._size + data.nbytes]
+        }  # fmt: skip
+        if data.size:
+            self._stream.write(data.reshape(-1).view(np.uint8).data)
+        self._size += data.nbytes
+
+    def finish(self) -> int:
+        """Write the header. Return the bytes of all tensors."""
+        text = json.dumps(self._header, separators=(",", ":")).encode()
+        self._stream.seek(0)
+        self._stream.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
+        return self._size
+
+
+@contextmanager
+def written_file(path: Path, names: list[str], metadata: Mapping[str, str]) -> Iterator[Writer]:
+    """A Writer of a file, finished when the block ends well."""
+    with path.open("wb") as stream:
+        writer = Writer(stream, names, metadata)
+        yield writer
+        writer.finish()

@@ -1,0 +1,90 @@
+"""A checkpoint as a checkpoint of another tool: convert() to a format that has no graph."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qconvert.checkpoints.safetensors import is_safetensors
+from qconvert.conversion.report import ConversionReport
+from qconvert.errors import FileAccessError, OptionError, counted
+from qconvert.files import whole_folder
+from qconvert.plugins import Change, Cost, Format, named_changes
+from qconvert.plugins.change import at_worst
+from qconvert.plugins.options import checked, taken
+
+__all__ = ["converted_checkpoint"]
+
+Progress = Callable[[str, int, int], None]
+#: Costs that are listed, the highest first.
+_LISTED = 1000
+
+
+def converted_checkpoint(
+    source: Path,
+    result: Path,
+    reader: Format,
+    writer: Format,
+    options: Mapping[str, Any],
+    *,
+    force: bool = False,
+    passes: Sequence[str] = (),
+    progress: Progress = lambda what, done, total: None,
+) -> ConversionReport:
+    """Convert the checkpoint that a .safetensors file belongs to; see convert().
+
+    Raises:
+        QConvertError: the source is no checkpoint, has weights for which the result has no room, or cannot be read or written.
+    """
+    started = time.perf_counter()
+    assert writer.repack is not None
+    if passes or options.get("graph"):
+        raise OptionError(
+            f"{'a pass' if passes else 'a graph'} is given, and a checkpoint of the format {writer.name} has no operators",
+            remedy="Leave it out, or name a result with operators, such as model.onnx.",
+            rule="option-not-applicable",
+        )
+    chosen = taken(checked(options, writer.write_options, f"nothing that writes {writer.name}"), writer.write_options)
+    if not is_safetensors(source):
+        raise OptionError(
+            f"the source is no checkpoint of .safetensors, from which the format {writer.name} is made",
+            file=str(source),
+            rule="not-a-checkpoint",
+        )
+    if result.resolve() == source.parent.resolve():
+        raise OptionError("the result would be written into the source's folder", file=str(result), remedy="Name another folder.")
+    if result.is_dir() and not force and any(result.iterdir()):
+        raise FileAccessError(
+            "exists, and is not empty", file=str(result), remedy="Name another folder, or replace it with --force.", rule="exists"
+        )
+    old = [item.name for item in result.iterdir() if _is_of_checkpoint(item)] if result.is_dir() else []
+    notes: list[str] = []
+    with whole_folder(result, old, force=force, reads=[source], tell=notes.append) as folder:
+        found = writer.repack(source, folder, chosen, progress)
+    costs = sorted(
+        (Cost(layer, db, None) for layer, db in found.costs.items() if db is not None), key=lambda cost: cost.sqnr_db or 0
+    )  # fmt: skip
+    changes = list(named_changes([*notes, *found.notes], by=writer.name))
+    if found.costs:
+        worst = f": {at_worst(costs)}" if costs else ""
+        text = f"{counted(len(found.costs), 'layer')} took the nearest weights that have room (--requantize){worst}"
+        changes.append(Change(text, costs=tuple(costs[:_LISTED]), by=writer.name, user_named=True))
+    return ConversionReport(
+        source=str(source),
+        result=str(result),
+        source_format=reader.name,
+        result_format=writer.name,
+        target="",
+        operators={},
+        quantized=True,
+        on_floats={},
+        changes=tuple(changes),
+        kept=found.counts,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _is_of_checkpoint(file: Path) -> bool:
+    return file.name.endswith((".safetensors", ".safetensors.index.json")) or file.name == "config.json"

@@ -1,0 +1,141 @@
+"""The weights of checkpoints by the formulas that their tools state, written a second time: element by element, with numpy alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+_TYPES = {
+    "F16": np.float16,
+    "F32": np.float32,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "I32": np.int32,
+    "I64": np.int64,
+    "I8": np.int8,
+    "U8": np.uint8,
+    "U32": np.uint32,
+}
+_E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+_AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
+
+
+def tensors_of(folder: Path) -> dict[str, Any]:
+    """All tensors of the .safetensors files of a folder."""
+    found = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        content = file.read_bytes()
+        length = int.from_bytes(content[:8], "little")
+        head = json.loads(content[8 : 8 + length])
+        head.pop("__metadata__", None)
+        for name, entry in head.items():
+            first, last = (8 + length + offset for offset in entry["data_offsets"])
+            found[name] = np.frombuffer(content[first:last], _TYPES[entry["dtype"]]).reshape(entry["shape"])
+    return found
+
+
+def stream(words: Any, bits: int) -> Any:
+    """Integers of a few bits along the last axis of words of 32, lowest bits first; those of filling too."""
+    rows = []
+    for row in words.view(np.uint32).reshape(-1, words.shape[-1]).tolist():
+        number = sum(word << (32 * place) for place, word in enumerate(row))
+        rows.append([(number >> (bits * place)) & (2**bits - 1) for place in range(len(row) * 32 // bits)])
+    return np.array(rows)
+
+
+def weights_of(folder: Path) -> dict[str, Any]:
+    """Layer -> float64 [N, K], without any rounding."""
+    model = json.loads((folder / "config.json").read_text())
+    stated = model.get("quantization_config") or model["quantization"]
+    tensors, found = tensors_of(folder), {}
+    for name in tensors:
+        layer, _, part = name.rpartition(".")
+        if (method := str(stated.get("quant_method", "mlx"))) == "bitsandbytes" and name.endswith(".weight.absmax"):
+            found[layer.removesuffix(".weight")] = _bitsandbytes(tensors, layer.removesuffix(".weight"))
+        elif (formula := _FORMULAS.get((method, part))) is not None:
+            found[layer] = formula(
+                {key.removeprefix(f"{layer}."): value for key, value in tensors.items() if key.startswith(layer)}, stated
+            )
+    return found
+
+
+def _repeated(numbers: Any, inputs: int) -> Any:
+    return np.repeat(numbers.astype(np.float64), inputs // numbers.shape[1], axis=1)
+
+
+def _gptq(parts: Any, stated: Any) -> Any:
+    bits = stated["bits"]
+    integers = stream(np.ascontiguousarray(parts["qweight"].T), bits)
+    zeros = stream(parts["qzeros"], bits).T + (0 if stated.get("checkpoint_format") == "gptq_v2" else 1)
+    groups = parts.get("g_idx", np.arange(integers.shape[1]) // (integers.shape[1] // zeros.shape[1]))
+    return (integers - zeros[:, groups]) * parts["scales"].astype(np.float64).T[:, groups]
+
+
+def _awq(parts: Any, stated: Any) -> Any:
+    def columns(words: Any) -> Any:
+        each = (words.view(np.uint32)[..., None] >> (4 * np.arange(8, dtype=np.uint32))) & 15
+        return each[..., _AWQ].reshape(len(words), -1).T.astype(np.float64)
+
+    integers = columns(parts["qweight"])
+    return (integers - _repeated(columns(parts["qzeros"]), integers.shape[1])) * _repeated(parts["scales"].T, integers.shape[1])
+
+
+def _fp4(parts: Any, name: str, scales: Any) -> Any:
+    packed = parts[name].view(np.uint8)
+    values = _E2M1[np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)].astype(np.float64)
+    return values * _repeated(scales, values.shape[1])
+
+
+def _compressed(parts: Any, stated: Any) -> Any:
+    scales = parts["weight_scale"]
+    if "weight_shape" not in parts:
+        if scales.dtype == np.uint8:
+            return _fp4(parts, "weight_packed", np.exp2(scales.astype(np.float64) - 127))
+        return _fp4(parts, "weight_packed", scales.astype(np.float32) / parts["weight_global_scale"])
+    bits = next(iter(stated["config_groups"].values()))["weights"]["num_bits"]
+    rows, inputs = parts["weight_shape"]
+    integers = stream(parts["weight_packed"], bits)[:, :inputs] - 2 ** (bits - 1)
+    zeros = np.zeros(scales.shape)
+    if "weight_zero_point" in parts:
+        zeros = stream(np.ascontiguousarray(parts["weight_zero_point"].T), bits).T[:rows] - 2 ** (bits - 1)
+    return (integers - _repeated(zeros, inputs)) * _repeated(scales, inputs)
+
+
+def _modelopt(parts: Any, stated: Any) -> Any:
+    if parts["weight_scale"].dtype != np.float32:
+        return _fp4(parts, "weight", parts["weight_scale"].astype(np.float32) * parts["weight_scale_2"])
+    packed = parts["weight"].astype(np.int64)
+    integers = np.stack([packed & 15, packed >> 4], axis=1).reshape(-1, packed.shape[1])
+    integers = np.where(integers > 7, integers - 16, integers)
+    values = integers * _repeated(parts["weight_scale"], integers.shape[1])
+    return values * parts["pre_quant_scale"].astype(np.float64) if "pre_quant_scale" in parts else values
+
+
+def _mlx(parts: Any, stated: Any) -> Any:
+    if "biases" not in parts:
+        scales = parts["scales"]
+        is_power = stated["mode"] == "mxfp4"
+        real = np.exp2(scales.astype(np.float64) - 127) if is_power else scales.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
+        return _fp4(parts, "weight", real)
+    integers = stream(parts["weight"], stated["bits"]).astype(np.float64)
+    return integers * _repeated(parts["scales"], integers.shape[1]) + _repeated(parts["biases"], integers.shape[1])
+
+
+def _bitsandbytes(tensors: Any, layer: str) -> Any:
+    packed = tensors[f"{layer}.weight"].reshape(-1)
+    state = json.loads(next(value for name, value in tensors.items() if name.startswith(f"{layer}.weight.quant_state")).tobytes())
+    values = tensors[f"{layer}.weight.quant_map"].astype(np.float64)[np.stack([packed >> 4, packed & 15], axis=-1)]
+    return (values.reshape(-1, state["blocksize"]) * tensors[f"{layer}.weight.absmax"][:, None]).reshape(state["shape"])
+
+
+_FORMULAS = {
+    ("gptq", "qweight"): _gptq,
+    ("awq", "qweight"): _awq,
+    ("compressed-tensors", "weight_packed"): _compressed,
+    ("modelopt", "weight_scale"): _modelopt,
+    ("mlx", "scales"): _mlx,
+}

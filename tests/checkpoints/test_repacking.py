@@ -1,0 +1,206 @@
+"""Checkpoints as checkpoints of other tools: real ones, by the formulas of each tool, and what goes with them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from checkpoint_formulas import tensors_of, weights_of
+from forked import run as run_program
+from refusals import refused
+
+import qconvert
+from qconvert import convert
+from qconvert.errors import FileAccessError, OptionError, UnsupportedError
+from qconvert.formats.checkpoints import SUMMARIES
+
+pytestmark = pytest.mark.formats
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "blocks"
+_INTEGERS = ("gptq", "gptq-v2", "awq", "compressed-tensors", "mlx")
+#: Checkpoint -> what it becomes with every integer and scale.
+EXACT = {
+    "ar_auto_gptq_W4A16_asym": _INTEGERS,
+    "gm_v2_asym": _INTEGERS,
+    "ar_auto_awq_W4A16_asym": _INTEGERS,
+    "ct_W4A16": (*_INTEGERS, "awq-modelopt"),
+    "ct_W4A16_ASYM": _INTEGERS,
+    "gm_desc4": ("gptq", "gptq-v2"),
+    "ct_NVFP4A16": ("nvfp4",),
+    "ct_MXFP4A16": ("mxfp4", "mlx-mxfp4", "nvfp4", "nvfp4-modelopt", "mlx-nvfp4"),  # powers of two that E4M3 has
+    "mo_INT4_AWQ": ("awq-modelopt",),
+    "mlx4": ("mlx",),
+    "bnb_nf4_plain": (),
+}
+
+
+def test_every_checkpoint_is_in_the_table() -> None:
+    assert set(EXACT) == {folder.name for folder in FIXTURES.iterdir() if folder.is_dir()}
+
+
+@pytest.mark.parametrize("result", SUMMARIES)
+@pytest.mark.parametrize("source", EXACT)
+def test_pairs(source: str, result: str, tmp_path: Path) -> None:
+    """Exact, or refused with nothing left behind; then the nearest weights, which are near."""
+    wanted = weights_of(FIXTURES / source)
+    if result in EXACT[source]:
+        report = convert(FIXTURES / source, tmp_path / "out", result_format=result)
+        assert report.kept_all and report.kept["integers in them"] == sum(item.size for item in wanted.values())
+        found = weights_of(tmp_path / "out")
+        assert found.keys() == wanted.keys()
+        for layer, weight in wanted.items():
+            np.testing.assert_array_equal(found[layer], weight)
+        assert qconvert.diff(FIXTURES / source, tmp_path / "out") == []
+        return
+    with refused(UnsupportedError, "not-lossless"):
+        convert(FIXTURES / source, tmp_path / "out", result_format=result)
+    assert list(tmp_path.iterdir()) == []
+    report = convert(FIXTURES / source, tmp_path / "out", result_format=result, requantize=True)
+    assert not report.kept_all and all(cost.sqnr_db is not None and cost.sqnr_db > 12 for change in report.changes for cost in change.costs)
+    found = weights_of(tmp_path / "out")
+    for layer, weight in wanted.items():
+        error = np.square(found[layer] - weight).sum() / np.square(weight).sum()
+        assert 0 <= error < 10**-1.2
+    lines = qconvert.diff(FIXTURES / source, tmp_path / "out")
+    assert 0 < len(lines) <= len(wanted) and all("weights (" in line for line in lines)
+
+
+def sharded(path: Path, name: str = "gm_v2_asym") -> Path:
+    """A checkpoint in two files, with a norm, an output layer in floats, a tokenizer and other files next to it."""
+    folder = path / "source"
+    shutil.copytree(FIXTURES / name, folder)
+    tensors = {**tensors_of(folder), "model.norm.weight": np.arange(256, dtype=np.float16)}
+    tensors["lm_head.weight"] = np.ones((8, 256), np.float16)
+    (folder / "model.safetensors").unlink()
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}')
+    (folder / "pytorch_model.bin").write_bytes(b"not carried")
+    places = {key: f"model-0000{1 + place % 2}-of-00002.safetensors" for place, key in enumerate(tensors)}
+    for file in sorted(set(places.values())):
+        write(folder / file, {key: value for key, value in tensors.items() if places[key] == file})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder
+
+
+def write(path: Path, tensors: dict[str, Any]) -> None:
+    names = {np.dtype(np.float16): "F16", np.dtype(np.int32): "I32"}
+    head, data = {}, b""
+    for key, value in tensors.items():
+        head[key] = {"dtype": names[value.dtype], "shape": list(value.shape), "data_offsets": [len(data), len(data) + value.nbytes]}
+        data += value.tobytes()
+    text = json.dumps(head).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+def test_a_checkpoint_in_several_files_and_what_goes_with_it(tmp_path: Path) -> None:
+    """Tensors of one layer stand in both files: it is written once, in the file that has the first of them."""
+    from safetensors.numpy import load_file
+
+    source = sharded(tmp_path)
+    before = weights_of(source)
+    steps: list[tuple[str, int, int]] = []
+    convert(source, tmp_path / "out", result_format="awq", progress=lambda *step: steps.append(step))
+    assert steps == [("layers", 1, 2), ("layers", 2, 2)]
+    names = {item.name for item in (tmp_path / "out").iterdir()}
+    assert {"config.json", "tokenizer.json", "model.safetensors.index.json"} < names and "pytorch_model.bin" not in names
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    read: dict[str, Any] = {}
+    for file in sorted(set(index["weight_map"].values())):
+        loaded = load_file(tmp_path / "out" / file)
+        assert all(index["weight_map"][key] == file for key in loaded)
+        read.update(loaded)
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in read.values())
+    np.testing.assert_array_equal(read["model.norm.weight"], np.arange(256, dtype=np.float16))
+    assert all(np.array_equal(weights_of(tmp_path / "out")[layer], weight) for layer, weight in before.items())
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    stated = config["quantization_config"]
+    assert (stated["quant_method"], stated["bits"], stated["group_size"], stated["modules_to_not_convert"]) == ("awq", 4, 32, ["lm_head"])
+    original = json.loads((source / "config.json").read_text())
+    assert {key: value for key, value in config.items() if key != "quantization_config"} == {
+        key: value for key, value in original.items() if key != "quantization_config"
+    }
+
+
+def test_a_result_that_is_there(tmp_path: Path) -> None:
+    source = FIXTURES / "gm_v2_asym"
+    convert(source, tmp_path / "out", result_format="awq")
+    with refused(FileAccessError, "exists"):
+        convert(source, tmp_path / "out", result_format="gptq")
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    (tmp_path / "out" / "model-00001-of-00002.safetensors").write_bytes(b"of an earlier result")
+    convert(source, tmp_path / "out", result_format="gptq", force=True)
+    assert {item.name for item in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors", "notes.txt"}
+    assert "quantize_config.json" not in {item.name for item in (tmp_path / "out").iterdir()}
+
+
+def test_what_cannot_be_asked(tmp_path: Path) -> None:
+    source = FIXTURES / "gm_v2_asym"
+    for more in ({"passes": ["fold_constants"]}, {"graph": tmp_path / "float.onnx"}):
+        with refused(OptionError, "option-not-applicable"):
+            convert(source, tmp_path / "out", result_format="awq", **more)  # type: ignore[arg-type]
+    with refused(OptionError, "not-a-checkpoint"):
+        convert(FIXTURES.parent / "tiny_kws_dscnn_int8.tflite", tmp_path / "out", result_format="awq")
+    shutil.copytree(source, tmp_path / "own")
+    with pytest.raises(OptionError, match="into the source's folder"):
+        convert(tmp_path / "own", tmp_path / "own", result_format="awq", force=True)
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    write(plain / "model.safetensors", {"model.norm.weight": np.ones(4, np.float16)})
+    with refused(UnsupportedError, "no-blocks"):
+        convert(plain, tmp_path / "out", result_format="awq")
+    assert {item.name for item in tmp_path.iterdir()} == {"own", "plain"}
+
+
+def test_layers_with_other_blocks(tmp_path: Path) -> None:
+    """GPTQ and compressed-tensors state them layer by layer; AWQ has one size for all."""
+    folder = tmp_path / "source"
+    shutil.copytree(FIXTURES / "gm_v2_asym", folder)
+    tensors = tensors_of(folder)
+    layer = "model.layers.0.self_attn.q_proj"
+    for part in ("qzeros", "scales"):
+        tensors[f"{layer}.{part}"] = np.ascontiguousarray(tensors[f"{layer}.{part}"][::2])
+    tensors[f"{layer}.g_idx"] = (np.arange(256) // 64).astype(np.int32)
+    write(folder / "model.safetensors", tensors)
+    with refused(UnsupportedError, "blocks-differ"):
+        convert(folder, tmp_path / "awq", result_format="awq")
+    convert(folder, tmp_path / "gptq", result_format="gptq-v2")
+    stated = json.loads((tmp_path / "gptq" / "config.json").read_text())["quantization_config"]
+    assert {stated["group_size"], *(item["group_size"] for item in stated["dynamic"].values())} == {32, 64}
+    convert(tmp_path / "gptq", tmp_path / "ct", result_format="compressed-tensors")
+    groups = json.loads((tmp_path / "ct" / "config.json").read_text())["quantization_config"]["config_groups"].values()
+    assert {(group["weights"]["group_size"], *group["targets"]) for group in groups} == {(64, layer), (32, "model.layers.0.mlp.down_proj")}
+    assert qconvert.diff(folder, tmp_path / "ct") == []
+    convert(folder, tmp_path / "mlx", result_format="mlx")
+    stated = json.loads((tmp_path / "mlx" / "config.json").read_text())["quantization"]
+    others = {name: item for name, item in stated.items() if isinstance(item, dict)}
+    assert len(others) == 1 and {stated["group_size"], next(iter(others.values()))["group_size"]} == {32, 64}
+    assert qconvert.diff(tmp_path / "mlx", folder) == []
+
+
+def test_tables_of_embeddings_that_are_in_blocks_become_floats_of_the_same_values(tmp_path: Path) -> None:
+    folder = tmp_path / "source"
+    shutil.copytree(FIXTURES / "mlx4", folder)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content.replace(b"model.layers.0.self_attn.q_proj", b"model.long_name_.embed_tokens_t"))
+    report = convert(folder, tmp_path / "out", result_format="gptq", requantize=True)
+    (name,) = tensors_of(tmp_path / "out")
+    assert name == "model.long_name_.embed_tokens_t.weight" and any("became floats" in str(change) for change in report.changes)
+    assert report.kept_all and qconvert.diff(folder, tmp_path / "out") == []
+
+
+@pytest.mark.end_to_end
+def test_on_the_command_line(tmp_path: Path) -> None:
+    done = run_program(["convert", str(FIXTURES / "ar_auto_awq_W4A16_asym"), str(tmp_path / "out"), "--to", "compressed-tensors"])
+    assert done.returncode == 0, done.stderr
+    assert "kept: 2 layers in blocks, 196608 integers in them" in done.stdout and "none was changed" in done.stdout
+    assert "wrote: a checkpoint, compressed-tensors" in done.stdout and "next: qconvert diff" in done.stdout
+    done = run_program(["diff", str(FIXTURES / "ar_auto_awq_W4A16_asym"), str(tmp_path / "out")])
+    assert (done.returncode, done.stdout.strip()) == (0, "equal: nothing differs")
+    done = run_program(["convert", str(FIXTURES / "bnb_nf4_plain"), str(tmp_path / "nf4"), "--to", "awq", "--requantize", "--json"])
+    document = json.loads(done.stdout)
+    assert done.returncode == 0 and document["result_format"] == "awq"
+    done = run_program(["diff", str(FIXTURES / "bnb_nf4_plain"), str(tmp_path / "nf4")])
+    assert done.returncode == 1 and "layer model.layers.0.self_attn.q_proj" in done.stdout
