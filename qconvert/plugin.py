@@ -12,6 +12,13 @@ from qconvert.lazy import lazily
 
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_quantization, dequantize, quantize
+    from qconvert.checkpoints.container import Needs
+    from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, in_form, in_order, refusal
+    from qconvert.checkpoints.fitting import Misfit, fitted
+    from qconvert.checkpoints.packing import pack as pack_words
+    from qconvert.checkpoints.packing import unpack as unpack_words
+    from qconvert.checkpoints.source import CheckpointSource
+    from qconvert.checkpoints.weight import E2M1, BlockWeight
     from qconvert.conversion import convert, load, normalize, run_passes, save
     from qconvert.encodings import Encoding, Encodings, Place, QParams, Range, quantization_of
     from qconvert.errors import (
@@ -74,6 +81,7 @@ if TYPE_CHECKING:
         Change,
         Codegen,
         Cost,
+        Decoding,
         Derived,
         Engine,
         Folding,
@@ -107,10 +115,16 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "qconvert.plugins": (
-        "API_VERSION Accelerator Change Codegen Cost Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin ModelFile Option "
-        "Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl loaded register registered replaces"
+        "API_VERSION Accelerator Change Codegen Cost Decoding Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin "
+        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl loaded register registered replaces"
     ),
     "qconvert.plugins.options": "NUMERICS",
+    "qconvert.checkpoints.conversion": "ConvertedLayer Repacked in_form in_order refusal",
+    "qconvert.checkpoints.container": "Needs",
+    "qconvert.checkpoints.fitting": "Misfit fitted",
+    "qconvert.checkpoints.packing": "pack_words=pack unpack_words=unpack",
+    "qconvert.checkpoints.source": "CheckpointSource",
+    "qconvert.checkpoints.weight": "BlockWeight E2M1",
     "qconvert.runtimes.child": "Child",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
@@ -154,6 +168,7 @@ __all__ = [
     "ALONG_AXIS",
     "API_VERSION",
     "DECIDES",
+    "E2M1",
     "ELEMENTWISE",
     "FIRST",
     "KERNELS",
@@ -170,13 +185,17 @@ __all__ = [
     "Array",
     "Attribute",
     "AttributeSpec",
+    "BlockWeight",
     "Call",
     "Carried",
     "Carrier",
     "Change",
+    "CheckpointSource",
     "Child",
     "Codegen",
+    "ConvertedLayer",
     "Cost",
+    "Decoding",
     "Derived",
     "Encoding",
     "Encodings",
@@ -199,9 +218,11 @@ __all__ = [
     "LoadedPlugin",
     "LossError",
     "Match",
+    "Misfit",
     "MissingPackageError",
     "ModelFile",
     "Names",
+    "Needs",
     "OnnxBuilder",
     "OnnxInside",
     "OnnxReading",
@@ -217,6 +238,7 @@ __all__ = [
     "QParams",
     "Quantization",
     "Range",
+    "Repacked",
     "Rewriter",
     "Runtime",
     "RuntimeRefusedError",
@@ -252,10 +274,13 @@ __all__ = [
     "dtype_of",
     "evaluate",
     "find_matches",
+    "fitted",
     "flag",
     "function",
     "has",
     "hookimpl",
+    "in_form",
+    "in_order",
     "in_rows",
     "infer",
     "integer",
@@ -274,9 +299,11 @@ __all__ = [
     "numbers",
     "numpy_dtype",
     "output_shapes",
+    "pack_words",
     "partial_sums",
     "quantization_of",
     "quantize",
+    "refusal",
     "register",
     "registered",
     "replaces",
@@ -289,6 +316,7 @@ __all__ = [
     "texts",
     "tflite_operators",
     "tflite_written",
+    "unpack_words",
     "validate",
     "with_quantization",
     "within",

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints import layers_in_blocks
-from qconvert.checkpoints.config import Config, read_config
-from qconvert.checkpoints.container import Container
-from qconvert.checkpoints.parts import Parts, is_float
-from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
+from qconvert.checkpoints.parts import is_float
+from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import BlockWeight
-from qconvert.files.mapped import release_pages
 
 __all__ = ["checkpoint_differences"]
 
@@ -38,48 +33,26 @@ def checkpoint_differences(a: Path, b: Path) -> list[str]:
     Raises:
         QConvertError: one cannot be read, or is in a form that is not covered.
     """
-    return list(_differences(_Side.of(a), _Side.of(b)))
+    return list(_differences(CheckpointSource.of(a), CheckpointSource.of(b)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
-    checkpoint: Checkpoint
-    config: Config
-    layers: dict[str, tuple[Container, Parts]]
-    plain: dict[str, Array]
-
-    @classmethod
-    def of(cls, path: Path) -> _Side:
-        checkpoint = read_checkpoint(path)
-        layers = layers_in_blocks(checkpoint.tensors)
-        owned = {f"{layer}.{part}" for layer, (_, parts) in layers.items() for part in parts.tensors}
-        return cls(checkpoint, read_config(path), layers, {name: item for name, item in checkpoint.tensors.items() if name not in owned})
-
-    def weight(self, layer: str) -> BlockWeight:
-        container, parts = self.layers[layer]
-        return container.read(parts, self.config)
-
-    def release(self, layer: str) -> None:
-        for tensor in self.layers[layer][1].tensors.values():
-            release_pages(tensor)
-
-
-def _differences(a: _Side, b: _Side) -> Iterator[str]:
+def _differences(a: CheckpointSource, b: CheckpointSource) -> Iterator[str]:
+    plain = {**a.plain}, {**b.plain}
     for layer in dict.fromkeys((*a.layers, *b.layers)):
         name = f"{layer}.weight"
         if layer in a.layers and layer in b.layers:
             found = _of_weights(a.weight(layer), b.weight(layer))
             a.release(layer)
             b.release(layer)
-        elif (plain := (b if layer in a.layers else a).plain.pop(name, None)) is not None:
+        elif (real := plain[layer in a.layers].pop(name, None)) is not None:
             weight = (a if layer in a.layers else b).weight(layer)
-            found = "" if np.array_equal(weight.values(), plain.astype(np.float32)) else "values differ, in blocks and in floats"
+            found = "" if np.array_equal(weight.values(), real.astype(np.float32)) else "values differ, in blocks and in floats"
         else:
             found = f"only the {'first' if layer in a.layers else 'second'} has it"
         if found:
             yield f"layer {layer}: {found}"
-    for name in dict.fromkeys((*a.plain, *b.plain)):
-        first, second = a.plain.get(name), b.plain.get(name)
+    for name in dict.fromkeys((*plain[0], *plain[1])):
+        first, second = plain[0].get(name), plain[1].get(name)
         if first is None or second is None:
             yield f"tensor {name}: only the {'second' if first is None else 'first'} has it"
         elif first.dtype != second.dtype or first.shape != second.shape:

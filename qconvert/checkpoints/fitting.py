@@ -109,14 +109,15 @@ def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
         return weight
     if needs.has_offsets:
         return weight if weight.offset is not None else _with_offset(weight, needs)
-    if weight.offset is not None:
+    has_own = weight.offset is None
+    if not has_own:
         weight = _with_zeros(weight)
     assert weight.zero is not None and needs.zeros is not None
     low, high = needs.zeros(weight.bits)
     outside = (weight.zero < low) | (weight.zero > high)
     if not outside.any():
         return weight
-    shifted = _shifted(weight, low - int(weight.zero.min())) if weight.zero.min() < low and low != high else None
+    shifted = _shifted(weight, low - int(weight.zero.min())) if has_own and weight.zero.min() < low != high else None
     if shifted is not None and shifted.zero is not None and int(shifted.zero.max()) <= high:
         return shifted
     only = f"{low}" if low == high else f"{low} to {high}"
@@ -180,18 +181,21 @@ def _outer(weight: BlockWeight, needs: Needs) -> BlockWeight:
 
 
 def _scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
+    """Scales, and offsets with them, in a type that holds every one."""
+    numbers = [weight.scale] if weight.offset is None else [weight.scale, weight.offset]
     own = weight.scale.dtype.name
-    if own in needs.scales:
+    if own in needs.scales and all(item.dtype == weight.scale.dtype for item in numbers):
         return weight
     share = 1.0
-    for name in needs.scales:
+    for name in dict.fromkeys((*((own,) if own in needs.scales else ()), *needs.scales)):
         with np.errstate(over="ignore"):
-            scale = wide(weight.scale).astype(dtype_of(name))
-        wrong = wide(scale) != wide(weight.scale)
+            made = [wide(item).astype(dtype_of(name)) for item in numbers]
+        wrong = np.any([wide(item) != wide(before) for item, before in zip(made, numbers, strict=True)], axis=0)
         if not wrong.any():
-            return replace(weight, scale=scale)
+            return replace(weight, scale=made[0], offset=made[1] if len(made) > 1 else None)
         share = min(share, float(wrong.mean()))
-    raise _NoRoomError(f"scales of {own} are not all {' or '.join(needs.scales)}", share)
+    what = "scales" if len(numbers) == 1 else "scales and offsets"
+    raise _NoRoomError(f"{what} of {own} are not all {' or '.join(needs.scales)}", share)
 
 
 def _sizes(weight: BlockWeight, needs: Needs) -> BlockWeight:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints.packing import unpack
+from qconvert.checkpoints.packing import pack, unpack
 
 __all__ = ["E2M1", "BlockWeight", "half_of", "wide"]
 
@@ -16,6 +16,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: The values of the codes of FP4 (OCP Microscaling Formats 1.0, E2M1).
 E2M1: Array = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+
+_LARGEST_INT8 = 127
 
 
 def half_of(bits: int) -> int:
@@ -90,8 +92,24 @@ class BlockWeight:
             return wide(self.scale)
         return wide(self.scale) / self.outer if self.outer_divides else wide(self.scale) * self.outer
 
-    def rows(self, rows: slice) -> BlockWeight:
-        """The weight of some outputs."""
+    def integers(self) -> BlockWeight:
+        """The weight with integers of 8 bits instead of a table whose values are halves of such; itself where it has none.
+
+        FP4 becomes -12 to 12 with half the scale: the same values, in types that more runtimes have.
+        """
+        if self.table is None:
+            return self
+        times = 1 if np.array_equal(self.table, np.rint(self.table)) else 2
+        values = self.table * np.float32(times)
+        if not np.array_equal(values, np.rint(values)) or np.abs(values).max() > _LARGEST_INT8:
+            return self
+        codes = (values + half_of(8)).astype(np.uint8)[self.codes]
+        scale = self.scales / np.float32(times)
+        zero = np.full(scale.shape, half_of(8), np.int16)
+        return replace(self, words=pack(codes, 8), bits=8, scale=scale, zero=zero, table=None, outer=None, is_signed=True)
+
+    def rows(self, rows: slice | Array) -> BlockWeight:
+        """The weight of some outputs, or of outputs in another order."""
         zero = None if self.zero is None else self.zero[rows]
         offset = None if self.offset is None else self.offset[rows]
         return replace(self, words=self.words[rows], scale=self.scale[rows], zero=zero, offset=offset)

@@ -102,7 +102,8 @@ def _hints(report: ConversionReport) -> Iterator[str]:
         return
     source, result = shlex.quote(report.source), shlex.quote(made)
     if not report.operators:
-        yield f"next: qconvert diff {source} {result}"
+        if not formats()[report.result_format].suffixes:
+            yield f"next: qconvert diff {source} {result}"
         return
     loaded = {name for runtime in runtimes().values() for name in runtime.formats}
     is_there = all(Path(path).exists() for path in report.files.values())  # scales of a calibration may have been for the conversion alone

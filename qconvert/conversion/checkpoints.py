@@ -7,19 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qconvert.checkpoints.conversion import Repacked
 from qconvert.checkpoints.safetensors import is_safetensors
 from qconvert.conversion.report import ConversionReport
 from qconvert.errors import FileAccessError, OptionError, counted
-from qconvert.files import whole_folder
+from qconvert.files import whole_file, whole_folder
 from qconvert.plugins import Change, Cost, Format, named_changes
 from qconvert.plugins.change import at_worst
 from qconvert.plugins.options import checked, taken
 
-__all__ = ["converted_checkpoint"]
+__all__ = ["converted_checkpoint", "repacks"]
 
 Progress = Callable[[str, int, int], None]
 #: Costs that are listed, the highest first.
 _LISTED = 1000
+_SUFFIX = ".safetensors"
+
+
+def repacks(source: Path, writer: Format, options: Mapping[str, Any]) -> bool:
+    """Whether a conversion is of a checkpoint alone: the result has no graph, or may have none, and none is given."""
+    if writer.repack is None or writer.write is None:
+        return writer.repack is not None
+    return not options.get("graph") and source.suffix.lower() == _SUFFIX
 
 
 def converted_checkpoint(
@@ -55,14 +64,25 @@ def converted_checkpoint(
         )
     if result.resolve() == source.parent.resolve():
         raise OptionError("the result would be written into the source's folder", file=str(result), remedy="Name another folder.")
-    if result.is_dir() and not force and any(result.iterdir()):
+    if not writer.suffixes and result.is_dir() and not force and any(result.iterdir()):
         raise FileAccessError(
             "exists, and is not empty", file=str(result), remedy="Name another folder, or replace it with --force.", rule="exists"
         )
+    if writer.suffixes:
+        named = [Path(chosen[option.name]) for option in writer.write_options if option.is_file and chosen[option.name]]
+        with whole_file(result, force=force, reads=[source, *named]) as file:
+            found = writer.repack(source, file, chosen, progress)
+        return _report(source, result, reader, writer, found, [], started)
     old = [item.name for item in result.iterdir() if _is_of_checkpoint(item)] if result.is_dir() else []
     notes: list[str] = []
     with whole_folder(result, old, force=force, reads=[source], tell=notes.append) as folder:
         found = writer.repack(source, folder, chosen, progress)
+    return _report(source, result, reader, writer, found, notes, started)
+
+
+def _report(
+    source: Path, result: Path, reader: Format, writer: Format, found: Repacked, notes: list[str], started: float
+) -> ConversionReport:
     costs = sorted(
         (Cost(layer, db, None) for layer, db in found.costs.items() if db is not None), key=lambda cost: cost.sqnr_db or 0
     )  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.conversion.checkpoints import converted_checkpoint
+from qconvert.conversion.checkpoints import converted_checkpoint, repacks
 from qconvert.conversion.declared import Declared
 from qconvert.conversion.given import Given, files_of, with_encodings
 from qconvert.conversion.in_memory import Model, as_file, called
@@ -133,7 +133,7 @@ def _converted(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
-    if writer.repack is not None:
+    if repacks(source, writer, options):
         return converted_checkpoint(source, result, reader, writer, options, force=force, passes=passes, progress=progress)
     own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
     scales = ScalesFile.of(writer, options)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from qconvert.plugins import Format, Option, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.checkpoints.repacking import Progress, Repacked
+    from qconvert.checkpoints.conversion import Repacked
+    from qconvert.checkpoints.repacking import Progress
 
 #: Names of containers that are written, and what their layers are; the containers themselves are imported when one is.
 SUMMARIES = {

@@ -14,7 +14,7 @@ from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Parameters
 
 if TYPE_CHECKING:
-    from qconvert.checkpoints.repacking import Repacked
+    from qconvert.checkpoints.conversion import Repacked
     from qconvert.encodings import Encodings
     from qconvert.graph import Array, Graph, Tensor
     from qconvert.kernels import Kernels

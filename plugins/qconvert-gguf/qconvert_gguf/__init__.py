@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Format, Graph, Option, hookimpl
+from qconvert.plugin import Change, Format, Graph, Option, Repacked, hookimpl
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
@@ -22,6 +22,8 @@ _READ_OPTIONS = (
 )
 _WRITE_OPTIONS = (
     _NAMES,
+    Option("template", str, "", "GGUF, from a checkpoint: a .gguf file of the same model, for all but its weights.", is_file=True),
+    Option("requantize", bool, False, "Checkpoints: take the nearest weights where the result has no room for the source's."),
     Option("rounding", str, "refuse", "GGUF: scales and minima that float16 does not hold: refuse or round.", ("refuse", "round")),
 )
 
@@ -38,6 +40,12 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change
     return write(graph, path, options)
 
 
+def _repack(source: Path, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
+    from qconvert_gguf.repacking import repack
+
+    return repack(source, path, options, progress)
+
+
 def _contents(path: Path) -> Mapping[str, Any]:
     from qconvert_gguf.container import contents
 
@@ -50,9 +58,10 @@ def qconvert_formats() -> Iterable[Format]:
         Format(
             "gguf",
             (".gguf",),
-            "GGUF: weights in blocks of 32 (Q4_0, Q4_1, Q8_0), for a float network that has the operators",
+            "GGUF: weights in blocks, for a float network that has the operators",
             read=_read,
             write=_write,
+            repack=_repack,
             recognizes=lambda start: start[:4] == b"GGUF",
             contents=_contents,
             read_options=_READ_OPTIONS,

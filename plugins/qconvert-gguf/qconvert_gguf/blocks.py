@@ -1,94 +1,219 @@
-"""Blocks of 32 weights: Q4_0, Q4_1 and Q8_0, as integers, scales and minima, and as bytes. Formulas: ggml-quants.c, ggml-common.h.
+"""ggml's types of blocks: how the bytes of each are codes, scales, and zero points or offsets. Formulas: ggml-quants.c, ggml-common.h.
 
-Q4_0 is float16 d and 16 bytes: value i of the first 16 is the low half of byte i, of the others the high half; each is d * (q - 8).
-Q4_1 has a float16 m after d: d * q + m. Q8_0 is d and 32 int8: d * q.
+The types of 32 values keep float16 d, and some m, before their codes. K-quants have 256 values in 8 or 16 blocks, whose scales are integers
+times d, and whose minima are integers times dmin: their products are exact in float32. Values i and i + 16, or i and i + 32, share a byte.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Quantization, Tensor, numpy_dtype
+from qconvert.plugin import E2M1, Array, BlockWeight, Needs, pack_words
 
-__all__ = ["BLOCK", "TYPES", "Blocks", "exact_points", "packed", "unpacked"]
+__all__ = ["BLOCK", "KINDS", "TYPES", "WRITTEN", "BlockKind", "packed", "unpacked"]
 
+#: Values of a block of the types that are written.
 BLOCK = 32
-_MIDDLE = 8
-_MOST_POINT = 15
-TYPES = ("Q4_0", "Q4_1", "Q8_0")
+_SUPER = 256
+#: The values of the codes of IQ4_NL and IQ4_XS.
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+_NIBBLES = np.array([0, 4], np.uint8)
+_PAIRS = np.array([0, 2, 4, 6], np.uint8)
+_BITS = np.arange(8, dtype=np.uint8)
+
+#: Codes [blocks, values], scales [blocks, groups], and zero point, offsets or table.
+_Parts = tuple[Array, Array, dict[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Blocks:
-    """Weights in blocks along their last axis.
+@dataclass(frozen=True, slots=True)
+class BlockKind:
+    """One type of ggml.
 
     Attributes:
-        type: ggml's name.
-        stored: the integers as the file has them: uint8 of 0 to 15 for 4 bits, int8 for Q8_0; of the tensor's shape.
-        scale: float16, of that shape, the last axis counting blocks.
-        minimum: of Q4_1, float16 like `scale`; else None.
+        bits: of a code.
+        values: of a block in the file.
+        read: uint8 [blocks, bytes] -> codes, scales and what else there is.
+        needs: which weights it holds; None where it is not written.
+        write: codes [blocks, values], scale and offset [blocks, 1] -> uint8 [blocks, bytes].
     """
 
-    type: str
-    stored: Array
-    scale: Array
-    minimum: Array | None = None
-
-    @property
-    def values(self) -> Array:
-        """The float values, float32, as ggml computes them."""
-        scale = np.repeat(self.scale.astype(np.float32), BLOCK, axis=-1)
-        steps = self.stored.astype(np.float32) - np.float32(_MIDDLE if self.type == "Q4_0" else 0)
-        product = scale * steps
-        return product if self.minimum is None else product + np.repeat(self.minimum.astype(np.float32), BLOCK, axis=-1)
-
-    def on_quantization(self, name: str) -> Tensor | None:
-        """The weights as a quantized constant; None where no integer zero point of 4 bits stands for each minimum."""
-        points = np.full(self.scale.shape, _MIDDLE if self.type == "Q4_0" else 0, np.int64)
-        if self.minimum is not None:
-            found = exact_points(self.scale, self.minimum)
-            if found is None:
-                return None
-            points = found
-        dtype = "int8" if self.type == "Q8_0" else "uint4"
-        quantization = Quantization(self.scale.astype(np.float32), points, self.stored.ndim - 1, BLOCK)
-        return Tensor(name, dtype, self.stored.shape, self.stored.astype(numpy_dtype(dtype)), quantization)
+    bits: int
+    values: int
+    read: Callable[[Array], _Parts]
+    needs: Needs | None = None
+    write: Callable[[Array, Array, Array | None], Array] | None = None
 
 
-def exact_points(scale: Array, minimum: Array) -> Array | None:
-    """Zero points z of 0 to 15 with minimum == -z * scale in every block, int64; None if there are none."""
-    wide, low = scale.astype(np.float64), minimum.astype(np.float64)
-    points = np.rint(np.divide(-low, wide, out=np.zeros_like(wide), where=wide != 0))
-    is_exact = (points >= 0) & (points <= _MOST_POINT) & (-points * wide == low)
-    return points.astype(np.int64) if is_exact.all() else None
-
-
-def unpacked(data: Array, type: str, shape: tuple[int, ...]) -> Blocks:
-    """The blocks in a tensor's bytes.
+def unpacked(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight:
+    """The weights in a tensor's bytes.
 
     Args:
         data: uint8, all bytes of the tensor.
         type: one of TYPES.
         shape: of the tensor.
+
+    Returns:
+        A row for each index of all axes but the last.
     """
-    blocks = data.reshape(*shape[:-1], shape[-1] // BLOCK, -1)
-    head = 4 if type == "Q4_1" else 2
-    numbers = np.ascontiguousarray(blocks[..., :head]).view("<f2")
-    body = blocks[..., head:]
-    if type == "Q8_0":
-        return Blocks(type, np.ascontiguousarray(body).view(np.int8).reshape(shape), numbers[..., 0])
-    stored = np.concatenate([body & 15, body >> 4], axis=-1).reshape(shape)
-    return Blocks(type, stored, numbers[..., 0], numbers[..., 1] if type == "Q4_1" else None)
+    kind = KINDS[type]
+    count = shape[-1] // kind.values
+    codes, scale, more = kind.read(data.reshape(-1, len(data.reshape(-1)) * kind.values // int(np.prod(shape))))
+    rows = len(codes) // count
+    for name in ("zero", "offset"):
+        if name in more:
+            more[name] = np.broadcast_to(more[name], scale.shape).reshape(rows, -1)
+    words = pack_words(codes.reshape(rows, shape[-1]), kind.bits)
+    return BlockWeight(words, kind.bits, shape[-1], scale.reshape(rows, -1), **more)
 
 
-def packed(blocks: Blocks) -> Array:
-    """The bytes of blocks, uint8: as many axes as the tensor has, the last one of bytes; the mirror of unpacked()."""
-    lead = blocks.stored.shape[:-1]
-    stored = blocks.stored.reshape(*lead, -1, BLOCK)
-    numbers = [blocks.scale] if blocks.minimum is None else [blocks.scale, blocks.minimum]
-    head = np.stack([item.astype("<f2") for item in numbers], axis=-1).view(np.uint8)
-    half = stored.astype(np.int8).view(np.uint8)
-    body: Array = half if blocks.type == "Q8_0" else half[..., : BLOCK // 2] | half[..., BLOCK // 2 :] << 4
-    return np.ascontiguousarray(np.concatenate([head, body], axis=-1)).reshape(*lead, -1)
+def packed(weight: BlockWeight, type: str) -> Array:
+    """The bytes of a weight that a type holds, uint8 [rows, bytes]; the mirror of unpacked()."""
+    kind = KINDS[type]
+    assert kind.write is not None
+    codes = weight.codes.reshape(-1, kind.values)
+    offset = None if weight.offset is None else weight.offset.reshape(-1, 1)
+    return np.ascontiguousarray(kind.write(codes, weight.scale.reshape(-1, 1), offset)).reshape(weight.outputs, -1)
+
+
+def _halves(data: Array, first: int, count: int = 1) -> Array:
+    """float16 numbers of each block, from a byte on."""
+    return np.ascontiguousarray(data[:, first : first + 2 * count]).view("<f2")
+
+
+def _shifted(data: Array, shifts: Array, size: int, mask: int) -> Array:
+    """Parts of bytes: [blocks, bytes] in pieces of `size` -> [blocks, pieces * shifts * size], shift by shift."""
+    pieces = data.reshape(len(data), -1, 1, size) >> shifts.reshape(1, 1, -1, 1)
+    return (pieces & np.uint8(mask)).reshape(len(data), -1)
+
+
+def _four(first: int, zero: int, minimum: bool) -> Callable[[Array], _Parts]:
+    def read(data: Array) -> _Parts:
+        more: dict[str, Any] = {"offset": _halves(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(zero)}
+        return _shifted(data[:, first:], _NIBBLES, BLOCK // 2, 15), _halves(data, 0), more
+
+    return read
+
+
+def _five(first: int, minimum: bool) -> Callable[[Array], _Parts]:
+    def read(data: Array) -> _Parts:
+        highest = np.unpackbits(np.ascontiguousarray(data[:, first : first + 4]), axis=1, bitorder="little")
+        codes = _shifted(data[:, first + 4 :], _NIBBLES, BLOCK // 2, 15) | highest << np.uint8(4)
+        return codes, _halves(data, 0), {"offset": _halves(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(16)}
+
+    return read
+
+
+def _eight(data: Array) -> _Parts:
+    return data[:, 2:] ^ np.uint8(0x80), _halves(data, 0), {"zero": np.int16(128), "is_signed": True}
+
+
+def _q2_k(data: Array) -> _Parts:
+    scales, ends = data[:, :16], _halves(data, 80, 2).astype(np.float32)
+    return _shifted(data[:, 16:80], _PAIRS, 32, 3), ends[:, :1] * (scales & 15), {"offset": -(ends[:, 1:] * (scales >> 4))}
+
+
+def _q3_k(data: Array) -> _Parts:
+    lower = _shifted(data[:, 96:104], _NIBBLES, 8, 15)
+    upper = _shifted(data[:, 104:108], _PAIRS, 4, 3)
+    scales = (lower | upper << np.uint8(4)).astype(np.float32) - 32
+    codes = _shifted(data[:, 32:96], _PAIRS, 32, 3) | _shifted(data[:, :32], _BITS, 32, 1) << np.uint8(2)
+    return codes, _halves(data, 108).astype(np.float32) * scales, {"zero": np.int16(4)}
+
+
+def _scales_and_minima(data: Array) -> tuple[Array, Array]:
+    """The eight scales and minima of Q4_K and Q5_K, six bits each in twelve bytes, times d and dmin."""
+    ends = _halves(data, 0, 2).astype(np.float32)
+    first, second, mixed = data[:, 4:8], data[:, 8:12], data[:, 12:16]
+    scales = np.concatenate([first & 63, (mixed & 15) | (first >> 2 & 48)], axis=1)
+    minima = np.concatenate([second & 63, (mixed >> 4) | (second >> 2 & 48)], axis=1)
+    return ends[:, :1] * scales, -(ends[:, 1:] * minima)
+
+
+def _q4_k(data: Array) -> _Parts:
+    scales, offsets = _scales_and_minima(data)
+    return _shifted(data[:, 16:], _NIBBLES, 32, 15), scales, {"offset": offsets}
+
+
+def _q5_k(data: Array) -> _Parts:
+    scales, offsets = _scales_and_minima(data)
+    codes = _shifted(data[:, 48:], _NIBBLES, 32, 15) | _shifted(data[:, 16:48], _BITS, 32, 1) << np.uint8(4)
+    return codes, scales, {"offset": offsets}
+
+
+def _q6_k(data: Array) -> _Parts:
+    codes = _shifted(data[:, :128], _NIBBLES, 64, 15) | _shifted(data[:, 128:192], _PAIRS, 32, 3) << np.uint8(4)
+    scales = np.ascontiguousarray(data[:, 192:208]).view(np.int8).astype(np.float32)
+    return codes, _halves(data, 208).astype(np.float32) * scales, {"zero": np.int16(32)}
+
+
+def _iq4_nl(data: Array) -> _Parts:
+    return _shifted(data[:, 2:], _NIBBLES, BLOCK // 2, 15), _halves(data, 0), {"table": _IQ4}
+
+
+def _iq4_xs(data: Array) -> _Parts:
+    upper = np.ascontiguousarray(data[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
+    scales = (_shifted(data[:, 4:8], _NIBBLES, 1, 15) | upper << np.uint16(4)).astype(np.float32) - 32
+    return _shifted(data[:, 8:], _NIBBLES, BLOCK // 2, 15), _halves(data, 0).astype(np.float32) * scales, {"table": _IQ4}
+
+
+def _mxfp4(data: Array) -> _Parts:
+    """The scale is that of E2M1 in halves, times two: a power of two of E8M0."""
+    import ml_dtypes
+
+    exponents = np.ascontiguousarray(data[:, :1]).view(ml_dtypes.float8_e8m0fnu)
+    return _shifted(data[:, 1:], _NIBBLES, BLOCK // 2, 15), exponents, {"table": E2M1}
+
+
+def _bytes_of_four(codes: Array) -> Array:
+    low = codes & np.uint8(15)
+    return low[:, : BLOCK // 2] | low[:, BLOCK // 2 :] << np.uint8(4)
+
+
+def _head(scale: Array, offset: Array | None) -> Array:
+    numbers = scale if offset is None else np.concatenate([scale, offset], axis=1)
+    return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
+
+
+def _write_four(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([_head(scale, offset), _bytes_of_four(codes)], axis=1)
+
+
+def _write_five(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([_head(scale, offset), np.packbits(codes >> 4, axis=1, bitorder="little"), _bytes_of_four(codes)], axis=1)
+
+
+def _write_eight(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([_head(scale, None), codes ^ np.uint8(0x80)], axis=1)
+
+
+def _write_mxfp4(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([np.ascontiguousarray(scale).view(np.uint8), _bytes_of_four(codes)], axis=1)
+
+
+def _needs(bits: int, zero: int | None) -> Needs:
+    """Blocks of 32 with one zero point, or with minima."""
+    return Needs((bits,), zeros=None if zero is None else lambda _: (zero, zero), has_offsets=zero is None, blocks=(BLOCK,))
+
+
+KINDS = {
+    "Q4_0": BlockKind(4, BLOCK, _four(2, 8, minimum=False), _needs(4, 8), _write_four),
+    "Q8_0": BlockKind(8, BLOCK, _eight, _needs(8, 128), _write_eight),
+    "Q5_0": BlockKind(5, BLOCK, _five(2, minimum=False), _needs(5, 16), _write_five),
+    "Q4_1": BlockKind(4, BLOCK, _four(4, 0, minimum=True), _needs(4, None), _write_four),
+    "Q5_1": BlockKind(5, BLOCK, _five(4, minimum=True), _needs(5, None), _write_five),
+    "MXFP4": BlockKind(4, BLOCK, _mxfp4, Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(BLOCK,)), _write_mxfp4),
+    "Q2_K": BlockKind(2, _SUPER, _q2_k),
+    "Q3_K": BlockKind(3, _SUPER, _q3_k),
+    "Q4_K": BlockKind(4, _SUPER, _q4_k),
+    "Q5_K": BlockKind(5, _SUPER, _q5_k),
+    "Q6_K": BlockKind(6, _SUPER, _q6_k),
+    "IQ4_NL": BlockKind(4, BLOCK, _iq4_nl),
+    "IQ4_XS": BlockKind(4, _SUPER, _iq4_xs),
+}
+TYPES = tuple(KINDS)
+#: Those that are written, in the order of preference.
+WRITTEN = tuple(name for name, kind in KINDS.items() if kind.write is not None)

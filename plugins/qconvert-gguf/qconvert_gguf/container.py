@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
 
-__all__ = ["Stored", "contents", "listed", "raw"]
+__all__ = ["LONGEST_NAME", "MOST_AXES", "PLAIN", "Stored", "contents", "listed", "numbers_of", "raw"]
 
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
@@ -28,6 +28,8 @@ _TEXT, _ARRAY = 8, 9
 _LEAST_FIELD, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8
 #: What ggml has room for: GGML_MAX_DIMS, and GGML_MAX_NAME with the zero after it.
 MOST_AXES, LONGEST_NAME = 4, 63
+#: Types of plain numbers, and numpy's.
+PLAIN = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _MOST_TEXTS, _LARGEST_ALIGNMENT = 2**24, 2**20
 
 
@@ -206,6 +208,12 @@ def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stor
 def raw(data: Any, tensor: Stored) -> Array:
     """The bytes of a tensor, uint8, a view on the file."""
     return np.frombuffer(data, np.uint8, tensor.size, tensor.start)
+
+
+def numbers_of(data: Array, type: str) -> Array:
+    """The numbers in the bytes of a tensor of one of PLAIN; those of BF16 as float32, whose upper half they are."""
+    numbers = np.asarray(data.view(np.dtype(PLAIN[type])))
+    return (numbers.astype(np.uint32) << 16).view(np.float32) if type == "BF16" else numbers
 
 
 def contents(path: Path) -> Mapping[str, Any]:

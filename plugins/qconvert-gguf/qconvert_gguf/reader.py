@@ -11,31 +11,32 @@ import numpy as np
 
 from qconvert.plugin import (
     Array,
+    BlockWeight,
     Graph,
     InvalidModelError,
+    Needs,
     Op,
     OptionError,
     Quantization,
     Tensor,
     UnsupportedError,
+    fitted,
     load,
     map_file,
     near,
     numpy_dtype,
     run_passes,
 )
-from qconvert_gguf.blocks import BLOCK, TYPES, Blocks, unpacked
-from qconvert_gguf.container import Stored, listed, raw
+from qconvert_gguf.blocks import TYPES, unpacked
+from qconvert_gguf.container import PLAIN, Stored, listed, numbers_of, raw
 from qconvert_gguf.places import by_file, is_turned, require_known, turned
 
 __all__ = ["read"]
 
-#: Types of plain numbers, and numpy's.
-_PLAIN = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _REAL = ("float32", "float16", "bfloat16")
 #: How far weights may be from those of the network, as a share of these: quantization to 4 bits costs about a tenth.
 _RESEMBLANCE = 0.5
-_OTHERS = "Convert the file with llama-quantize to Q4_0, Q4_1, Q8_0, F32, F16 or BF16."
+_OTHERS = f"Covered are {', '.join((*TYPES, *PLAIN))}; llama-quantize converts files to these."
 
 
 def read(path: Path, options: Mapping[str, Any]) -> Graph:
@@ -106,7 +107,7 @@ def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> 
             remedy="State names that differ in a JSON file (-O names=names.json), or leave such tensors out (-O rest=ignore).",
             rule="unknown-tensor",
         )
-    others = sorted({tensor.type for _, tensor in known} - {*TYPES, *_PLAIN})
+    others = sorted({tensor.type for _, tensor in known} - {*TYPES, *PLAIN})
     if others:
         which = [f"{name} ({sum(item.type == name for _, item in known)})" for name in others]
         first = next(tensor.name for _, tensor in known if tensor.type in others)
@@ -150,8 +151,8 @@ class _Made:
                 where=repr(name),
                 rule="shape-differs",
             )
-        if stored.type in _PLAIN:
-            values = _plain(data, stored.type).reshape(shape)
+        if stored.type in PLAIN:
+            values = numbers_of(data, stored.type).reshape(shape)
             values = np.swapaxes(values, -1, -2) if is_turned_round else values
             self._resembles(values, own)
             self.tensors.append(replace(own, data=_exactly(values, own)))
@@ -162,11 +163,12 @@ class _Made:
                 where=repr(name),
                 rule="blocks-do-not-fit",
             )
-        blocks = unpacked(data, stored.type, shape)
-        if not np.isfinite(blocks.scale).all() or (blocks.minimum is not None and not np.isfinite(blocks.minimum).all()):
+        weight = unpacked(data, stored.type, shape)
+        if not np.isfinite(weight.scales).all() or (weight.offset is not None and not np.isfinite(weight.offset).all()):
             raise InvalidModelError("a scale is not finite", where=repr(name), rule="scale-not-finite")
-        self._resembles(np.swapaxes(blocks.values, -1, -2) if is_turned_round else blocks.values, own)
-        self._in_blocks(own, blocks, is_turned_round)
+        values = weight.values().reshape(shape)
+        self._resembles(np.swapaxes(values, -1, -2) if is_turned_round else values, own)
+        self._in_blocks(own, _with_zero_points(weight), stored.type, shape, is_turned_round)
 
     def _resembles(self, values: Array, own: Tensor) -> None:
         """Raises InvalidModelError where weights are not those of the network, rounded: another tensor, or rows in another order."""
@@ -187,31 +189,39 @@ class _Made:
         self.tensors.append(Tensor(name, dtype, shape, data))
         return name
 
-    def _in_blocks(self, own: Tensor, blocks: Blocks, is_turned_round: bool) -> None:
-        stored = blocks.on_quantization(self._names.fresh(f"{own.name}/{blocks.type}"))
+    def _in_blocks(self, own: Tensor, weight: BlockWeight, type: str, shape: tuple[int, ...], is_turned_round: bool) -> None:
+        """The integers as a quantized constant, and what makes real weights of it."""
         self.tensors.append(replace(own, data=None))
-        if stored is None:
-            self._with_minima(own, blocks, is_turned_round)
+        lead = shape[:-1]
+        codes, scale = weight.codes.reshape(shape), weight.scales.reshape(*lead, -1)
+        dtype = "int8" if weight.is_signed else "uint4" if weight.bits <= 4 else "uint8"
+        shift = 128 if weight.is_signed else 0
+        integers = (codes.astype(np.int16) - shift).astype(numpy_dtype(dtype))
+        q = self._names.fresh(f"{own.name}/{type}")
+        if weight.offset is not None:
+            self._with_minima(own, Tensor(q, dtype, shape, integers), scale, weight.offset.reshape(*lead, -1), is_turned_round)
             return
+        assert weight.zero is not None
+        zeros = weight.zero.reshape(*lead, -1).astype(np.int64) - shift
+        stored = Tensor(q, dtype, shape, integers, Quantization(scale, zeros, len(shape) - 1, weight.block))
         if is_turned_round:
-            assert stored.data is not None and stored.quantization is not None and stored.shape is not None
-            perm = (*range(len(stored.shape) - 2), len(stored.shape) - 1, len(stored.shape) - 2)
-            data = np.ascontiguousarray(stored.data.transpose(perm))
-            stored = Tensor(stored.name, stored.dtype, data.shape, data, stored.quantization.transposed(perm))
+            assert stored.quantization is not None
+            perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+            data = np.ascontiguousarray(integers.transpose(perm))
+            stored = Tensor(q, dtype, data.shape, data, stored.quantization.transposed(perm))
         self.tensors.append(stored)
         self.ops.append(Op("Dequantize", (stored.name,), (own.name,), {}, f"GGUF {own.name}"))
 
-    def _with_minima(self, own: Tensor, blocks: Blocks, is_turned_round: bool) -> None:
+    def _with_minima(self, own: Tensor, stored: Tensor, scale: Array, minima: Array, is_turned_round: bool) -> None:
         """d * q + m as operators: no zero point is an integer."""
-        assert blocks.minimum is not None
-        shape, source = blocks.stored.shape, f"GGUF {own.name}"
-        parts = (*shape[:-1], shape[-1] // BLOCK, BLOCK)
-        quantization = Quantization(
-            blocks.scale.astype(np.float32)[..., None], np.zeros((*blocks.scale.shape, 1), np.int64), len(parts) - 1, BLOCK
-        )
-        q = self._names.fresh(f"{own.name}/{blocks.type}")
-        self.tensors.append(Tensor(q, "uint4", parts, blocks.stored.reshape(parts).astype(numpy_dtype("uint4")), quantization))
-        m = self._new(f"{own.name}/minima", "float32", (*parts[:-1], 1), blocks.minimum.astype(np.float32)[..., None])
+        assert stored.shape is not None and stored.data is not None
+        shape, source, q = stored.static_shape, f"GGUF {own.name}", stored.name
+        assert shape is not None
+        block = shape[-1] // scale.shape[-1]
+        parts = (*shape[:-1], scale.shape[-1], block)
+        quantization = Quantization(scale[..., None], np.zeros((*scale.shape, 1), np.int64), len(parts) - 1, block)
+        self.tensors.append(Tensor(q, stored.dtype, parts, stored.data.reshape(parts), quantization))
+        m = self._new(f"{own.name}/minima", "float32", (*parts[:-1], 1), minima.astype(np.float32)[..., None])
         sizes = self._new(f"{own.name}/shape", "int64", (len(shape),), np.array(shape, np.int64))
         steps, sums = (self._new(f"{own.name}/{hint}", "float32", parts) for hint in ("products", "sums"))
         self.ops += [Op("Dequantize", (q,), (steps,), {}, source), Op("Add", (steps, m), (sums,), {}, source)]
@@ -226,16 +236,19 @@ class _Made:
             rows = result
 
 
+def _with_zero_points(weight: BlockWeight) -> BlockWeight:
+    """The weight with integers in place of a table, and with a zero point in each block where one stands for every minimum exactly."""
+    weight = weight.integers()
+    if weight.offset is None:
+        return weight
+    found = fitted(weight, Needs((weight.bits,), zeros=lambda bits: (0, 2**bits - 1), scales=("float32",)))
+    return found if isinstance(found, BlockWeight) else weight
+
+
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape without the leading ones that ggml does not keep."""
     first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
-
-
-def _plain(data: Array, type: str) -> Array:
-    """Numbers of F32, F16 or BF16; the latter as float32, whose upper half it is."""
-    numbers = np.asarray(data.view(_PLAIN[type]))
-    return (numbers.astype(np.uint32) << 16).view(np.float32) if type == "BF16" else numbers
 
 
 def _exactly(values: Array, own: Tensor) -> Array:

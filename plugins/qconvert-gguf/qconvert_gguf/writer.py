@@ -1,4 +1,4 @@
-"""The weights of a network as a .gguf file: those in blocks as Q4_0, Q4_1 or Q8_0, real ones as they are."""
+"""The weights of a network as a .gguf file: those in blocks as Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, real ones as they are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, Change, Graph, Op, OptionError, Tensor, UnsupportedError, near
-from qconvert_gguf.blocks import BLOCK, Blocks, packed
+from qconvert.plugin import Array, BlockWeight, Change, Graph, Op, OptionError, Tensor, UnsupportedError, near, pack_words
+from qconvert_gguf.blocks import BLOCK, KINDS, packed
 from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
 from qconvert_gguf.places import by_file, is_turned
 
@@ -56,7 +56,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
             remedy=_REMEDY,
             rule="not-storable",
         )
-    if not any(type in ("Q4_0", "Q4_1", "Q8_0") for type, _ in found.values()):
+    if not any(type in KINDS for type, _ in found.values()):
         raise UnsupportedError("the network has no weights in blocks", remedy=_REMEDY, rule="no-blocks")
     names = _names(list(found), options.get("names") or "")
     writer = GGUFWriter(path, _ARCHITECTURE)
@@ -166,20 +166,21 @@ class _Written:
         if tensor.quantization is None:
             data = np.ascontiguousarray(np.swapaxes(tensor.data, -1, -2) if way else tensor.data)
             return _PLAIN[tensor.dtype], data.view(np.uint8) if tensor.dtype == "bfloat16" else data
-        blocks = self._with_minima(name, tensor) if tensor.name in self._minima else self._blocks(name, tensor, way)
-        return blocks.type, packed(blocks)
+        type, weight, lead = self._with_minima(name, tensor) if tensor.name in self._minima else self._blocks(name, tensor, way)
+        return type, packed(weight, type).reshape(*lead, -1)
 
-    def _with_minima(self, name: str, tensor: Tensor) -> Blocks:
+    def _with_minima(self, name: str, tensor: Tensor) -> tuple[str, BlockWeight, tuple[int, ...]]:
         q, data = tensor.quantization, tensor.data
         assert q is not None and data is not None
-        is_one = q.block_size == BLOCK and q.axis == data.ndim - 1 and tensor.dtype == "uint4" and not q.zero_point.any()
-        if not is_one:
-            raise _Refusal("has sums in blocks that do not have the form of Q4_1")
+        bits = {"uint4": 4, "uint8": 5}.get(tensor.dtype, 0)
+        is_one = q.block_size == BLOCK and q.axis == data.ndim - 1 and bits and not q.zero_point.any()
+        if not is_one or int(data.max()) >= 2**bits:
+            raise _Refusal("has sums in blocks that do not have the form of Q4_1 or Q5_1")
         minima = self._half(self._minima[tensor.name], name, "minima")
-        stored = data.astype(np.uint8).reshape(*data.shape[:-2], -1)
-        return Blocks("Q4_1", stored, self._half(q.scale[..., 0], name, "scales"), minima)
+        codes = data.astype(np.uint8).reshape(*data.shape[:-2], -1)
+        return f"Q{bits}_1", _weight(codes, bits, self._half(q.scale[..., 0], name, "scales"), offset=minima), codes.shape[:-1]
 
-    def _blocks(self, name: str, tensor: Tensor, way: bool) -> Blocks:
+    def _blocks(self, name: str, tensor: Tensor, way: bool) -> tuple[str, BlockWeight, tuple[int, ...]]:
         q, data = tensor.quantization, tensor.data
         assert q is not None and data is not None
         if tensor.dtype not in _MIDDLES:
@@ -199,16 +200,22 @@ class _Written:
             stored, scale, points = (np.swapaxes(item, -1, -2) for item in (stored, scale, points))
         scale, points = (np.repeat(item, times, axis=-1)[..., :count] for item in (scale, points))
         middle, half = _MIDDLES[tensor.dtype], self._half(scale, name, "scales")
+        lead, is_wide = stored.shape[:-1], tensor.dtype in ("int8", "uint8")
         if (points == middle).all():
-            if tensor.dtype in ("int8", "uint8"):
-                return Blocks("Q8_0", stored - middle, half)
-            return Blocks("Q4_0", stored - middle + 8, half)
-        if tensor.dtype in ("int8", "uint8"):
+            bits = 8 if is_wide else 4
+            return ("Q8_0" if is_wide else "Q4_0"), _weight(stored - middle + 2 ** (bits - 1), bits, half), lead
+        if is_wide and self._is_five(stored, points):
+            return "Q5_0", _weight(stored, 5, half), lead
+        if is_wide:
             raise _Refusal("has zero points, which 8-bit blocks of GGUF do not have")
         shift = 8 if tensor.dtype == "int4" else 0
         with np.errstate(over="ignore"):
             minima = 0 - (points + shift) * half.astype(np.float32)
-        return Blocks("Q4_1", stored + shift, half, self._half(minima, name, "minima"))
+        return "Q4_1", _weight(stored + shift, 4, half, offset=self._half(minima, name, "minima")), lead
+
+    def _is_five(self, stored: Array, points: Array) -> bool:
+        """Whether integers of 8 bits are those of Q5_0."""
+        return bool((points == 16).all() and stored.min() >= 0 and stored.max() < 32)
 
     def _half(self, numbers: Array, name: str, what: str) -> Array:
         """Numbers as float16; what that costs is noted. Raises _Refusal where it may cost nothing."""
@@ -224,3 +231,10 @@ class _Written:
         worst = float(np.max(np.abs(half.astype(np.float64) - numbers)[wrong] / np.abs(numbers[wrong])))
         self.changes.append(Change(f"{int(wrong.sum())} of {numbers.size} {what} of {name!r} are rounded to float16, by up to {worst:.2g}"))
         return half
+
+
+def _weight(codes: Array, bits: int, scale: Array, offset: Array | None = None) -> BlockWeight:
+    """A weight in blocks of 32 along the last axis."""
+    flat = codes.astype(np.uint8).reshape(-1, codes.shape[-1])
+    rows = scale.reshape(len(flat), -1)
+    return BlockWeight(pack_words(flat, bits), bits, codes.shape[-1], rows, offset=None if offset is None else offset.reshape(rows.shape))

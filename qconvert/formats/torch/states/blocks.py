@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.checkpoints import described, layers_in_blocks
 from qconvert.checkpoints.config import read_config
-from qconvert.checkpoints.weight import E2M1, BlockWeight, half_of
+from qconvert.checkpoints.weight import BlockWeight, half_of
 from qconvert.errors import counted
 from qconvert.formats.torch.states.entries import Entries, rest
 from qconvert.formats.torch.stored import StoredTensor
@@ -20,8 +20,6 @@ __all__ = ["arrays_of", "in_blocks"]
 #: Bits that a layer may have -> the types that hold them, unsigned and signed.
 _TYPES = {2: ("uint4", "int4"), 3: ("uint4", "int4"), 4: ("uint4", "int4")}
 _WIDEST = ("uint8", "int8")
-#: Twice the value of each code of E2M1: integers from -12 to 12.
-_TWICE = (2 * E2M1).astype(np.int8)
 
 
 def arrays_of(entries: Entries) -> dict[str, Array]:
@@ -70,10 +68,9 @@ def in_blocks(entries: Entries, path: Path) -> Parameters | None:
 
 def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor, Decoding | None]:
     """The weight [N, K] with its quantization, and how its values come about where no zero point says it; inputs by their blocks."""
+    weight = weight.integers()
     codes = weight.codes if order is None else weight.codes[:, order]
     scales = weight.scales
-    if weight.table is not None and np.array_equal(weight.table, E2M1):
-        return _quantized(name, "int8", _TWICE[codes], scales / np.float32(2), np.zeros(scales.shape, np.int64)), None
     if weight.table is not None:
         dtype = _TYPES.get(weight.bits, _WIDEST)[0]
         tensor = Tensor(name, dtype, codes.shape, codes.astype(numpy_dtype(dtype)), Quantization.per_tensor(1.0, 0))

@@ -1,0 +1,301 @@
+"""A checkpoint in blocks (GPTQ, AWQ, compressed-tensors, MLX …) as a .gguf file, every integer and scale kept.
+
+What a checkpoint does not have, the tokenizer and the numbers of the architecture, comes from a template: a .gguf file of the same model,
+as llama.cpp's convert_hf_to_gguf.py writes it. Its tensors say how names and rows stand to each other: llama.cpp reorders the rows of
+queries and keys, and adds 1 to some norms.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.plugin import (
+    Array,
+    BlockWeight,
+    CheckpointSource,
+    ConvertedLayer,
+    InvalidModelError,
+    OptionError,
+    Repacked,
+    UnsupportedError,
+    in_form,
+    in_order,
+    map_file,
+    near,
+    refusal,
+)
+from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, packed, unpacked
+from qconvert_gguf.container import PLAIN, Stored, listed, numbers_of, raw
+
+__all__ = ["repack"]
+
+_TITLE = "GGUF"
+#: How much weights have to resemble those of the template: the cosine of the angle between both.
+_LEAST = 0.5
+#: Fields of a template that are the file's own.
+_OWN = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
+#: llama.cpp's numbers of files whose most tensors are of a type.
+_FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "MXFP4": 38}
+_TEMPLATE = "Name a .gguf file of the same model, as convert_hf_to_gguf.py of llama.cpp writes it: --template model-f16.gguf."
+
+_Rows = Callable[[int], Array | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """A .gguf file of the same model.
+
+    Attributes:
+        path, data: the file.
+        metadata: its fields, without arrays.
+        tensors: by name.
+    """
+
+    path: Path
+    data: Any
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, Stored]
+
+    @classmethod
+    def of(cls, path: str) -> _Template:
+        """Raises QConvertError where the file is damaged, and OptionError where there is none."""
+        if not path:
+            raise OptionError(
+                "a checkpoint has no tokenizer and no description of the architecture, which a .gguf file needs",
+                remedy=_TEMPLATE,
+                rule="template-missing",
+            )
+        data = map_file(Path(path))
+        metadata, tensors = listed(data)
+        if metadata.get("split.count"):
+            raise UnsupportedError("the template is one of several files", file=path, remedy=_TEMPLATE, rule="form-not-covered")
+        return cls(Path(path), data, metadata, {item.name: item for item in tensors})
+
+    @property
+    def architecture(self) -> str:
+        return str(self.metadata.get("general.architecture", ""))
+
+    def number(self, name: str) -> int:
+        """A number of the architecture; 0 where it is not stated."""
+        found = self.metadata.get(f"{self.architecture}.{name}", 0)
+        return found if type(found) is int and 0 < found < 2**20 else 0
+
+    def values(self, name: str) -> Array:
+        """The real values of a tensor, float32. Raises UnsupportedError for a type that is not read."""
+        stored = self.tensors[name]
+        data = raw(self.data, stored)
+        if stored.type in PLAIN:
+            return numbers_of(data, stored.type).reshape(stored.shape).astype(np.float32)
+        if stored.type not in TYPES:
+            raise UnsupportedError(
+                f"the template has the type {stored.type}, which is not read",
+                where=repr(name),
+                file=str(self.path),
+                remedy=_TEMPLATE,
+                rule="type-not-covered",
+            )
+        return unpacked(data, stored.type, stored.shape).values().reshape(stored.shape)
+
+
+def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
+    """Write a checkpoint as a .gguf file.
+
+    Args:
+        source: a .safetensors file of the checkpoint.
+        path: the file to write.
+        options: "template" and "requantize".
+        progress: is called with ("tensors", done, total).
+
+    Raises:
+        OptionError: there is no template.
+        InvalidModelError: template and checkpoint are of different models.
+        UnsupportedError: weights have no place in blocks of GGUF; reasons and shares are in the error.
+    """
+    template = _Template.of(str(options.get("template") or ""))
+    checkpoint = CheckpointSource.of(source)
+    names = _names(checkpoint, template)
+    work = _Work(checkpoint, template, names, requantize=bool(options.get("requantize")))
+    writer = _writer(path, template)
+    result, types, misfits = Repacked(), Counter[str](), list[ConvertedLayer]()
+    try:
+        for done, layer in enumerate(in_order(work.converted, list(template.tensors)), 1):
+            progress("tensors", done, len(template.tensors))
+            if layer.misfit is not None:
+                misfits.append(layer)
+            if misfits:
+                continue
+            ((type, data),) = layer.tensors.items()
+            _add(writer, layer.name, type, data)
+            types[type] += 1
+            if layer.weight is not None:
+                _count(result, layer)
+            if layer.is_new:
+                result.costs[layer.name] = layer.sqnr_db
+        if misfits:
+            raise refusal(misfits, _TITLE, len(checkpoint.layers))
+        _finish(writer, types)
+    finally:
+        writer.close()
+    kept = [name for name in template.tensors if name not in names]
+    result.notes = [f"note: {note}" for note in checkpoint.notes]
+    result.notes.append(f"note: tensors of the file: {', '.join(f'{count} of {name}' for name, count in types.most_common())}")
+    if kept:
+        result.notes.append(f"note: the checkpoint has no tensors for {near(kept, ())}: the template's are taken")
+    return result
+
+
+def _names(checkpoint: CheckpointSource, template: _Template) -> dict[str, str]:
+    """The template's name of each layer and tensor of the checkpoint, turned round. Raises InvalidModelError where one has none."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    arch = next((arch for arch, name in MODEL_ARCH_NAMES.items() if name == template.architecture), None)
+    blocks = template.number("block_count")
+    if arch is None or not blocks:
+        raise InvalidModelError(
+            f"the architecture of the template is {template.architecture!r} of {blocks} blocks, which the package gguf does not know",
+            file=str(template.path),
+            rule="unknown-architecture",
+        )
+    table = get_tensor_name_map(arch, blocks)
+    found: dict[str, str] = {}
+    lost = []
+    for item in (*checkpoint.layers, *checkpoint.plain):
+        full = f"{item}.weight" if item in checkpoint.layers else item
+        name = table.get_name(full, try_suffixes=(".weight", ".bias"))
+        if name in template.tensors and name not in found:
+            found[name] = item
+        elif not full.endswith("inv_freq"):  # which programs compute
+            lost.append(full)
+    if lost:
+        raise InvalidModelError(
+            f"{len(lost)} tensors of the checkpoint have no place in the template: {near(lost, list(template.tensors))}",
+            remedy=_TEMPLATE,
+            rule="unknown-tensor",
+        )
+    return found
+
+
+class _Work:
+    """Tensors of the template, each with the values of the checkpoint; called in threads, so that nothing is changed."""
+
+    def __init__(self, checkpoint: CheckpointSource, template: _Template, names: Mapping[str, str], *, requantize: bool) -> None:
+        self._checkpoint, self._template, self._names, self._requantize = checkpoint, template, names, requantize
+
+    def converted(self, name: str) -> ConvertedLayer:
+        """One tensor: ggml's type and its bytes or numbers."""
+        item = self._names.get(name)
+        stored = self._template.tensors[name]
+        if item is None:
+            data = raw(self._template.data, stored)
+            return ConvertedLayer(name, {stored.type: data.reshape(*stored.shape[:-1], -1)})
+        own = self._template.values(name)
+        if item in self._checkpoint.layers:
+            weight = self._checkpoint.weight(item)
+            rows = self._rows(name, weight.values(), own)
+            made = in_form(name, weight if rows is None else weight.rows(rows), _forms(weight), requantize=self._requantize)
+            self._checkpoint.release(item)
+            return made
+        numbers = self._checkpoint.plain[item]
+        values = numbers.astype(np.float32)
+        if values.ndim == 1 and _likeness(values + 1, own) > max(_likeness(values, own), 1 - 1e-6):
+            return ConvertedLayer(name, {"F32": values + 1})  # norms that multiply by one more
+        rows = self._rows(name, values, own)
+        values = values if rows is None else values[rows]
+        if values.ndim > 1 and numbers.dtype == np.float16:
+            return ConvertedLayer(name, {"F16": values.astype(np.float16)})
+        if values.ndim > 1 and numbers.dtype.name == "bfloat16":
+            return ConvertedLayer(name, {"BF16": (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)})
+        return ConvertedLayer(name, {"F32": values})  # llama.cpp has norms and biases in float32
+
+    def _rows(self, name: str, values: Array, own: Array) -> Array | None:
+        """The order of rows in which values are those of the template; None for their own. Raises InvalidModelError where none is."""
+        if values.shape != own.shape:
+            raise InvalidModelError(
+                f"the shape is {list(values.shape)} in the checkpoint and {list(own.shape)} in the template",
+                where=repr(name),
+                rule="shape-differs",
+            )
+        orders: list[Array | None] = [None, *self._orders(name, len(values))]
+        likeness = [_likeness(values if rows is None else values[rows], own) for rows in orders]
+        best = int(np.argmax(likeness))
+        if likeness[best] < _LEAST:
+            raise InvalidModelError(
+                f"the values are not those of the template (likeness {likeness[best]:.2f}): it is of another model, or has rows in an "
+                "order that is not known",
+                where=repr(name),
+                remedy=_TEMPLATE,
+                rule="values-differ",
+            )
+        return orders[best]
+
+    def _orders(self, name: str, count: int) -> Iterator[Array]:
+        """llama.cpp's order of the rows of queries and keys: halves of a head alternate (LlamaModel.permute)."""
+        part = name.split(".")[-2] if "." in name else ""
+        heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(part)
+        size = self._template.number(heads) if heads else 0
+        if size and count % (2 * size) == 0:
+            yield np.arange(count).reshape(size, 2, count // size // 2).swapaxes(1, 2).reshape(-1)
+
+
+def _likeness(values: Array, own: Array) -> float:
+    """The cosine of the angle between two tensors; 1 where both are zero."""
+    first, second = values.reshape(-1), own.reshape(-1)
+    size = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
+    return float(first @ second) / size if size else 1.0 if not first.any() and not second.any() else 0.0
+
+
+def _forms(weight: BlockWeight) -> list[Any]:
+    """The types that may hold a weight: of as few bits as it has, or the next that there are."""
+    known = [(name, kind) for name, kind in KINDS.items() if name in WRITTEN and (kind.needs is not None)]
+    if weight.table is not None:
+        known = [(name, kind) for name, kind in known if name == "MXFP4"]
+    else:
+        bits = min((kind.bits for name, kind in known if kind.bits >= weight.bits and name != "MXFP4"), default=8)
+        known = [(name, kind) for name, kind in known if kind.bits == bits and name != "MXFP4"]
+    return [(kind.needs, partial(_as_type, type=name)) for name, kind in known]
+
+
+def _as_type(weight: BlockWeight, type: str) -> dict[str, Array]:
+    return {type: packed(weight, type)}
+
+
+def _count(result: Repacked, layer: ConvertedLayer) -> None:
+    assert layer.weight is not None
+    added = {"layers in blocks": 1, "integers in them": layer.weight.outputs * layer.weight.inputs, "scales": layer.weight.scale.size}
+    for what, count in added.items():
+        result.counts[what] = result.counts.get(what, 0) + count
+
+
+def _writer(path: Path, template: _Template) -> Any:
+    """A writer with the fields of the template; it keeps tensors in a temporary file, so that they are not all in memory."""
+    from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+    writer = GGUFWriter(path, template.architecture, use_temp_file=True)
+    for name, field in GGUFReader(template.path).fields.items():
+        if name.startswith(_OWN):
+            continue
+        inner = field.types[-1] if field.types[0] == GGUFValueType.ARRAY else None
+        writer.add_key_value(name, field.contents(), field.types[0], inner)
+    return writer
+
+
+def _add(writer: Any, name: str, type: str, data: Array) -> None:
+    from gguf import GGMLQuantizationType
+
+    writer.add_tensor(name, np.ascontiguousarray(data), raw_dtype=GGMLQuantizationType[type])
+
+
+def _finish(writer: Any, types: Counter[str]) -> None:
+    most = max((name for name in types if name in _FILE_TYPES), key=lambda name: types[name], default="")
+    writer.add_file_type(_FILE_TYPES.get(most, 0))
+    writer.add_quantization_version(2)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()

@@ -1,0 +1,126 @@
+"""Layers of a checkpoint in another form, one after another in threads, and the error of those that no form holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints.container import Needs
+from qconvert.checkpoints.fitting import Misfit, fitted
+from qconvert.checkpoints.nearest import nearest, signal_to_noise
+from qconvert.checkpoints.weight import BlockWeight
+from qconvert.errors import UnsupportedError, counted
+
+__all__ = ["ConvertedLayer", "Repacked", "in_form", "in_order", "refusal"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: A form: which weights it holds, and the tensors of one.
+Form = tuple[Needs, Callable[[BlockWeight], Mapping[str, Array]]]
+
+#: Threads that convert layers, and layers that wait to be written: numpy computes without Python's lock.
+_THREADS, _WAITING = 2, 4
+
+
+@dataclass(slots=True)
+class Repacked:
+    """What was done to a checkpoint.
+
+    Attributes:
+        counts: of what was kept.
+        notes: what the user should know.
+        costs: layer -> SQNR in decibels of its new weights; of those alone that were quantized again; None where none changed.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    costs: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedLayer:
+    """What one layer, or tensor, became.
+
+    Attributes:
+        name: of the layer or tensor.
+        tensors: what is written of it, by its name; empty where nothing is.
+        weight: the weight in blocks that was written.
+        misfit: why no form holds it.
+        is_new: whether it was quantized again.
+        sqnr_db: of its new weights, in decibels; None where none changed.
+    """
+
+    name: str
+    tensors: Mapping[str, Array]
+    weight: BlockWeight | None = None
+    misfit: Misfit | None = None
+    is_new: bool = False
+    sqnr_db: float | None = None
+
+
+def in_form(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize: bool) -> ConvertedLayer:
+    """A weight in the first form that holds it.
+
+    Args:
+        name: of the layer.
+        weight: as it is read.
+        forms: in the order of preference.
+        requantize: whether the nearest weight of all forms is taken where none does.
+    """
+    misfit = None
+    for needs, write in forms:
+        found = fitted(weight, needs)
+        if isinstance(found, BlockWeight):
+            return ConvertedLayer(name, write(found), found)
+        misfit = found if misfit is None or found.share < misfit.share else misfit
+    made = [(found, write) for needs, write in (forms if requantize else ()) if isinstance(found := nearest(weight, needs), BlockWeight)]
+    if not made:
+        return ConvertedLayer(name, {}, misfit=misfit)
+    losses = [signal_to_noise(weight, found) for found, _ in made]
+    best = max(range(len(made)), key=lambda place: np.inf if (db := losses[place]) is None else db)
+    found, write = made[best]
+    return ConvertedLayer(name, write(found), found, is_new=True, sqnr_db=losses[best])
+
+
+def in_order(work: Callable[[str], ConvertedLayer], items: Iterable[str]) -> Iterator[ConvertedLayer]:
+    """The results of all items in their order, computed by threads a few of them ahead."""
+    left = iter(items)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        waiting: list[Future[ConvertedLayer]] = [pool.submit(work, item) for item in islice(left, _WAITING)]
+        try:
+            while waiting:
+                yield waiting.pop(0).result()
+                with suppress(StopIteration):
+                    waiting.append(pool.submit(work, next(left)))
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int) -> UnsupportedError:
+    """The error of layers that no form holds, with all reasons and shares.
+
+    Args:
+        misfits: these layers.
+        title: what the result is called.
+        count: of all layers.
+    """
+    reasons: dict[str, list[float]] = {}
+    for layer in misfits:
+        assert layer.misfit is not None
+        reasons.setdefault(layer.misfit.reason, []).append(layer.misfit.share)
+    said = []
+    for reason, shares in reasons.items():
+        share = f" ({min(shares):.1%} to {max(shares):.1%} of the blocks)" if min(shares) < 1 else ""
+        said.append(f"{counted(len(shares), 'layer')} of {count}: {reason}{share}")
+    return UnsupportedError(
+        f"{title} does not hold every value: {'; '.join(said)}",
+        where=repr(misfits[0].name),
+        remedy="--requantize takes the nearest weights that have room, and says what that costs.",
+        rule="not-lossless",
+    )
