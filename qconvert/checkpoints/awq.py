@@ -29,14 +29,12 @@ _PLACES = tuple(_OUTPUTS.index(output) for output in range(_PER_WORD))
 
 def from_awq_order(words: Array) -> Array:
     """Words of eight outputs as a stream along the inputs: uint32 [K, N / 8] -> uint32 [N, K / 8]."""
-    turned = columns_of_words(words)
-    return np.ascontiguousarray(turned.reshape(-1, _PER_WORD, turned.shape[1])[:, _PLACES]).reshape(turned.shape)
+    return columns_of_words(words, columns=_PLACES)
 
 
 def to_awq_order(words: Array) -> Array:
     """The mirror of from_awq_order(): uint32 [N, K / 8] -> uint32 [K, N / 8]."""
-    ordered = words.reshape(-1, _PER_WORD, words.shape[1])[:, _OUTPUTS].reshape(words.shape)
-    return columns_of_words(ordered)
+    return columns_of_words(words, rows=_OUTPUTS)
 
 
 def unpacked_zeros(packed: Array) -> Array:

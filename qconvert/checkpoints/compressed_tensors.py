@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
-from qconvert.checkpoints.packing import pack, unpack, word_count
+from qconvert.checkpoints.packing import in_rows, pack, unpack, word_count
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight, half_of
 from qconvert.errors import UnsupportedError
@@ -53,7 +53,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.zero is not None
     found = {
-        "weight_packed": np.ascontiguousarray(weight.words).view(np.int32),
+        "weight_packed": in_rows(weight.words).view(np.int32),
         "weight_scale": np.ascontiguousarray(weight.scale),
         "weight_shape": np.array([weight.outputs, weight.inputs], np.int64),
     }

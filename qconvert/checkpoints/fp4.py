@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.checkpoints.compressed_tensors import config_of_groups
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.packing import in_rows
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import E2M1, BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -82,7 +83,7 @@ def _read_mxfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
 
 def _packed(weight: BlockWeight, name: str, scale_as: str = "") -> dict[str, Array]:
     scale = np.ascontiguousarray(weight.scale)
-    return {name: np.ascontiguousarray(weight.words).view(np.uint8), "weight_scale": scale.view(scale_as) if scale_as else scale}
+    return {name: in_rows(weight.words).view(np.uint8), "weight_scale": scale.view(scale_as) if scale_as else scale}
 
 
 def _write_nvfp4(weight: BlockWeight) -> dict[str, Array]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
-from qconvert.checkpoints.packing import WORD, pack, unpack
+from qconvert.checkpoints.packing import WORD, in_rows, pack, unpack
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -55,8 +55,8 @@ def _groups(parts: Parts, inputs: int, groups: int) -> Array | None:
     found = parts.tensors.get("g_idx")
     if found is None:
         return None
-    members = np.bincount(np.clip(found.reshape(-1), 0, groups).astype(np.int64), minlength=groups)
-    if found.dtype.kind not in "iu" or found.shape != (inputs,) or not np.array_equal(members, [inputs // groups] * groups):
+    is_fit = found.dtype.kind in "iu" and found.shape == (inputs,) and 0 <= int(found.min()) <= int(found.max()) < groups
+    if not is_fit or not np.array_equal(np.bincount(found, minlength=groups), [inputs // groups] * groups):
         raise InvalidModelError(
             f"g_idx does not give each of {groups} groups {inputs / groups:g} of {inputs} inputs", where=repr(parts.layer),
             rule="wrong-groups",
@@ -69,7 +69,7 @@ def _write(weight: BlockWeight, less: int) -> dict[str, Array]:
     groups = weight.groups if weight.groups is not None else np.arange(weight.inputs, dtype=np.int32) // weight.block
     zeros = np.ascontiguousarray((weight.zero - less).T).astype(np.uint8)
     return {
-        "qweight": np.ascontiguousarray(weight.words.T).view(np.int32),
+        "qweight": in_rows(weight.words.T).view(np.int32),
         "qzeros": pack(zeros, weight.bits).view(np.int32),
         "scales": np.ascontiguousarray(weight.scale.T),
         "g_idx": groups.astype(np.int32),

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.fp4 import E8M0_NAN
-from qconvert.checkpoints.packing import WORD
+from qconvert.checkpoints.packing import WORD, in_rows
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import E2M1, BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -84,12 +84,12 @@ def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.offset is not None
-    found = {"weight": weight.words, "scales": weight.scale, "biases": weight.offset}
+    found = {"weight": in_rows(weight.words), "scales": weight.scale, "biases": weight.offset}
     return {name: np.ascontiguousarray(tensor) for name, tensor in found.items()}
 
 
 def _write_small(weight: BlockWeight) -> dict[str, Array]:
-    return {"weight": np.ascontiguousarray(weight.words), "scales": np.ascontiguousarray(weight.scale).view(np.uint8)}
+    return {"weight": in_rows(weight.words), "scales": np.ascontiguousarray(weight.scale).view(np.uint8)}
 
 
 def _config(written: Written, mode: str) -> dict[str, Any]:

@@ -32,15 +32,24 @@ def nearest(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     wanted = weight.exact_values()
     best: tuple[float, BlockWeight] | None = None
     last: Misfit | None = None
-    for candidate in (weight, _rounded(weight, needs), _new(weight, wanted.astype(np.float32), needs)):
-        found = fitted(candidate, needs) if candidate is not None else None
+    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond a type is no candidate
+        candidates = (weight, _rounded(weight, needs), _new(weight, wanted.astype(np.float32), needs))
+    for candidate in candidates:
+        if candidate is None or not _is_finite(candidate):
+            last = last or Misfit(f"values are beyond those that scales of {needs.scales[0]} reach")
+            continue
+        found = fitted(candidate, needs)
         if isinstance(found, Misfit):
             last = found
-        elif found is not None:
+        else:
             error = float(np.square(found.exact_values() - wanted).sum())
             if best is None or error < best[0]:
                 best = error, found
     return best[1] if best is not None else last or Misfit("the sizes of the weight have no room")
+
+
+def _is_finite(weight: BlockWeight) -> bool:
+    return bool(np.isfinite(wide(weight.scale)).all()) and (weight.offset is None or bool(np.isfinite(wide(weight.offset)).all()))
 
 
 def signal_to_noise(weight: BlockWeight, made: BlockWeight) -> float | None:
@@ -70,8 +79,6 @@ def _rounded(weight: BlockWeight, needs: Needs) -> BlockWeight | None:
             offset = None
         elif offset is not None:
             offset = offset.astype(scale.dtype)
-    if not np.isfinite(wide(scale)).all():
-        return None
     return replace(weight, scale=scale, zero=zero, offset=offset, outer=None)
 
 

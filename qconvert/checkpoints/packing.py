@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["WORD", "columns_of_words", "pack", "parts_of", "unpack", "word_count"]
+__all__ = ["WORD", "columns_of_words", "in_rows", "pack", "parts_of", "unpack", "word_count"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -14,8 +15,13 @@ WORD = 32
 _BYTE = 8
 #: Nibbles in a word.
 _PER_WORD = 8
-#: Rows that are turned at once: what stays in a cache of 1 MB.
-_ROWS = 2**17
+#: Columns that are copied at once where a matrix is turned.
+_COLUMNS = 64
+_IN_ORDER = tuple(range(_PER_WORD))
+#: Rows and columns of words that are turned at once, 512 KB.
+_TILE = 512, 256
+#: How far rows of a matrix of nibbles are exchanged, and which nibbles of a word stay.
+_HALVES = ((4, np.uint32(0x0000FFFF)), (2, np.uint32(0x00FF00FF)), (1, np.uint32(0x0F0F0F0F)))
 
 
 def word_count(count: int, bits: int) -> int:
@@ -73,27 +79,48 @@ def parts_of(stream: Array, bits: int) -> Array:
     return parts.reshape(*stream.shape[:-1], -1)
 
 
-def columns_of_words(words: Array) -> Array:
+def in_rows(words: Array) -> Array:
+    """A matrix of words with its rows one after another in memory: itself, or a copy of one that lies in columns.
+
+    A few columns are copied at a time, so that a matrix on a mapped file is read in the order of the file.
+    """
+    if words.flags.c_contiguous or words.ndim != 2:
+        return np.ascontiguousarray(words)
+    found = np.empty(words.shape, words.dtype)
+    for first in range(0, words.shape[1], _COLUMNS):
+        found[:, first : first + _COLUMNS] = words[:, first : first + _COLUMNS]
+    return found
+
+
+def columns_of_words(words: Array, *, rows: Sequence[int] = _IN_ORDER, columns: Sequence[int] = _IN_ORDER) -> Array:
     """A matrix of nibbles, eight columns of a row in a word, as one of eight rows of a column in a word.
 
     Eight words of eight nibbles are turned as a matrix of 8 x 8 by exchanging halves three times, as one turns a matrix of bits (H. Warren,
     Hacker's Delight, 7-3).
 
     Args:
-        words: uint32 [R, C], R a multiple of 8: nibble j of word (r, c) is the number of row r and column 8 c + j.
+        words: uint32 [R, C], R a multiple of 8: nibble columns[j] of word (r, c) is the number of row r and column 8 c + j.
+        rows: which row of eight each nibble of a result is of.
+        columns: where in a word the nibbles of its eight columns stand.
 
     Returns:
-        uint32 [8 C, R / 8]: nibble i of word (n, w) is that of row 8 w + i and column n.
+        uint32 [8 C, R / 8]: nibble i of word (n, w) is that of row 8 w + rows[i] and column n.
     """
-    rows, columns = words.shape
-    turned = np.empty((columns, _PER_WORD, rows // _PER_WORD), np.uint32)
-    step = max(_PER_WORD, _ROWS // max(columns, 1) // _PER_WORD * _PER_WORD)
-    for first in range(0, rows, step):
-        part = np.array(words[first : first + step].view(np.uint32).reshape(-1, _PER_WORD, columns).transpose(1, 0, 2))
-        for half, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
-            for low in (place for place in range(_PER_WORD) if not place & half):
-                moved = ((part[low] >> np.uint32(4 * half)) ^ part[low + half]) & np.uint32(mask)
-                part[low + half] ^= moved
-                part[low] ^= moved << np.uint32(4 * half)
-        turned[:, :, first // _PER_WORD : first // _PER_WORD + part.shape[1]] = part.transpose(2, 0, 1)
-    return turned.reshape(columns * _PER_WORD, rows // _PER_WORD)
+    count, width = words.shape
+    turned = np.empty((width, _PER_WORD, count // _PER_WORD), np.uint32)
+    for first in range(0, count, _TILE[0]):
+        for left in range(0, width, _TILE[1]):
+            tile = words[first : first + _TILE[0], left : left + _TILE[1]].view(np.uint32)
+            part = np.ascontiguousarray(tile.reshape(-1, _PER_WORD, tile.shape[1]).transpose(1, 2, 0)[list(rows)])
+            for half, mask in _HALVES:
+                shift = np.uint32(4 * half)
+                for low in (place for place in range(_PER_WORD) if not place & half):
+                    moved = part[low] >> shift
+                    moved ^= part[low + half]
+                    moved &= mask
+                    part[low + half] ^= moved
+                    moved <<= shift
+                    part[low] ^= moved
+            end = first // _PER_WORD + part.shape[2]
+            turned[left : left + tile.shape[1], :, first // _PER_WORD : end] = part[list(columns)].transpose(1, 0, 2)
+    return turned.reshape(width * _PER_WORD, count // _PER_WORD)

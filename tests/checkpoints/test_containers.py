@@ -87,10 +87,15 @@ def test_streams_of_words(bits: int, count: int, seed: int) -> None:
     np.testing.assert_array_equal(unpack(words, bits, count), codes)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(8, 1), (16, 3), (2**13 + 8, 40)])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 1), (16, 3), (520, 2), (24, 300)])
 def test_words_of_rows_become_words_of_columns(rows: int, columns: int) -> None:
     numbers = np.random.default_rng(0).integers(0, 16, (rows, 8 * columns), np.uint8)
     np.testing.assert_array_equal(columns_of_words(pack(numbers, 4)), pack(np.ascontiguousarray(numbers.T), 4))
+    order = (3, 0, 7, 1, 2, 6, 4, 5)
+    mixed = numbers.reshape(-1, 8, 8 * columns)[:, order].reshape(rows, -1)
+    np.testing.assert_array_equal(columns_of_words(pack(numbers, 4), rows=order), pack(np.ascontiguousarray(mixed.T), 4))
+    mixed = numbers.reshape(rows, -1, 8)[:, :, order].reshape(rows, -1)
+    np.testing.assert_array_equal(columns_of_words(pack(numbers, 4), columns=order), pack(np.ascontiguousarray(mixed.T), 4))
 
 
 def named(name: str) -> Container:

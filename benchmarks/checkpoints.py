@@ -1,0 +1,155 @@
+"""Checkpoints with weights in blocks as checkpoints of other tools: which pairs are exact, what others cost, and how long large ones take.
+
+    python benchmarks/checkpoints.py [--folder fixtures/blocks] [--gigabytes 4] [--markdown docs/measured/checkpoints.md]
+
+Of each pair: "exact", or the share of blocks (of all layers, the least and the most) that have no place, and the SQNR of the worst layer
+with --requantize. With --gigabytes a random GPTQ checkpoint of that size is converted in a process of its own, in turns with a copy of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+import qconvert
+from qconvert.checkpoints.safetensors import written_file
+from qconvert.formats.checkpoints import SUMMARIES
+
+ROOT = Path(__file__).parents[1]
+_SIZES, _BLOCK, _BITS = (("q_proj", 4096, 4096), ("gate_proj", 11008, 4096), ("down_proj", 4096, 11008)), 128, 4
+_TURNS = 3
+
+
+def pair(source: Path, result: str) -> str:
+    """A cell of the table."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            qconvert.convert(source, Path(folder) / "out", result_format=result)
+        except qconvert.QConvertError as error:
+            if error.rule != "not-lossless":
+                return f"no: {error.rule}"
+            shares = re.findall(r"\(([\d.]+%) to ([\d.]+%) of the blocks\)", error.reason)
+            share = f"{shares[0][0]}–{shares[0][1]}" if shares else "all"
+        else:
+            return "exact"
+        report = qconvert.convert(source, Path(folder) / "out", result_format=result, requantize=True)
+    worst = min((cost.sqnr_db for change in report.changes for cost in change.costs if cost.sqnr_db is not None), default=None)
+    return f"{share}; {worst:.0f} dB" if worst is not None else share
+
+
+def pairs(folder: Path) -> list[tuple[str, ...]]:
+    """Rows of the table, the head first."""
+    sources = sorted(item for item in folder.iterdir() if item.is_dir() and (item / "config.json").is_file() and "base" not in item.name)
+    rows: list[tuple[str, ...]] = [("checkpoint", *SUMMARIES)]
+    return rows + [(source.name, *(pair(source, result) for result in SUMMARIES)) for source in sources]
+
+
+def random_checkpoint(folder: Path, gigabytes: float) -> None:
+    """GPTQ v1 of random integers, in files of less than 1 GB."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    places: dict[str, str] = {}
+    left, layer, shard = int(gigabytes * 1e9), 0, 0
+    while left > 0:
+        shard += 1
+        name = f"model-{shard:05d}.safetensors"
+        names = [f"model.layers.{layer + i}.{part}.{t}" for i in range(40) for part, *_ in _SIZES for t in "abcd"]
+        with written_file(folder / name, names, {"format": "pt"}) as writer:
+            room = min(left, 900_000_000)
+            while room > 0:
+                for part, outputs, inputs in _SIZES:
+                    groups = inputs // _BLOCK
+                    zeros = rng.integers(0, 15, (groups, outputs // 8, 8), np.uint8).astype(np.uint32)
+                    words = np.bitwise_or.reduce(zeros << (4 * np.arange(8, dtype=np.uint32)), axis=2).view(np.int32)
+                    tensors = {
+                        "qweight": rng.integers(-(2**31), 2**31, (inputs // 8, outputs), np.int64).astype(np.int32),
+                        "qzeros": words,
+                        "scales": rng.uniform(0.001, 0.01, (groups, outputs)).astype(np.float16),
+                        "g_idx": (np.arange(inputs) // _BLOCK).astype(np.int32),
+                    }
+                    for key, tensor in tensors.items():
+                        writer.add(f"model.layers.{layer}.{part}.{key}", tensor)
+                        places[f"model.layers.{layer}.{part}.{key}"] = name
+                        room -= tensor.nbytes
+                        left -= tensor.nbytes
+                layer += 1
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    stated = {"quant_method": "gptq", "bits": _BITS, "group_size": _BLOCK, "checkpoint_format": "gptq", "desc_act": False, "sym": False}
+    (folder / "config.json").write_text(json.dumps({"dtype": "float16", "quantization_config": stated}))
+
+
+def measured(command: list[str]) -> tuple[float, float]:
+    """Seconds and peak memory in GB of a process."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{command} failed")
+    return time.perf_counter() - started, usage.ru_maxrss / 1e6
+
+
+def large(gigabytes: float) -> list[tuple[str, ...]]:
+    """Rows of the table of times, the head first: the median of three turns."""
+    rows: list[tuple[str, ...]] = [("what", "seconds (three turns)", "peak memory, GB")]
+    with tempfile.TemporaryDirectory(dir=ROOT / "build" if (ROOT / "build").is_dir() else None) as place:
+        source, out = Path(place) / "source", Path(place) / "out"
+        random_checkpoint(source, gigabytes)
+        copy = [sys.executable, "-c", f"import shutil; shutil.copytree({str(source)!r}, {str(out)!r})"]
+        convert = [sys.executable, "-m", "qconvert", "convert", str(source), str(out), "--quiet", "--to"]
+        commands = {"copy": copy, **{f"GPTQ v1 to {name}": [*convert, name] for name in ("gptq-v2", "compressed-tensors", "mlx", "awq")}}
+        times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+        for _ in range(_TURNS):
+            for name, command in commands.items():
+                times[name].append(measured(command))
+                shutil.rmtree(out)
+    for name, found in times.items():
+        rows.append((name, ", ".join(f"{seconds:.1f}" for seconds, _ in sorted(found)), f"{max(memory for _, memory in found):.2f}"))
+    return rows
+
+
+def table(rows: list[tuple[str, ...]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--folder", type=Path, default=ROOT / "fixtures" / "blocks")
+    parser.add_argument("--gigabytes", type=float, default=0.0)
+    parser.add_argument("--markdown", type=Path)
+    given = parser.parse_args()
+    parts = [
+        "# Checkpoints as checkpoints of other tools",
+        "Made by `python benchmarks/checkpoints.py --gigabytes 4`. Exact: every integer, scale and zero point is kept. Else the share of "
+        "blocks for which the result has no place, the least and the most of all layers, and with `--requantize` the SQNR of the worst "
+        "layer.",
+        table(pairs(given.folder)),
+    ]
+    if given.gigabytes:
+        parts += [
+            f"## {given.gigabytes:g} GB",
+            f"A GPTQ checkpoint of random integers, in files of 0.9 GB, in turns with a copy; {os.cpu_count()} cores, "
+            f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}. Times of a copy vary with what "
+            "the system has written by then.",
+            table(large(given.gigabytes)),
+        ]
+    text = "\n\n".join(parts) + "\n"
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
