@@ -63,9 +63,10 @@ class Writing:
         if own in ("i4", "u4"):
             packed = bytes_of(data, own)
             tensor = self.ov.Tensor(packed if packed.size else np.zeros(1, np.uint8), list(data.shape), kind)
-            return self.ov.op.Constant(tensor)
+            return self.ov.op.Constant(tensor, shared_memory=False)  # else its numbers are those of an array that is gone
         if own == "bf16":
-            return self.ov.op.Constant(self.ov.Tensor(np.asarray(data, order="C").view(np.uint16), list(data.shape), kind))
+            halves = self.ov.Tensor(np.asarray(data, order="C").view(np.uint16), list(data.shape), kind)
+            return self.ov.op.Constant(halves, shared_memory=False)
         return self.op.constant(np.asarray(data, order="C"), getattr(self.ov.Type, own))
 
     def integers(self, tensor: Tensor, q: Quantization, data: Array, sizes: Sequence[int] = ()) -> Any:

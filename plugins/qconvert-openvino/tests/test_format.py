@@ -113,6 +113,28 @@ def test_ranges_give_scales_back(dtype: str) -> None:
     assert exact > 480
 
 
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_many_weights_of_4_bits_are_written_as_they_are(dtype: str, tmp_path: Path) -> None:
+    """OpenVINO's constants of 4 bits share numpy's memory by default: what is freed before the file is written has other numbers then."""
+    rng = np.random.default_rng(7)
+    low, high = qconvert.plugin.integer_range(dtype)
+    tensors, ops, last = [Tensor("x", "float32", (2, 256))], [], "x"
+    for place in range(16):
+        data = rng.integers(low, high + 1, (256, 256)).astype(qconvert.plugin.numpy_dtype(dtype))
+        q = Quantization(rng.uniform(0.001, 0.01, (256, 4)).astype(np.float32), np.full((256, 4), (low + high + 1) // 2), 1, 64)
+        tensors += [Tensor(f"q{place}", dtype, data.shape, data, q), Tensor(f"w{place}", "float32", data.shape)]
+        tensors.append(Tensor(f"y{place}", "float32", (2, 256)))
+        ops += [Op("Dequantize", (f"q{place}",), (f"w{place}",)), Op("Gemm", (last, f"w{place}"), (f"y{place}",))]
+        last = f"y{place}"
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, tuple(ops), ("x",), (last,))
+    qconvert.save(graph, tmp_path / "m.xml")
+    found = load(tmp_path / "m.xml")
+    stored = [tensor for tensor in found.constants() if tensor.is_quantized]
+    assert len(stored) == 16
+    wanted = [graph[f"q{place}"].real() for place in range(16)]
+    assert all(any(np.array_equal(tensor.real(), other) for other in wanted) for tensor in stored)
+
+
 def test_a_note_that_does_not_fit_the_ranges_is_not_believed() -> None:
     q = Quantization.per_tensor(0.5, 3)
     fake = ranges_of(q, "int8")

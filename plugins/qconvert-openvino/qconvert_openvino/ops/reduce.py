@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from qconvert.plugin import Op
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.writing import Writing
@@ -60,7 +62,7 @@ def read_cum_sum(r: Reading) -> None:
 
 
 def write_cum_sum(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.cum_sum(w.value(op.inputs[0]), w.numbers([int(op["axis"])]), bool(op["exclusive"]), bool(op["reverse"])))
+    w.finish(op, w.op.cum_sum(w.value(op.inputs[0]), w.op.constant(np.int64(op["axis"])), bool(op["exclusive"]), bool(op["reverse"])))
 
 
 READERS = {**dict.fromkeys(_LAYERS, read_reduction), "TopK": read_topk, "CumSum": read_cum_sum}
