@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from qconvert.errors import QConvertError, printable
+from qconvert.errors import QConvertError, counted, printable
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
@@ -32,6 +32,8 @@ _FEW = 16
 def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, Any]:
     """The graph document of a model (docs/qgraph.schema.json), and under "file" what the file says of itself.
 
+    Of a checkpoint with weights in blocks, without the option of a graph, it is its layers and tensors, under "checkpoint".
+
     Args:
         path: the file.
         format: a format's name; by default the suffix decides.
@@ -40,6 +42,9 @@ def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, 
     from qconvert import load
     from qconvert.formats.qgraph.to_document import to_document
 
+    found = _checkpoint(path, options)
+    if found is not None:
+        return {"checkpoint": found}
     reader = _reader(path, format)
     return {**to_document(load(path, reader.name, **options)), "file": _contents(path, reader)}
 
@@ -60,8 +65,12 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
     from qconvert import load
     from qconvert.formats.qgraph.to_document import to_document
 
-    reader = _reader(path, format)
     width = line_width() or _WIDEST
+    found = _checkpoint(path, options)
+    if found is not None:
+        _echo(_of_checkpoint(found, shown or str(path), everything=everything, width=width), width)
+        return
+    reader = _reader(path, format)
     own, problem = _read_contents(path, reader)
     try:
         graph = load(path, reader.name, **options)
@@ -89,6 +98,61 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
     if not everything and len(rows) > _FEW:
         lines += ["", "--all lists every tensor with its type, shape, scale and zero point; --json prints the whole graph."]
     _echo(lines, width)
+
+
+def _checkpoint(path: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a checkpoint with weights in blocks holds; None for all else, and where a graph is given."""
+    from qconvert.checkpoints.safetensors import checkpoint_in, is_safetensors
+
+    file = checkpoint_in(path)
+    if options or not file.is_file() or file.suffix.lower() != ".safetensors" or not is_safetensors(file):
+        return None
+    from qconvert.checkpoints.summary import checkpoint_summary
+
+    try:
+        return checkpoint_summary(file)
+    except QConvertError as error:
+        error.file = error.file or str(path)
+        raise
+
+
+def _of_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bool, width: int) -> list[str]:
+    """A summary, and a line for each kind of layer; with `everything` one for each layer, and for each other tensor."""
+    layers, tensors = found["layers"], found["tensors"]
+    integers = sum(layer["outputs"] * layer["inputs"] for layer in layers)
+    files = counted(found["files"], "file")
+    lines = [f"{shown}: {len(layers)} layers in blocks with {integers:,} values, {len(tensors)} other tensors, {files}"]
+    lines += [f"note: {note}" for note in found["notes"]]
+    kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for layer in layers:
+        kinds.setdefault(_kind_of(layer), []).append(layer)
+    heads = ("stored as", ">bits", ">block", "scales", "zero points", "more", ">layers")
+    rows = [(*kind[:4], _zero_points(alike), kind[4], str(len(alike))) for kind, alike in kinds.items()]
+    lines += ["", *_table(heads, rows, width)]
+    if everything:
+        each = [(layer["name"], f"{layer['outputs']},{layer['inputs']}", *_kind_of(layer)[1:4]) for layer in layers]
+        lines += ["", *_table(("layer", "shape", ">bits", ">block", "scales"), each, width)]
+        lines += [
+            "",
+            *_table(("tensor", "type", "shape"), [(item["name"], item["dtype"], _shape(item["shape"])) for item in tensors], width),
+        ]
+    else:
+        lines += ["", "--all lists every layer and tensor; --json prints them."]
+    return lines
+
+
+def _kind_of(layer: Mapping[str, Any]) -> tuple[str, ...]:
+    """How a layer is stored: container, bits, size of blocks, scales, and what else there is."""
+    names = {"has_offsets": "offsets", "has_act_order": "act-order", "has_factors": "factors of data"}
+    more = ", ".join(text for key, text in names.items() if layer[key])
+    values = "" if layer["values"] == "integers" else f", {layer['values']}"
+    return f"{layer['container']}{values}", str(layer["bits"]), str(layer["block"]), layer["scales"], more
+
+
+def _zero_points(layers: Iterable[Mapping[str, Any]]) -> str:
+    """The smallest and the largest of layers; "" where they have none."""
+    found = [zero for layer in layers for zero in layer["zero_points"] or ()]
+    return "" if not found else f"{min(found)}" if min(found) == max(found) else f"{min(found)}..{max(found)}"
 
 
 def _stored(graph: Graph) -> list[str]:

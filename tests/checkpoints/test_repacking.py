@@ -204,3 +204,17 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0 and document["result_format"] == "awq"
     done = run_program(["diff", str(FIXTURES / "bnb_nf4_plain"), str(tmp_path / "nf4")])
     assert done.returncode == 1 and "layer model.layers.0.self_attn.q_proj" in done.stdout
+
+
+@pytest.mark.end_to_end
+def test_what_inspect_says_of_a_checkpoint() -> None:
+    done = run_program(["inspect", FIXTURES / "ct_W4A16_ASYM", "--all"])
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "2 layers in blocks with 196,608 values" in words and "as compressed-tensors (pack-quantized) stores them" in words
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.startswith("compressed-tensors"))
+    assert row[2:] == ["4", "128", "bfloat16", "5..10", "2"]
+    document = json.loads(run_program(["inspect", FIXTURES / "gm_desc4", "--json"]).stdout)["checkpoint"]
+    assert [layer["has_act_order"] for layer in document["layers"]] == [True, True] and document["layers"][0]["zero_points"] == [8, 8]
+    failed = run_program(["inspect", FIXTURES.parent / "tiny_kws_dscnn_int8.tflite", "--from", "torch"])
+    assert failed.returncode == 2

@@ -23,6 +23,7 @@ _GRAPH_BESIDE = (
     "    program = torch.export.export(float_model.eval(), example_inputs)  # before it is fused and prepared\n"
     "    torch.export.save(program, 'float.pt2')  # or torch.onnx.export(float_model, example_inputs, 'float.onnx')"
 )
+_OTHER_TOOLS = "A checkpoint of another tool needs no graph: --to gptq-v2, awq, compressed-tensors, mlx …"
 _SAVED_AGAIN = (
     "Save it again with the PyTorch of today:\n"
     "    import torch\n"
@@ -59,8 +60,9 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     if is_safetensors(path):
-        layers_in_blocks(read_checkpoint(path).tensors)  # a graph does not help where they are not covered
-        raise UnsupportedError("the file holds tensors and no graph", remedy=_GRAPH_BESIDE, rule="graph-missing")
+        layers = layers_in_blocks(read_checkpoint(path).tensors)  # a graph does not help where they are not covered
+        remedy = f"{_GRAPH_BESIDE}\n{_OTHER_TOOLS}" if layers else _GRAPH_BESIDE
+        raise UnsupportedError("the file holds tensors and no graph", remedy=remedy, rule="graph-missing")
     archive = opened(path)
     stated = str(options.get("input_shape", ""))
     given = GivenInputs(stated)
