@@ -132,10 +132,8 @@ def _of_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bool, wi
     if everything:
         each = [(layer["name"], f"{layer['outputs']},{layer['inputs']}", *_kind_of(layer)[1:4]) for layer in layers]
         lines += ["", *_table(("layer", "shape", ">bits", ">block", "scales"), each, width)]
-        lines += [
-            "",
-            *_table(("tensor", "type", "shape"), [(item["name"], item["dtype"], _shape(item["shape"])) for item in tensors], width),
-        ]
+        others = [(item["name"], item["dtype"], _shape(item["shape"])) for item in tensors]
+        lines += ["", *_table(("tensor", "type", "shape"), others, width)] if others else []
     else:
         lines += ["", "--all lists every layer and tensor; --json prints them."]
     return lines
