@@ -38,7 +38,8 @@ FLOORS = (
     "plugins",
     "data",
     "formats.reading formats.flatbuffers",
-    "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.mnn formats.ncnn formats.calibration_cache formats.checkpoints",
+    "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.mnn formats.ncnn formats.calibration_cache "
+    "formats.checkpoints",
     "targets",
     "passes",
     "conversion",

@@ -84,6 +84,17 @@ def _awq(parts: Any, stated: Any) -> Any:
     return (integers - _repeated(columns(parts["qzeros"]), integers.shape[1])) * _repeated(parts["scales"].T, integers.shape[1])
 
 
+def _quark(parts: Any, stated: Any) -> Any:
+    def columns(words: Any) -> Any:
+        each = (words.view(np.uint32)[..., None] >> (4 * np.arange(8, dtype=np.uint32))) & 15
+        numbers = each[..., _AWQ].reshape(len(words), -1).T.astype(np.float64)
+        return np.where(numbers > 7, numbers - 16, numbers) if stated["global_quant_config"]["weight"]["dtype"] == "int4" else numbers
+
+    integers = columns(parts["weight"])
+    zeros, scales = columns(parts["weight_zero_point"]), parts["weight_scale"].T
+    return (integers - _repeated(zeros, integers.shape[1])) * _repeated(scales, integers.shape[1])
+
+
 def _fp4(parts: Any, name: str, scales: Any) -> Any:
     packed = parts[name].view(np.uint8)
     values = _E2M1[np.stack([packed & 15, packed >> 4], axis=-1).reshape(len(packed), -1)].astype(np.float64)
@@ -138,4 +149,5 @@ _FORMULAS = {
     ("compressed-tensors", "weight_packed"): _compressed,
     ("modelopt", "weight_scale"): _modelopt,
     ("mlx", "scales"): _mlx,
+    ("quark", "weight_scale"): _quark,
 }

@@ -21,6 +21,7 @@ from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
 from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.quark import QUARK
 from qconvert.errors import UnsupportedError, counted
 
 __all__ = ["CONTAINERS", "described", "layers_in_blocks"]
@@ -30,7 +31,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: In the order in which the tensors of a layer are held against them.
 CONTAINERS: tuple[Container, ...] = (
     *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
-    *(MLX, MLX_MXFP4, MLX_NVFP4, BNB_4BIT),
+    *(MLX, MLX_MXFP4, MLX_NVFP4, BNB_4BIT, QUARK),
 )
 #: Tensors that tell a layer in blocks, whatever container it is of -> the tool, for what is not read.
 _TELLING: Mapping[str, str] = {

@@ -16,7 +16,7 @@ from qconvert.checkpoints.packing import columns_of_words, pack, unpack
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 
-__all__ = ["AWQ", "from_awq_order", "to_awq_order"]
+__all__ = ["AWQ", "PLACES"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,12 +24,12 @@ _BITS, _PER_WORD = 4, 8
 #: Which output each nibble of a word is of.
 _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 #: Where in a word the nibbles of its eight outputs stand.
-_PLACES = tuple(_OUTPUTS.index(output) for output in range(_PER_WORD))
+PLACES = tuple(_OUTPUTS.index(output) for output in range(_PER_WORD))
 
 
 def from_awq_order(words: Array) -> Array:
     """Words of eight outputs as a stream along the inputs: uint32 [K, N / 8] -> uint32 [N, K / 8]."""
-    return columns_of_words(words, columns=_PLACES)
+    return columns_of_words(words, columns=PLACES)
 
 
 def to_awq_order(words: Array) -> Array:
@@ -40,7 +40,7 @@ def to_awq_order(words: Array) -> Array:
 def unpacked_zeros(packed: Array) -> Array:
     """The zero points of all outputs: uint32 [G, N / 8] -> int16 [N, G]."""
     each = unpack(packed, _BITS, packed.shape[1] * _PER_WORD).reshape(*packed.shape, _PER_WORD)
-    return each[..., _PLACES].reshape(packed.shape[0], -1).T.astype(np.int16)
+    return each[..., PLACES].reshape(packed.shape[0], -1).T.astype(np.int16)
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:

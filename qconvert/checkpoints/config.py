@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +54,26 @@ class Config:
         own = self.stated.get(layer)
         return {**self.stated, **own} if isinstance(own, dict) else self.stated
 
+    def quark_of_layer(self, layer: str) -> Mapping[str, Any]:
+        """What is stated of a layer, in Quark's way: by the first pattern that it fits, else for all."""
+        patterns = self.stated.get("layer_quant_config")
+        for pattern, own in patterns.items() if isinstance(patterns, dict) else ():
+            if isinstance(own, dict) and fnmatchcase(layer, pattern):
+                return own
+        found = self.stated.get("global_quant_config")
+        return found if isinstance(found, dict) else {}
+
     def refuse_rounded_data(self, layer: str) -> None:
-        """Raise UnsupportedError where compressed-tensors states that data are rounded too."""
+        """Raise UnsupportedError where compressed-tensors or Quark states that data are rounded too."""
         groups = self.stated.get("config_groups")
-        for group in groups.values() if isinstance(groups, dict) else ():
-            if isinstance(group, dict) and group.get("input_activations"):
-                raise UnsupportedError(
-                    "config.json states input_activations: data are rounded too, which is not covered",
-                    where=repr(layer),
-                    rule="dynamic-operator",
-                )
+        each = groups.values() if isinstance(groups, dict) else ()
+        stated = [group.get("input_activations") for group in each if isinstance(group, dict)]
+        if any(stated) or self.quark_of_layer(layer).get("input_tensors"):
+            raise UnsupportedError(
+                "config.json states how data are rounded too (input_activations, input_tensors), which is not covered",
+                where=repr(layer),
+                rule="dynamic-operator",
+            )
 
     def require_packing(self, layer: str, key: str, known: Collection[str]) -> None:
         """Raise UnsupportedError where a version of a format is stated that packs otherwise."""

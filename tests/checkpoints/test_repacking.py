@@ -35,6 +35,8 @@ EXACT = {
     "mo_INT4_AWQ": ("awq-modelopt",),
     "mlx4": ("mlx",),
     "bnb_nf4_plain": (),
+    "quark_int4": ("compressed-tensors", "awq-modelopt", "mlx"),  # scales of float32
+    "quark_uint4": ("compressed-tensors",),
 }
 
 

@@ -35,6 +35,8 @@ TYPES = {
     "mo_INT4_AWQ": "",
     "mlx4": "Q4_1",
     "bnb_nf4_plain": "",
+    "quark_int4": "",
+    "quark_uint4": "",
 }
 
 
