@@ -42,6 +42,11 @@ _TELLING: Mapping[str, str] = {
     "scales": "MLX, in a form that is not covered",
     "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
     "weight_packed": "compressed-tensors, in a form that is not covered",
+    "weight_scale_inv": "FP8 with blocks of 128 x 128",
+    "W_q": "HQQ",
+    "q_weight": "ExLlamaV2",
+    "trellis": "ExLlamaV3",
+    "codebooks": "AQLM",
 }
 
 

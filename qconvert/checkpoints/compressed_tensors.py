@@ -70,7 +70,8 @@ def _config(written: Written) -> dict[str, Any]:
     groups = []
     for (bits, block, symmetric), names in kinds.items():
         targets = ["Linear"] if len(kinds) == 1 else names
-        weights: dict[str, Any] = {"num_bits": bits, "type": "int", "strategy": "group", "group_size": block, "symmetric": symmetric}
+        size = {"strategy": "channel", "group_size": None} if block < 0 else {"strategy": "group", "group_size": block}
+        weights: dict[str, Any] = {"num_bits": bits, "type": "int", "symmetric": symmetric, **size}
         weights["zp_dtype"] = None if symmetric else "torch.int8"  # else the loader expects zero points that are not packed
         groups.append({"format": "pack-quantized", "targets": targets, "weights": weights})
     return config_of_groups("pack-quantized", groups, written)

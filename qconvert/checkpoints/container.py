@@ -55,7 +55,7 @@ class Written:
     """What the configuration of a checkpoint has to say of its weights.
 
     Attributes:
-        layers: layer -> (bits, inputs of a block, whether it is symmetric).
+        layers: layer -> (bits, inputs of a block, whether it is symmetric); -1 for blocks where each row of every layer is one.
         real: layers with a float matrix of weights, which are not in blocks.
         has_groups: whether the inputs of a layer are in another order.
     """

@@ -66,7 +66,7 @@ class _Repacking:
         self._misfits: list[ConvertedLayer] = []
         self._made_real: list[str] = []
         self._places: dict[str, str] = {}
-        self._has_groups = False
+        self._has_groups, self._rows_are_blocks = False, True
         self._size = 0
         self._counts: Counter[str] = Counter()
         self._result = Repacked()
@@ -125,6 +125,7 @@ class _Repacking:
             self._made_real.append(layer.name)
         else:
             self._written[layer.name] = layer.weight.bits, layer.weight.block, layer.weight.is_symmetric
+            self._rows_are_blocks &= layer.weight.scale.shape[1] == 1
             self._has_groups |= layer.weight.groups is not None
             self._counts["layers in blocks"] += 1
             self._counts["integers in them"] += layer.weight.outputs * layer.weight.inputs
@@ -140,8 +141,11 @@ class _Repacking:
             for name, tensor in self._source.plain.items()
             if name.endswith(".weight") and tensor.ndim == 2 and not is_embedding(name.removesuffix(".weight"))
         ]
-        written = Written(self._written, real, self._has_groups)
-        if self._needs.one_block and len({(bits, block) for bits, block, _ in self._written.values()}) > 1:
+        layers = self._written
+        if self._rows_are_blocks and not self._needs.blocks:
+            layers = {name: (bits, -1, symmetric) for name, (bits, _, symmetric) in layers.items()}
+        written = Written(layers, real, self._has_groups)
+        if self._needs.one_block and written.unusual():
             bits, block = written.usual
             name, (other_bits, other) = next(iter(written.unusual().items()))
             raise UnsupportedError(
@@ -150,7 +154,7 @@ class _Repacking:
                 where=repr(name),
                 rule="blocks-differ",
             )
-        entries = self._container.config(written) if self._written else {}
+        entries = self._container.config(written) if layers else {}
         kept = {key: value for key, value in self._source.config.model.items() if key not in KEYS_OF_CONFIG}
         (folder / FILES_OF_CONFIG[0]).write_text(json.dumps({**kept, **entries}, indent=2) + "\n", encoding="utf-8")
 

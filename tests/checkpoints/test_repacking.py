@@ -182,6 +182,26 @@ def test_layers_with_other_blocks(tmp_path: Path) -> None:
     assert qconvert.diff(tmp_path / "mlx", folder) == []
 
 
+def test_rows_that_are_one_block_each(tmp_path: Path) -> None:
+    """One scale for each output, of layers with 256 and 512 inputs: one size for all, which tools write as -1 or as channels."""
+    folder = tmp_path / "source"
+    shutil.copytree(FIXTURES / "gm_v2_asym", folder)
+    tensors = tensors_of(folder)
+    for name in {key.rpartition(".")[0] for key in tensors}:
+        for part in ("qzeros", "scales"):
+            tensors[f"{name}.{part}"] = np.ascontiguousarray(tensors[f"{name}.{part}"][:1])
+        tensors[f"{name}.g_idx"] = np.zeros_like(tensors[f"{name}.g_idx"])
+    write(folder / "model.safetensors", tensors)
+    stated = {}
+    for result in ("gptq", "awq", "compressed-tensors"):
+        convert(folder, tmp_path / result, result_format=result)
+        stated[result] = json.loads((tmp_path / result / "config.json").read_text())["quantization_config"]
+        assert qconvert.diff(folder, tmp_path / result) == []
+    assert stated["gptq"]["group_size"] == stated["awq"]["group_size"] == -1 and "dynamic" not in stated["gptq"]
+    (group,) = stated["compressed-tensors"]["config_groups"].values()
+    assert (group["weights"]["strategy"], group["weights"]["group_size"], group["targets"]) == ("channel", None, ["Linear"])
+
+
 def test_tables_of_embeddings_that_are_in_blocks_become_floats_of_the_same_values(tmp_path: Path) -> None:
     folder = tmp_path / "source"
     shutil.copytree(FIXTURES / "mlx4", folder)

@@ -208,6 +208,10 @@ def test_forms_that_are_not_covered_are_refused_by_their_names(tmp_path: Path) -
         with pytest.raises(UnsupportedError, match="bitsandbytes \\(int8\\)"):
             convert(folder, tmp_path / "m.onnx", **more)  # type: ignore[arg-type]
     assert not (tmp_path / "m.onnx").exists()
+    for part, title in (("weight_scale_inv", "FP8"), ("W_q", "HQQ"), ("q_weight", "ExLlamaV2")):
+        put_together(folder, {key.replace(".weight.absmax", f".{part}"): value for key, value in head.items()}, data)
+        with pytest.raises(UnsupportedError, match=title):
+            convert(folder, tmp_path / "out", result_format="awq")
 
 
 @pytest.mark.parametrize("name", ["ct_NVFP4A16", "ct_MXFP4A16"])
