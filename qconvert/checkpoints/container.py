@@ -93,6 +93,7 @@ class Container:
         needs: which weights can be written; None where none are.
         write: weight -> tensors by their names below the layer.
         config: what the configuration says then, as entries of config.json.
+        files: further JSON files that its users' programs read, by name: what they say.
         has_embeddings: whether tables of embeddings may be in blocks too.
     """
 
@@ -104,4 +105,5 @@ class Container:
     needs: Needs | None = None
     write: Callable[[BlockWeight], dict[str, Array]] | None = None
     config: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
+    files: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
     has_embeddings: bool = False

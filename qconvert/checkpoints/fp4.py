@@ -7,6 +7,7 @@ mxfp4; export/quant_utils.py of TensorRT Model Optimizer; OCP Microscaling Forma
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from qconvert.checkpoints.compressed_tensors import config_of_groups
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
 from qconvert.checkpoints.packing import in_rows
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import E2M1, BlockWeight
@@ -23,7 +25,7 @@ __all__ = ["E8M0_NAN", "MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_BITS, _PER_WORD = 4, 8
+_BITS, _PER_WORD, _NVFP4 = 4, 8, "W4A16_NVFP4"
 #: The exponent of E8M0 that stands for no number.
 E8M0_NAN = 255
 
@@ -118,11 +120,6 @@ def _config_of(format: str, weights: dict[str, Any], written: Written) -> dict[s
     return config_of_groups(format, [{"format": format, "targets": ["Linear"], "weights": weights}], written)
 
 
-def _config_modelopt(written: Written) -> dict[str, Any]:
-    stated = {"quant_algo": "W4A16_NVFP4", "quant_method": "modelopt", "producer": {"name": "modelopt", "version": "0.47.0"}}
-    return {"quantization_config": {**stated, "group_size": written.usual[1], "ignore": list(written.real)}}
-
-
 def _nvfp4(outer: str) -> Needs:
     return Needs((_BITS,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), outer=outer, inputs_in_words=True)
 
@@ -146,7 +143,8 @@ NVFP4_MODELOPT = Container(
     _read_nvfp4_modelopt,
     _nvfp4("times"),
     _write_nvfp4_modelopt,
-    _config_modelopt,
+    partial(config_of_modelopt, algorithm=_NVFP4),
+    partial(files_of_modelopt, algorithm=_NVFP4),
 )
 MXFP4 = Container(
     "mxfp4",

@@ -96,6 +96,11 @@ def _config(written: Written, version: str) -> dict[str, Any]:
     return {"quantization_config": stated}
 
 
+def _files(written: Written, version: str) -> dict[str, Any]:
+    """AutoGPTQ's own file, with what config.json says."""
+    return {"quantize_config.json": _config(written, version)["quantization_config"]}
+
+
 def _needs(least: int) -> Needs:
     return Needs(
         _BITS,
@@ -119,8 +124,24 @@ def _columns(parts: Parts, name: str) -> int:
 
 
 GPTQ = Container(
-    "gptq", "GPTQ v1", _PARTS, _recognizes, _read, _needs(1), partial(_write, less=1), partial(_config, version="gptq")
-)  # fmt: skip
+    "gptq",
+    "GPTQ v1",
+    _PARTS,
+    _recognizes,
+    _read,
+    _needs(1),
+    partial(_write, less=1),
+    partial(_config, version="gptq"),
+    partial(_files, version="gptq"),
+)
 GPTQ_V2 = Container(
-    "gptq-v2", "GPTQ v2", _PARTS, lambda parts: False, _read, _needs(0), partial(_write, less=0), partial(_config, version="gptq_v2")
-)  # fmt: skip
+    "gptq-v2",
+    "GPTQ v2",
+    _PARTS,
+    lambda parts: False,
+    _read,
+    _needs(0),
+    partial(_write, less=0),
+    partial(_config, version="gptq_v2"),
+    partial(_files, version="gptq_v2"),
+)

@@ -6,6 +6,7 @@ The value is scale * q. Source: export/quant_utils.py of TensorRT Model Optimize
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,12 @@ from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight, half_of
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["INT4_MODELOPT"]
+__all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_BITS = 4
+_BITS, _AWQ = 4, "W4A16_AWQ"
+_PRODUCER = {"name": "modelopt", "version": "0.47.0"}
 _SIGNS = np.uint8(0x88)  # of both halves: what makes codes of two's complement
 
 
@@ -52,9 +54,18 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
     return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
 
 
-def _config(written: Written) -> dict[str, Any]:
-    stated = {"quant_algo": "W4A16_AWQ", "quant_method": "modelopt", "producer": {"name": "modelopt", "version": "0.47.0"}}
+def config_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
+    """What config.json says."""
+    stated = {"quant_algo": algorithm, "quant_method": "modelopt", "producer": _PRODUCER}
     return {"quantization_config": {**stated, "group_size": written.usual[1], "ignore": list(written.real)}}
+
+
+def files_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
+    """ModelOpt's own file, which TensorRT-LLM reads."""
+    stated = {"quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": written.usual[1], "exclude_modules": list(written.real)}
+    if algorithm == _AWQ:
+        stated |= {"has_zero_point": False, "pre_quant_scale": True}
+    return {"hf_quant_config.json": {"producer": _PRODUCER, "quantization": stated}}
 
 
 INT4_MODELOPT = Container(
@@ -72,5 +83,6 @@ INT4_MODELOPT = Container(
         one_block=True,
     ),
     _write,
-    _config,
+    partial(config_of_modelopt, algorithm=_AWQ),
+    partial(files_of_modelopt, algorithm=_AWQ),
 )

@@ -156,7 +156,9 @@ class _Repacking:
             )
         entries = self._container.config(written) if layers else {}
         kept = {key: value for key, value in self._source.config.model.items() if key not in KEYS_OF_CONFIG}
-        (folder / FILES_OF_CONFIG[0]).write_text(json.dumps({**kept, **entries}, indent=2) + "\n", encoding="utf-8")
+        documents = {FILES_OF_CONFIG[0]: {**kept, **entries}, **(self._container.files(written) if layers else {})}
+        for name, document in documents.items():
+            (folder / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
     def _notes(self) -> list[str]:
         notes = [f"note: {note}" for note in self._source.notes]

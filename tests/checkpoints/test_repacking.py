@@ -134,8 +134,13 @@ def test_a_result_that_is_there(tmp_path: Path) -> None:
     (tmp_path / "out" / "notes.txt").write_text("mine")
     (tmp_path / "out" / "model-00001-of-00002.safetensors").write_bytes(b"of an earlier result")
     convert(source, tmp_path / "out", result_format="gptq", force=True)
-    assert {item.name for item in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors", "notes.txt"}
-    assert "quantize_config.json" not in {item.name for item in (tmp_path / "out").iterdir()}
+    assert {item.name for item in (tmp_path / "out").iterdir()} == {"config.json", "quantize_config.json", "model.safetensors", "notes.txt"}
+    stated = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert json.loads((tmp_path / "out" / "quantize_config.json").read_text()) == stated
+    convert(FIXTURES / "ct_W4A16", tmp_path / "out", result_format="awq-modelopt", force=True)
+    assert {item.name for item in (tmp_path / "out").iterdir()} == {"config.json", "hf_quant_config.json", "model.safetensors", "notes.txt"}
+    stated = json.loads((tmp_path / "out" / "hf_quant_config.json").read_text())["quantization"]
+    assert (stated["quant_algo"], stated["group_size"]) == ("W4A16_AWQ", 128)
 
 
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
