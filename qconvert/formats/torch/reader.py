@@ -23,7 +23,7 @@ _GRAPH_BESIDE = (
     "    program = torch.export.export(float_model.eval(), example_inputs)  # before it is fused and prepared\n"
     "    torch.export.save(program, 'float.pt2')  # or torch.onnx.export(float_model, example_inputs, 'float.onnx')"
 )
-_OTHER_TOOLS = "A checkpoint of another tool needs no graph: --to gptq-v2, awq, compressed-tensors, mlx …"
+_OTHER_TOOLS = "A checkpoint of another tool needs no graph: --to gptq-v2, awq, mlx …; `qconvert diff` compares two checkpoints."
 _SAVED_AGAIN = (
     "Save it again with the PyTorch of today:\n"
     "    import torch\n"
