@@ -60,6 +60,9 @@ def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container,
         UnsupportedError: it has layers in a form that is not covered.
     """
     found: dict[str, tuple[Container, Parts]] = {}
+    experts = next((name for name in tensors if name.endswith("_blocks") and f"{name[: -len('_blocks')]}_scales" in tensors), "")
+    if experts:
+        raise UnsupportedError("experts in one tensor (MXFP4 of gpt-oss) are not covered", where=repr(experts), rule="blocks-not-covered")
     for telling, title in _TELLING.items():
         for name in (name for name in tensors if name.endswith(f".{telling}")):
             layer = name[: -len(telling) - 1]
@@ -78,15 +81,30 @@ def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container,
                     remedy=f"Covered are {', '.join(item.title for item in CONTAINERS)}.",
                     rule="blocks-not-covered",
                 )
+    _refuse_unknown(tensors, found)
     return found
+
+
+def _refuse_unknown(tensors: Mapping[str, Array], layers: Mapping[str, tuple[Container, Parts]]) -> None:
+    """Raise UnsupportedError for a tensor of a layer in blocks that its container does not have: it would change what the others mean."""
+    for name in tensors:
+        layer, _, part = name.rpartition(".")
+        while layer and layer not in layers:
+            layer, _, more = layer.rpartition(".")
+            part = f"{more}.{part}"
+        if layer and part not in layers[layer][1] and part != "bias":
+            raise UnsupportedError(
+                f"the layer is stored as {layers[layer][0].title} does, which has no tensor {part!r}", where=repr(layer),
+                rule="blocks-not-covered",
+            )  # fmt: skip
 
 
 def described(layers: Mapping[str, tuple[Container, Parts]], config: Config) -> tuple[str, ...]:
     """What a user should know of the layers of a checkpoint: how many there are, in which containers, and what is taken for granted."""
     titles = {_second(container, config).title: None for container, _ in layers.values()}
     has_gptq = any(container is GPTQ for container, _ in layers.values())
-    notes = f"{counted(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them", config.gptq_note if has_gptq else ""
-    return tuple(filter(None, notes))
+    stored = f"{counted(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them"
+    return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note)))
 
 
 def _second(container: Container, config: Config) -> Container:

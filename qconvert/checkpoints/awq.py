@@ -51,6 +51,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     if words.shape[0] % _PER_WORD:
         raise parts.unfit("qweight")
     config.require("bits", _BITS, parts.layer)
+    config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
     config.require_packing(parts.layer, "version", ("gemm",))
     return BlockWeight(from_awq_order(words), _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
 
@@ -100,4 +101,5 @@ AWQ = Container(
     ),
     _write,
     _config,
+    has_head=False,
 )

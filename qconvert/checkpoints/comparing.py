@@ -16,9 +16,6 @@ __all__ = ["checkpoint_differences"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Values that are compared at once.
-_AT_ONCE = 2**22
-
 
 def checkpoint_differences(a: Path, b: Path) -> list[str]:
     """What differs between two checkpoints, one line for each layer or tensor; empty if every real weight is the same.
@@ -46,7 +43,7 @@ def _differences(a: CheckpointSource, b: CheckpointSource) -> Iterator[str]:
             b.release(layer)
         elif (real := plain[layer in a.layers].pop(name, None)) is not None:
             weight = (a if layer in a.layers else b).weight(layer)
-            found = "" if np.array_equal(weight.values(), real.astype(np.float32)) else "values differ, in blocks and in floats"
+            found = "" if _is_equal(weight, real) else "values differ, in blocks and in floats"
         else:
             found = f"only the {'first' if layer in a.layers else 'second'} has it"
         if found:
@@ -61,6 +58,18 @@ def _differences(a: CheckpointSource, b: CheckpointSource) -> Iterator[str]:
             yield f"tensor {name}: {count} of {first.size} elements differ"
 
 
+def _is_equal(weight: BlockWeight, real: Array) -> bool:
+    """Whether floats are the values of a weight in blocks, in the type that they have."""
+    if real.shape != (weight.outputs, weight.inputs):
+        return False
+    first = 0
+    for piece in weight.pieces():
+        if not np.array_equal(piece.floats(real.dtype), real[first : first + piece.outputs]):
+            return False
+        first += piece.outputs
+    return True
+
+
 def _count_differing(first: Array, second: Array) -> int:
     same = first == second
     if is_float(first):
@@ -73,10 +82,8 @@ def _of_weights(first: BlockWeight, second: BlockWeight) -> str:
     if (first.outputs, first.inputs) != (second.outputs, second.inputs):
         return f"shape {[first.outputs, first.inputs]} -> {[second.outputs, second.inputs]}"
     differing, largest, most = 0, 0.0, 0.0
-    step = max(1, _AT_ONCE // first.inputs)
-    for start in range(0, first.outputs, step):
-        rows = slice(start, start + step)
-        one, other = first.rows(rows).exact_values(), second.rows(rows).exact_values()
+    for left, right in zip(first.pieces(), second.pieces(), strict=True):
+        one, other = left.exact_values(), right.exact_values()
         gaps = np.abs(one - other)
         differing += int(np.count_nonzero(gaps))
         largest, most = max(largest, float(gaps.max())), max(most, float(np.abs(one).max()))

@@ -41,6 +41,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
             "weight_g_idx, the order of the inputs, is not covered", where=repr(parts.layer), rule="act-order-not-covered"
         )
     config.refuse_rounded_data(parts.layer)
+    config.require_block(parts.layer, inputs // scales.shape[1], inputs)
     zeros = np.full(scales.shape, half_of(bits), np.int16)
     if "weight_zero_point" in parts:
         packed = parts.words("weight_zero_point")
@@ -106,6 +107,7 @@ def _read_int8(parts: Parts, config: Config) -> BlockWeight:
     if scales.shape[0] != len(integers) or integers.shape[1] % scales.shape[1]:
         raise parts.unfit("weight", "weight_scale")
     config.refuse_rounded_data(parts.layer)
+    config.require_block(parts.layer, integers.shape[1] // scales.shape[1], integers.shape[1])
     zeros = np.full(scales.shape, half_of(8), np.int16)
     if "weight_zero_point" in parts:
         found = parts.matrix("weight_zero_point", "int8")

@@ -16,7 +16,9 @@ __all__ = ["FILES_OF_CONFIG", "KEYS_OF_CONFIG", "Config", "read_config"]
 _LARGEST = 16_000_000
 #: Files that hold it, the first one under one of the keys.
 FILES_OF_CONFIG = ("config.json", "quantize_config.json", "quantization_config.json")
-KEYS_OF_CONFIG = ("quantization_config", "quantization")
+KEYS_OF_CONFIG = ("quantization_config", "quantization", "compression_config")
+#: What config.json calls the tools whose layers are read; MLX does not say it.
+_METHODS = ("", "gptq", "awq", "auto-round", "intel/auto-round", "compressed-tensors", "modelopt", "quark", "bitsandbytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,47 @@ class Config:
     @property
     def _version(self) -> str:
         return str(self.stated.get("checkpoint_format") or self.stated.get("format") or "")
+
+    @property
+    def dtype(self) -> str:
+        """The type of the model's floats, of the language model where there are several; "" where it is not stated."""
+        inner = self.model.get("text_config")
+        for stated in (self.model, inner if isinstance(inner, dict) else {}):
+            if found := stated.get("dtype") or stated.get("torch_dtype"):
+                return str(found)
+        return ""
+
+    @property
+    def cache_note(self) -> str:
+        """That the quantization of the KV cache is not carried over; "" where none is stated."""
+        stated = self.stated.get("kv_cache_scheme") or self.stated.get("kv_cache_quant_algo")
+        return "the quantization of the KV cache, which config.json states, is left out" if stated else ""
+
+    def require_known(self) -> None:
+        """Raise UnsupportedError where config.json states a tool, or transforms of data, that change what the tensors mean."""
+        method = str(self.stated.get("quant_method", "")).lower()
+        if method not in _METHODS:
+            raise UnsupportedError(f"config.json states quant_method {method!r}, which is not covered", rule="blocks-not-covered")
+        if self.stated.get("transform_config"):
+            raise UnsupportedError(
+                "config.json states transform_config: data are transformed, which is not covered", rule="blocks-not-covered"
+            )
+
+    def require_block(self, layer: str, block: int, inputs: int) -> None:
+        """Raise InvalidModelError where sizes of blocks are stated and none is what the tensors say."""
+        groups = self.stated.get("config_groups")
+        weights = [group.get("weights") for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+        weights.append(self.quark_of_layer(layer).get("weight"))
+        stated = [item.get("group_size") for item in weights if isinstance(item, dict)]
+        stated += [self.stated["group_size"]] if "group_size" in self.stated and not self.stated.get("dynamic") else []
+        sizes = [inputs if size is None or size == -1 else size for size in stated if size is None or type(size) is int]
+        if sizes and block not in sizes and not (block == inputs and max(sizes) >= inputs):
+            raise InvalidModelError(
+                f"config.json states blocks of {' or '.join(map(str, sorted({*sizes})))} inputs, the tensors of the layer say {block}, of "
+                f"{inputs} inputs",
+                where=repr(layer),
+                rule="config-contradicts",
+            )
 
     @property
     def gptq_note(self) -> str:
@@ -107,7 +150,9 @@ def read_config(path: Path) -> Config:
         stated = found
         if name == FILES_OF_CONFIG[0] and isinstance(found, dict):
             model = found
-            stated = next((found[key] for key in KEYS_OF_CONFIG if found.get(key)), None)
+            inner = found.get("text_config")
+            places = [found, *([inner] if isinstance(inner, dict) else [])]
+            stated = next((place[key] for place in places for key in KEYS_OF_CONFIG if place.get(key)), None)
         if isinstance(stated, dict) and stated:
             return Config(stated, model)
     return Config({}, model)

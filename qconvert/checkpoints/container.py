@@ -12,7 +12,7 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 
-__all__ = ["Container", "Needs", "Written"]
+__all__ = ["Container", "Needs", "Written", "is_embedding", "is_head"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -95,6 +95,7 @@ class Container:
         config: what the configuration says then, as entries of config.json.
         files: further JSON files that its users' programs read, by name: what they say.
         has_embeddings: whether tables of embeddings may be in blocks too.
+        has_head: whether the last layer, lm_head, may.
     """
 
     name: str
@@ -107,3 +108,15 @@ class Container:
     config: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
     files: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
     has_embeddings: bool = False
+    has_head: bool = True
+
+
+def is_embedding(layer: str) -> bool:
+    """Whether a layer is a table of embeddings, by its name; embed_out of GPT-NeoX is a linear layer."""
+    own = layer.rpartition(".")[2]
+    return own in ("wte", "wpe", "embed_in") or own.endswith(("embed_tokens", "embedding", "embeddings", "embed_positions"))
+
+
+def is_head(layer: str) -> bool:
+    """Whether a layer is the last one, which gives the logits, by its name."""
+    return layer.rpartition(".")[2] in ("lm_head", "embed_out")

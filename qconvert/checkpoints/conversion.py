@@ -78,7 +78,13 @@ def in_form(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize
         if isinstance(found, BlockWeight):
             return ConvertedLayer(name, write(found), found)
         misfit = found if misfit is None or found.share < misfit.share else misfit
-    made = [(found, write) for needs, write in (forms if requantize else ()) if isinstance(found := nearest(weight, needs), BlockWeight)]
+    made = []
+    for needs, write in forms if requantize else ():
+        found = nearest(weight, needs)
+        if isinstance(found, BlockWeight):
+            made.append((found, write))
+        else:
+            misfit = found
     if not made:
         return ConvertedLayer(name, {}, misfit=misfit)
     losses = [signal_to_noise(weight, found) for found, _ in made]
@@ -102,13 +108,14 @@ def in_order(work: Callable[[str], ConvertedLayer], items: Iterable[str]) -> Ite
                 future.cancel()
 
 
-def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int) -> UnsupportedError:
+def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int, *, requantize: bool = False) -> UnsupportedError:
     """The error of layers that no form holds, with all reasons and shares.
 
     Args:
         misfits: these layers.
         title: what the result is called.
         count: of all layers.
+        requantize: whether the nearest weights have been tried.
     """
     reasons: dict[str, list[float]] = {}
     for layer in misfits:
@@ -121,6 +128,6 @@ def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int) -> Unsupp
     return UnsupportedError(
         f"{title} does not hold every value: {'; '.join(said)}",
         where=repr(misfits[0].name),
-        remedy="--requantize takes the nearest weights that have room, and says what that costs.",
+        remedy="" if requantize else "--requantize takes the nearest weights that have room, and says what that costs.",
         rule="not-lossless",
     )

@@ -26,6 +26,8 @@ __all__ = ["E8M0_NAN", "MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS, _PER_WORD, _NVFP4 = 4, 8, "W4A16_NVFP4"
+#: Inputs of a block; ModelOpt has NVFP4 with 32 too.
+_NVFP4_BLOCKS, _MXFP4_BLOCKS = (16, 32), (32,)
 #: The exponent of E8M0 that stands for no number.
 E8M0_NAN = 255
 
@@ -37,7 +39,7 @@ def _words(parts: Parts, name: str) -> Array:
     return np.ascontiguousarray(packed).view("<u4")
 
 
-def _weight(parts: Parts, name: str, scale: Array, config: Config, **more: Any) -> BlockWeight:
+def _weight(parts: Parts, name: str, scale: Array, config: Config, blocks: tuple[int, ...], **more: Any) -> BlockWeight:
     for data in ("input_global_scale", "input_scale"):
         if data in parts:
             raise UnsupportedError(
@@ -46,8 +48,8 @@ def _weight(parts: Parts, name: str, scale: Array, config: Config, **more: Any) 
     config.refuse_rounded_data(parts.layer)
     words = _words(parts, name)
     inputs = words.shape[1] * _PER_WORD
-    if scale.shape[0] != words.shape[0] or inputs % scale.shape[1]:
-        raise parts.unfit(name, "weight_scale")
+    if scale.shape[0] != words.shape[0] or inputs not in [block * scale.shape[1] for block in blocks]:
+        raise parts.unfit(name, "weight_scale")  # of FP6, which has the same names, the blocks would be longer
     return BlockWeight(words, _BITS, inputs, scale, table=E2M1, **more)
 
 
@@ -68,19 +70,21 @@ def _powers(parts: Parts) -> Array:
 
 
 def _read_nvfp4(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight_packed", _e4m3(parts), config, outer=parts.number("weight_global_scale"), outer_divides=True)
+    return _weight(
+        parts, "weight_packed", _e4m3(parts), config, _NVFP4_BLOCKS, outer=parts.number("weight_global_scale"), outer_divides=True
+    )
 
 
 def _read_nvfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight", _e4m3(parts), config, outer=parts.number("weight_scale_2"))
+    return _weight(parts, "weight", _e4m3(parts), config, _NVFP4_BLOCKS, outer=parts.number("weight_scale_2"))
 
 
 def _read_mxfp4(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight_packed", _powers(parts), config)
+    return _weight(parts, "weight_packed", _powers(parts), config, _MXFP4_BLOCKS)
 
 
 def _read_mxfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
-    return _weight(parts, "weight", _powers(parts), config)
+    return _weight(parts, "weight", _powers(parts), config, _MXFP4_BLOCKS)
 
 
 def _packed(weight: BlockWeight, name: str, scale_as: str = "") -> dict[str, Array]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.container import Container, Needs, Written, is_head
 from qconvert.checkpoints.packing import WORD, in_rows, pack, unpack
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
@@ -36,6 +36,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     if inputs % groups:
         raise parts.unfit("qweight", "scales")
     config.require("bits", bits, parts.layer)
+    config.require_block(parts.layer, inputs // groups, inputs)
     config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
     zeros = unpack(packed, bits, outputs).astype(np.int16)
     if config.zero_points_are_less_by_one:
@@ -78,9 +79,10 @@ def _write(weight: BlockWeight, less: int) -> dict[str, Array]:
 
 def _config(written: Written, version: str) -> dict[str, Any]:
     bits, block = written.usual
-    others = {
+    others: dict[str, Any] = {
         f"+:^{re.escape(name)}$": {"bits": other_bits, "group_size": other} for name, (other_bits, other) in written.unusual().items()
     }
+    others |= {f"-:^{re.escape(name)}$": {} for name in written.real if not is_head(name)}  # GPTQModel: not quantized
     kept_real = [name for name in written.real if name.rpartition(".")[2] == "lm_head"]
     stated = {
         "quant_method": "gptq",

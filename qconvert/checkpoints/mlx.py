@@ -44,13 +44,13 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
     each = words.shape[1] * WORD // scales.shape[1]
     if words.shape[1] * WORD % scales.shape[1]:
         raise parts.unfit("weight", "scales")
-    if type(bits) is not int and type(block) is not int:
-        found = [(bits, each // bits) for bits in (4, 8, *_BITS) if each % bits == 0 and each // bits in _BLOCKS]
-        if not found:
-            raise parts.unfit("weight", "scales")
-        bits, block = found[0]
-    bits = each // block if type(bits) is not int and type(block) is int and block > 0 else bits
-    if bits not in _BITS or each % bits or (type(block) is int and bits * block != each):
+    if type(bits) is not int or type(block) is not int:
+        raise UnsupportedError(
+            f"config.json states bits {bits!r} and group_size {block!r}; both are required, since the tensors do not tell them",
+            where=repr(parts.layer),
+            rule="config-missing",
+        )
+    if bits not in _BITS or bits * block != each:
         raise InvalidModelError(
             f"config.json states {bits} bits and blocks of {block}, the tensors of the layer say {each} bits a block",
             where=repr(parts.layer),

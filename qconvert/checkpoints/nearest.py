@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.fitting import Misfit, dtype_of, fitted
-from qconvert.checkpoints.packing import pack
+from qconvert.checkpoints.packing import in_rows, pack
 from qconvert.checkpoints.weight import BlockWeight, half_of, wide
 
 __all__ = ["nearest", "signal_to_noise"]
@@ -24,7 +24,26 @@ _TINY = np.float32(2.0**-24)
 
 
 def nearest(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
-    """The nearest weight that a container has room for; a Misfit where its sizes have none.
+    """The nearest weight that a container has room for, some outputs at a time; a Misfit where its sizes have none."""
+    level = max(float(np.abs(piece.exact_values()).max()) for piece in weight.pieces()) if needs.outer != "no" else 0.0
+    found: list[BlockWeight] = []
+    for piece in weight.pieces():
+        made = _nearest_piece(piece, needs, level)
+        if isinstance(made, Misfit):
+            return made
+        found.append(made)
+    zeros, offsets = [item.zero for item in found if item.zero is not None], [item.offset for item in found if item.offset is not None]
+    return replace(
+        found[0],
+        words=np.concatenate([in_rows(item.words) for item in found]),
+        scale=np.concatenate([item.scale for item in found]),
+        zero=np.concatenate(zeros) if zeros else None,
+        offset=np.concatenate(offsets) if offsets else None,
+    )
+
+
+def _nearest_piece(weight: BlockWeight, needs: Needs, largest: float) -> BlockWeight | Misfit:
+    """The nearest weight of some outputs.
 
     Three are tried, and the one with the smallest error is taken: the weight itself, the integers as they are with scales, zero points or
     offsets rounded, and all of them new, each block from its smallest to its largest value.
@@ -33,7 +52,7 @@ def nearest(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     best: tuple[float, BlockWeight] | None = None
     last: Misfit | None = None
     with np.errstate(over="ignore", invalid="ignore"):  # what is beyond a type is no candidate
-        candidates = (weight, _rounded(weight, needs), _new(weight, wanted.astype(np.float32), needs))
+        candidates = (weight, _rounded(weight, needs), _new(weight, wanted.astype(np.float32), needs, largest))
     for candidate in candidates:
         if candidate is None or not _is_finite(candidate):
             last = last or Misfit(f"values are beyond those that scales of {needs.scales[0]} reach")
@@ -54,9 +73,12 @@ def _is_finite(weight: BlockWeight) -> bool:
 
 def signal_to_noise(weight: BlockWeight, made: BlockWeight) -> float | None:
     """SQNR in decibels of the values of one weight as another has them; None where they are equal."""
-    wanted = weight.exact_values()
-    error = float(np.square(made.exact_values() - wanted).sum())
-    return 10 * float(np.log10(np.square(wanted).sum() / error)) if error else None
+    power = error = 0.0
+    for piece, other in zip(weight.pieces(), made.pieces(), strict=True):
+        wanted = piece.exact_values()
+        power += float(np.square(wanted).sum())
+        error += float(np.square(other.exact_values() - wanted).sum())
+    return 10 * float(np.log10(power / error)) if error else None
 
 
 def _rounded(weight: BlockWeight, needs: Needs) -> BlockWeight | None:
@@ -82,15 +104,16 @@ def _rounded(weight: BlockWeight, needs: Needs) -> BlockWeight | None:
     return replace(weight, scale=scale, zero=zero, offset=offset, outer=None)
 
 
-def _new(weight: BlockWeight, wanted: Array, needs: Needs) -> BlockWeight:
+def _new(weight: BlockWeight, wanted: Array, needs: Needs, largest: float) -> BlockWeight:
     """New codes and scales of the values, inputs in their order."""
     bits = weight.bits if weight.bits in needs.bits else min((item for item in needs.bits if item > weight.bits), default=max(needs.bits))
     dividing = [block for block in needs.blocks if wanted.shape[1] % block == 0]
-    near = min(dividing, key=lambda block: abs(block - weight.block), default=weight.block)
+    smaller = [block for block in dividing if weight.block % block == 0]  # those that fitted() would take
+    near = max(smaller) if smaller else min(dividing, key=lambda block: abs(block - weight.block), default=weight.block)
     block = weight.block if not needs.blocks or weight.block in needs.blocks else near
     in_blocks = wanted.reshape(len(wanted), -1, block)
     if needs.table is not None:
-        return _on_table(in_blocks, bits, needs)
+        return _on_table(in_blocks, bits, needs, largest)
     low, high = np.minimum(in_blocks.min(axis=2), 0), np.maximum(in_blocks.max(axis=2), 0)
     least, most = needs.zeros(bits) if needs.zeros is not None else (0, 2**bits - 1)
     dtype = dtype_of(needs.scales[0])
@@ -108,7 +131,7 @@ def _new(weight: BlockWeight, wanted: Array, needs: Needs) -> BlockWeight:
     return replace(made, zero=None, offset=(-zero.astype(np.float32) * wide(scale)).astype(dtype))
 
 
-def _on_table(in_blocks: Array, bits: int, needs: Needs) -> BlockWeight:
+def _on_table(in_blocks: Array, bits: int, needs: Needs, whole: float) -> BlockWeight:
     """FP4 with scales of E4M3, or powers of two (E8M0) as the Microscaling specification takes them."""
     assert needs.table is not None
     largest = np.abs(in_blocks).max(axis=2)
@@ -118,7 +141,7 @@ def _on_table(in_blocks: Array, bits: int, needs: Needs) -> BlockWeight:
         scale = np.exp2(exponent).astype(np.float32).astype(dtype_of("float8_e8m0fnu"))
         real = wide(scale)
     else:
-        level = np.maximum(largest.max() / (_LARGEST_E2M1 * _LARGEST_E4M3), _TINY) if needs.outer != "no" else np.float32(1)
+        level = np.maximum(np.float32(whole / (_LARGEST_E2M1 * _LARGEST_E4M3)), _TINY) if needs.outer != "no" else np.float32(1)
         scale = np.maximum(largest / _LARGEST_E2M1 / level, np.float32(2.0**-9)).astype(dtype_of("float8_e4m3fn"))
         if needs.outer != "no":
             outer = np.array([[1 / level if needs.outer == "divides" else level]], np.float32)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["Parts"]
 
@@ -38,6 +38,8 @@ class Parts:
     def words(self, name: str) -> Array:
         """A tensor of packed words: int32 or uint32 with two axes, as uint32."""
         found = self.tensors.get(name)
+        if found is not None and found.ndim == 3:
+            raise UnsupportedError("experts in one tensor are not covered", where=repr(self.layer), rule="blocks-not-covered")
         if found is None or found.dtype not in (np.int32, np.uint32) or found.ndim != 2 or not found.size:
             raise self.wrong(name, "int32 with 2 axes")
         return found.view(np.uint32)

@@ -33,6 +33,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % (groups * _PER_WORD):
         raise parts.unfit("weight", "weight_scale", "weight_zero_point")
     config.refuse_rounded_data(parts.layer)
+    config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
     is_signed, places = _stated(config, parts.layer)
     if is_signed:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS

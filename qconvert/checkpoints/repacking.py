@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.checkpoints.config import FILES_OF_CONFIG, KEYS_OF_CONFIG
-from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.container import Container, Needs, Written, is_embedding, is_head
 from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, in_form, in_order, refusal
 from qconvert.checkpoints.safetensors import written_file
-from qconvert.checkpoints.source import CheckpointSource, is_embedding
+from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import UnsupportedError, counted
 
@@ -67,6 +67,7 @@ class _Repacking:
         self._made_real: list[str] = []
         self._places: dict[str, str] = {}
         self._has_groups, self._rows_are_blocks = False, True
+        self._scales: set[str] = set()
         self._size = 0
         self._counts: Counter[str] = Counter()
         self._result = Repacked()
@@ -75,7 +76,7 @@ class _Repacking:
         for name, items in self._source.files().items():
             self._write(folder / name, items)
         if self._misfits:
-            raise refusal(self._misfits, self._container.title, len(self._source.layers))
+            raise refusal(self._misfits, self._container.title, len(self._source.layers), requantize=self._requantize)
         if self._source.checkpoint.is_sharded:
             index = {"metadata": {"total_size": self._size}, "weight_map": self._places}
             (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -105,9 +106,12 @@ class _Repacking:
         if item not in self._source.layers:
             return ConvertedLayer(item, {item: self._source.plain[item]})
         weight = self._source.weight(item)
-        if is_embedding(item) and not self._container.has_embeddings:
-            dtype = (weight.scale if weight.offset is None else weight.offset).dtype
-            return ConvertedLayer(item, {f"{item}.weight": weight.values().astype(dtype)})
+        as_floats = (is_embedding(item) and not self._container.has_embeddings) or (is_head(item) and not self._container.has_head)
+        if as_floats and weight.factors is None:
+            real = weight.floats(np.dtype(np.float32))
+            narrow = real.astype((weight.scale if weight.offset is None else weight.offset).dtype)
+            is_exact = narrow.dtype.itemsize > 1 and np.array_equal(narrow.astype(np.float32), real)
+            return ConvertedLayer(item, {f"{item}.weight": narrow if is_exact else real})
         needs, write = self._form
 
         def named(made: BlockWeight) -> dict[str, Array]:
@@ -125,6 +129,7 @@ class _Repacking:
             self._made_real.append(layer.name)
         else:
             self._written[layer.name] = layer.weight.bits, layer.weight.block, layer.weight.is_symmetric
+            self._scales.add(layer.weight.scale.dtype.name)
             self._rows_are_blocks &= layer.weight.scale.shape[1] == 1
             self._has_groups |= layer.weight.groups is not None
             self._counts["layers in blocks"] += 1
@@ -155,7 +160,7 @@ class _Repacking:
                 rule="blocks-differ",
             )
         entries = self._container.config(written) if layers else {}
-        kept = {key: value for key, value in self._source.config.model.items() if key not in KEYS_OF_CONFIG}
+        kept = {key: _without_quantization(value) for key, value in self._source.config.model.items() if key not in KEYS_OF_CONFIG}
         documents = {FILES_OF_CONFIG[0]: {**kept, **entries}, **(self._container.files(written) if layers else {})}
         for name, document in documents.items():
             (folder / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
@@ -164,15 +169,19 @@ class _Repacking:
         notes = [f"note: {note}" for note in self._source.notes]
         if self._made_real:
             named = ", ".join(self._made_real[:2])
-            count = counted(len(self._made_real), "table")
-            notes.append(f"note: {count} of embeddings ({named}) became floats of the same values, which {self._container.title} has alone")
-        model = self._source.config.model
-        if str(model.get("dtype") or model.get("torch_dtype") or "") == "bfloat16" and self._needs.scales == ("float16",):
+            count = counted(len(self._made_real), "layer")
+            notes.append(f"note: {count} ({named}) became floats, which {self._container.title} has for embeddings and the last layer")
+        if self._source.config.dtype == "bfloat16" and "float16" in self._scales:
             notes.append(
                 "warning: config.json says bfloat16, and scales are float16: load the model with dtype=float16, since a program that takes "
                 "them to bfloat16 changes them"
             )
         return notes
+
+
+def _without_quantization(value: Any) -> Any:
+    """An entry of config.json, of a part of the model without the quantization that it states."""
+    return {key: item for key, item in value.items() if key not in KEYS_OF_CONFIG} if isinstance(value, dict) else value
 
 
 def _carry_files(source: Path, folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from qconvert.arithmetic.dtypes import canonical_dtype, numpy_dtype
-from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
+from qconvert.errors import FileAccessError, InternalError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to
 
-__all__ = ["Checkpoint", "Writer", "checkpoint_in", "is_safetensors", "read_checkpoint", "written_file"]
+__all__ = ["Checkpoint", "Writer", "checkpoint_in", "is_checkpoint", "is_safetensors", "read_checkpoint", "written_file"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,6 +60,11 @@ def is_safetensors(path: Path) -> bool:
     """Whether a file begins with the length of a JSON object and that object."""
     start = bytes(memoryview(map_file(path))[:9])
     return len(start) == 9 and start[8:] == b"{" and 2 <= int.from_bytes(start[:8], "little") <= _LARGEST_HEADER
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path is that of a .safetensors file; one of another suffix holds a graph in such a file."""
+    return path.suffix.lower() == _SUFFIX and os.path.isfile(path) and is_safetensors(path)
 
 
 def checkpoint_in(path: Path) -> Path:
@@ -169,6 +175,8 @@ class Writer:
 
     def add(self, name: str, tensor: Array) -> None:
         """Write a tensor."""
+        if name in self._header:
+            raise InternalError("two tensors of a .safetensors file get one name", where=repr(name), rule="duplicate-name")
         data = np.ascontiguousarray(tensor)
         shape = list(tensor.shape)
         self._header[name] = {

@@ -17,7 +17,7 @@ from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.files.mapped import release_pages
 
-__all__ = ["CheckpointSource", "is_embedding"]
+__all__ = ["CheckpointSource"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,8 +47,10 @@ class CheckpointSource:
         """
         checkpoint = read_checkpoint(path)
         layers = layers_in_blocks(checkpoint.tensors)
+        config = read_config(path)
+        config.require_known()
         owned = {f"{layer}.{part}" for layer, (_, parts) in layers.items() for part in parts.tensors}
-        return cls(checkpoint, read_config(path), layers, {name: item for name, item in checkpoint.tensors.items() if name not in owned})
+        return cls(checkpoint, config, layers, {name: item for name, item in checkpoint.tensors.items() if name not in owned})
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -76,9 +78,3 @@ class CheckpointSource:
         """Give back the memory of a layer or tensor that is not needed again soon."""
         for tensor in self.layers[item][1].tensors.values() if item in self.layers else (self.plain[item],):
             release_pages(tensor)
-
-
-def is_embedding(layer: str) -> bool:
-    """Whether a layer is a table of embeddings, by its name."""
-    own = layer.rpartition(".")[2]
-    return "embed" in own or own in ("wte", "wpe")

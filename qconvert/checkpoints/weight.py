@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 E2M1: Array = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
 
 _LARGEST_INT8 = 127
+#: Values that are floats at once.
+_AT_ONCE = 2**22
 
 
 def half_of(bits: int) -> int:
@@ -91,6 +94,22 @@ class BlockWeight:
         if self.outer is None:
             return wide(self.scale)
         return wide(self.scale) / self.outer if self.outer_divides else wide(self.scale) * self.outer
+
+    def pieces(self) -> Iterator[BlockWeight]:
+        """The weight in parts of some outputs each, so that few of its values are in memory as floats at once."""
+        step = max(1, _AT_ONCE // self.inputs)
+        for first in range(0, self.outputs, step):
+            yield self.rows(slice(first, first + step))
+
+    def floats(self, dtype: np.dtype[Any]) -> Array:
+        """What data are multiplied by, as its tool computes it, in a type: [N, K]."""
+        found = np.empty((self.outputs, self.inputs), dtype)
+        first = 0
+        for piece in self.pieces():
+            values = piece.values()
+            found[first : first + piece.outputs] = values if self.factors is None else values * self.factors
+            first += piece.outputs
+        return found
 
     def integers(self) -> BlockWeight:
         """The weight with integers of 8 bits instead of a table whose values are halves of such; itself where it has none.

@@ -102,10 +102,10 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
 
 def _checkpoint(path: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a checkpoint with weights in blocks holds; None for all else, and where a graph is given."""
-    from qconvert.checkpoints.safetensors import checkpoint_in, is_safetensors
+    from qconvert.checkpoints.safetensors import checkpoint_in, is_checkpoint
 
     file = checkpoint_in(path)
-    if options or not file.is_file() or file.suffix.lower() != ".safetensors" or not is_safetensors(file):
+    if options or not is_checkpoint(file):
         return None
     from qconvert.checkpoints.summary import checkpoint_summary
 
@@ -190,9 +190,10 @@ def _regions(graph: Graph) -> list[tuple[Any, ...]]:
 
 
 def _reader(path: Path, format: str) -> Format:
+    from qconvert.checkpoints.safetensors import checkpoint_in
     from qconvert.conversion.loading import source_format
 
-    return source_format(path, format)
+    return source_format(checkpoint_in(path), format)
 
 
 def _contents(path: Path, reader: Format) -> dict[str, Any]:

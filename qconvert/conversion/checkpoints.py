@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.checkpoints.config import FILES_OF_CONFIG
 from qconvert.checkpoints.conversion import Repacked
-from qconvert.checkpoints.safetensors import is_safetensors
+from qconvert.checkpoints.safetensors import is_checkpoint
 from qconvert.conversion.report import ConversionReport
 from qconvert.errors import FileAccessError, OptionError, counted
 from qconvert.files import whole_file, whole_folder
@@ -22,14 +22,13 @@ __all__ = ["converted_checkpoint", "repacks"]
 Progress = Callable[[str, int, int], None]
 #: Costs that are listed, the highest first.
 _LISTED = 1000
-_SUFFIX = ".safetensors"
 
 
 def repacks(source: Path, writer: Format, options: Mapping[str, Any]) -> bool:
     """Whether a conversion is of a checkpoint alone: the result has no graph, or may have none, and none is given."""
     if writer.repack is None or writer.write is None:
         return writer.repack is not None
-    return not options.get("graph") and source.suffix.lower() == _SUFFIX
+    return not options.get("graph") and is_checkpoint(source)
 
 
 def converted_checkpoint(
@@ -57,7 +56,7 @@ def converted_checkpoint(
             rule="option-not-applicable",
         )
     chosen = taken(checked(options, writer.write_options, f"nothing that writes {writer.name}"), writer.write_options)
-    if not is_safetensors(source):
+    if not is_checkpoint(source):
         raise OptionError(
             f"the source is no checkpoint of .safetensors, from which the format {writer.name} is made",
             file=str(source),

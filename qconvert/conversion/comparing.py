@@ -6,7 +6,7 @@ from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checkpoints.comparing import checkpoint_differences
-from qconvert.checkpoints.safetensors import is_safetensors
+from qconvert.checkpoints.safetensors import is_checkpoint
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import load
 from qconvert.conversion.read_options import load_pair
@@ -35,6 +35,6 @@ def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_forma
     if isinstance(a, Graph) or isinstance(b, Graph):
         return differences.diff(load(a, a_format, **options), load(b, b_format), exact=exact)
     with as_file(a, a_format) as before, as_file(b, b_format) as after:
-        if not options and all(path.is_file() and is_safetensors(path) for path in (before, after)):
+        if not options and is_checkpoint(before) and is_checkpoint(after):
             return checkpoint_differences(before, after)
         return differences.diff(*load_pair(before, after, options, (a_format, b_format)), exact=exact)

@@ -15,7 +15,7 @@ from refusals import refused
 
 import qconvert
 from qconvert import convert
-from qconvert.errors import FileAccessError, OptionError, UnsupportedError
+from qconvert.errors import FileAccessError, InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.checkpoints import SUMMARIES
 
 pytestmark = pytest.mark.formats
@@ -97,6 +97,13 @@ def write(path: Path, tensors: dict[str, Any]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
+def state(folder: Path, **more: Any) -> None:
+    """Change what config.json states of the quantization."""
+    model = json.loads((folder / "config.json").read_text())
+    model["quantization_config"].update(more)
+    (folder / "config.json").write_text(json.dumps(model))
+
+
 def test_a_checkpoint_in_several_files_and_what_goes_with_it(tmp_path: Path) -> None:
     """Tensors of one layer stand in both files: it is written once, in the file that has the first of them."""
     from safetensors.numpy import load_file
@@ -171,6 +178,9 @@ def test_layers_with_other_blocks(tmp_path: Path) -> None:
         tensors[f"{layer}.{part}"] = np.ascontiguousarray(tensors[f"{layer}.{part}"][::2])
     tensors[f"{layer}.g_idx"] = (np.arange(256) // 64).astype(np.int32)
     write(folder / "model.safetensors", tensors)
+    with refused(InvalidModelError, "config-contradicts"):
+        convert(folder, tmp_path / "awq", result_format="awq")
+    state(folder, dynamic={f"+:^{layer}$": {"group_size": 64}})
     with refused(UnsupportedError, "blocks-differ"):
         convert(folder, tmp_path / "awq", result_format="awq")
     convert(folder, tmp_path / "gptq", result_format="gptq-v2")
@@ -197,6 +207,7 @@ def test_rows_that_are_one_block_each(tmp_path: Path) -> None:
             tensors[f"{name}.{part}"] = np.ascontiguousarray(tensors[f"{name}.{part}"][:1])
         tensors[f"{name}.g_idx"] = np.zeros_like(tensors[f"{name}.g_idx"])
     write(folder / "model.safetensors", tensors)
+    state(folder, group_size=-1)
     stated = {}
     for result in ("gptq", "awq", "compressed-tensors"):
         convert(folder, tmp_path / result, result_format=result)
@@ -211,10 +222,10 @@ def test_tables_of_embeddings_that_are_in_blocks_become_floats_of_the_same_value
     folder = tmp_path / "source"
     shutil.copytree(FIXTURES / "mlx4", folder)
     content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content.replace(b"model.layers.0.self_attn.q_proj", b"model.long_name_.embed_tokens_t"))
+    (folder / "model.safetensors").write_bytes(content.replace(b"model.layers.0.self_attn.q_proj", b"model.long_names__.embed_tokens"))
     report = convert(folder, tmp_path / "out", result_format="gptq", requantize=True)
     (name,) = tensors_of(tmp_path / "out")
-    assert name == "model.long_name_.embed_tokens_t.weight" and any("became floats" in str(change) for change in report.changes)
+    assert name == "model.long_names__.embed_tokens.weight" and any("became floats" in str(change) for change in report.changes)
     assert report.kept_all and qconvert.diff(folder, tmp_path / "out") == []
 
 

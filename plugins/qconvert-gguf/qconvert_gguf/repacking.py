@@ -187,6 +187,18 @@ class _Work:
 
     def __init__(self, checkpoint: CheckpointSource, template: _Template, names: Mapping[str, str], *, requantize: bool) -> None:
         self._checkpoint, self._template, self._names, self._requantize = checkpoint, template, names, requantize
+        self._adds_one = self._norms_are_one_less()
+
+    def _norms_are_one_less(self) -> bool:
+        """Whether the norms of the template are those of the checkpoint plus one, as Gemma's are: one answer for all of them."""
+        as_they_are = plus_one = 0.0
+        for name, item in self._names.items():
+            if name.endswith("norm.weight") and item in self._checkpoint.plain:
+                values, own = self._checkpoint.plain[item].astype(np.float32), self._template.values(name)
+                if values.shape == own.shape:
+                    as_they_are += float(np.abs(values - own).sum())
+                    plus_one += float(np.abs(values + 1 - own).sum())
+        return plus_one < as_they_are
 
     def converted(self, name: str) -> ConvertedLayer:
         """One tensor: ggml's type and its bytes or numbers."""
@@ -204,8 +216,8 @@ class _Work:
             return made
         numbers = self._checkpoint.plain[item]
         values = numbers.astype(np.float32)
-        if values.ndim == 1 and _likeness(values + 1, own) > max(_likeness(values, own), 1 - 1e-6):
-            return ConvertedLayer(name, {"F32": values + 1})  # norms that multiply by one more
+        if values.ndim == 1 and self._adds_one and name.endswith("norm.weight"):
+            return ConvertedLayer(name, {"F32": values + 1})
         rows = self._rows(name, values, own)
         values = values if rows is None else values[rows]
         if values.ndim > 1 and numbers.dtype == np.float16:

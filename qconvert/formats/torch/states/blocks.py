@@ -42,6 +42,7 @@ def in_blocks(entries: Entries, path: Path) -> Parameters | None:
     if not found:
         return None
     config = read_config(path)
+    config.require_known()
     tensors: dict[str, Tensor] = {}
     orders: dict[str, Array] = {}
     factors: dict[str, Array] = {}

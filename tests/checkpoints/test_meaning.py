@@ -1,0 +1,201 @@
+"""What tensors and config.json mean together: what would be read wrongly is refused or said, and loaders are told what they need."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from refusals import refused
+
+import qconvert
+from qconvert import convert
+from qconvert.checkpoints import weight as weight_module
+from qconvert.checkpoints.container import Needs
+from qconvert.checkpoints.nearest import nearest, signal_to_noise
+from qconvert.checkpoints.packing import pack
+from qconvert.checkpoints.safetensors import written_file
+from qconvert.checkpoints.source import CheckpointSource
+from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.errors import InternalError, InvalidModelError, UnsupportedError
+
+pytestmark = pytest.mark.formats
+
+RNG = np.random.default_rng(11)
+GPTQ_CONFIG = {"quant_method": "gptq", "bits": 4, "group_size": 32, "checkpoint_format": "gptq_v2"}
+
+
+def checkpoint(folder: Path, tensors: dict[str, Any], stated: Any, **model: Any) -> Path:
+    folder.mkdir()
+    with written_file(folder / "model.safetensors", list(tensors), {}) as writer:
+        for name, tensor in tensors.items():
+            writer.add(name, np.asarray(tensor))
+    (folder / "config.json").write_text(json.dumps({**model, **({"quantization_config": stated} if stated else {})}))
+    return folder
+
+
+def gptq(layer: str, outputs: int = 32, inputs: int = 64, block: int = 32, dtype: Any = np.float16) -> dict[str, Any]:
+    """A layer of GPTQ v2 without g_idx."""
+    groups = -(-inputs // block)
+    words = pack(RNG.integers(0, 16, (outputs, inputs), np.uint8), 4)
+    zeros = pack(RNG.integers(1, 16, (groups, outputs), np.uint8), 4)
+    scales = RNG.uniform(0.01, 0.1, (groups, outputs)).astype(dtype)
+    tensors = {"qweight": np.ascontiguousarray(words.T).view(np.int32), "qzeros": zeros.view(np.int32), "scales": scales}
+    return {f"{layer}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def mlx(layer: str, outputs: int = 32, inputs: int = 64) -> dict[str, Any]:
+    words = pack(RNG.integers(0, 16, (outputs, inputs), np.uint8), 4)
+    scales = np.full((outputs, inputs // 32), 0.5, np.float16)
+    return {f"{layer}.weight": words, f"{layer}.scales": scales, f"{layer}.biases": (-8 * scales).astype(np.float16)}
+
+
+def stated_in(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text())["quantization_config"]
+
+
+def test_fp6_has_the_names_of_fp4(tmp_path: Path) -> None:
+    tensors = {"m.l.weight_packed": RNG.integers(0, 256, (32, 96), np.uint8), "m.l.weight_scale": np.full((32, 4), 120, np.uint8)}
+    source = checkpoint(tmp_path / "s", tensors, {"quant_method": "compressed-tensors", "format": "mxfp6-pack-quantized"})
+    with refused(InvalidModelError, "blocks-do-not-fit"):
+        convert(source, tmp_path / "o", result_format="nvfp4")
+
+
+@pytest.mark.parametrize("block", [64, 128])
+def test_blocks_are_those_that_config_json_states(block: int, tmp_path: Path) -> None:
+    """96 inputs in blocks of 64 are two blocks, of which one is not full: they are not two of 48."""
+    source = checkpoint(tmp_path / "s", gptq("m.l", inputs=96, block=64), {**GPTQ_CONFIG, "group_size": block})
+    with refused(InvalidModelError, "config-contradicts"):
+        convert(source, tmp_path / "o", result_format="awq")
+
+
+def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) -> None:
+    """It changes what the others mean: factors of data next to NVFP4, a rotation next to AWQ."""
+    fp4 = {
+        "m.l.weight": RNG.integers(0, 256, (16, 32), np.uint8),
+        "m.l.weight_scale": RNG.uniform(1, 100, (16, 4)).astype(ml_dtypes.float8_e4m3fn),
+        "m.l.weight_scale_2": np.ones((), np.float32),
+        "m.l.pre_quant_scale": np.full(64, 2, np.float32),
+    }
+    found = {"fp4": (fp4, {"quant_method": "modelopt"}), "theta": ({**gptq("m.l"), "m.l.theta": np.ones(4, np.float32)}, GPTQ_CONFIG)}
+    found["nested"] = ({**gptq("m.l"), "m.l.lora_A.weight": np.ones((4, 4), np.float32)}, GPTQ_CONFIG)
+    found["float"] = ({**gptq("m.l"), "m.l.weight": np.ones((32, 64), np.float16)}, GPTQ_CONFIG)
+    found["method"] = (gptq("m.l"), {**GPTQ_CONFIG, "quant_method": "paroquant"})
+    found["transform"] = (gptq("m.l"), {**GPTQ_CONFIG, "transform_config": {"config_groups": {"R1": {}}}})
+    for name, (tensors, stated) in found.items():
+        with refused(UnsupportedError, "blocks-not-covered"):
+            CheckpointSource.of(checkpoint(tmp_path / name, tensors, stated) / "model.safetensors")
+    with_bias = checkpoint(tmp_path / "bias", {**gptq("m.l"), "m.l.bias": np.ones(32, np.float16)}, GPTQ_CONFIG)
+    convert(with_bias, tmp_path / "o", result_format="awq")
+    assert qconvert.diff(with_bias, tmp_path / "o") == []
+
+
+def test_one_name_twice_is_no_file(tmp_path: Path) -> None:
+    with refused(InternalError, "duplicate-name"), written_file(tmp_path / "f.safetensors", ["a"], {}) as writer:
+        writer.add("a", np.zeros(2, np.float32))
+        writer.add("a", np.zeros(2, np.float32))
+
+
+def test_experts_in_one_tensor_are_refused_by_name(tmp_path: Path) -> None:
+    stacked = {
+        "m.l.weight": np.zeros((2, 8, 8), np.uint32),
+        "m.l.scales": np.ones((2, 8, 2), np.float16),
+        "m.l.biases": np.ones((2, 8, 2), np.float16),
+    }
+    blocks = {"m.experts.down_proj_blocks": np.zeros((2, 8, 16), np.uint8), "m.experts.down_proj_scales": np.zeros((2, 8), np.uint8)}
+    for name, tensors in (("mlx", stacked), ("oss", blocks)):
+        folder = checkpoint(tmp_path / name, tensors, {"bits": 4, "group_size": 32})
+        with pytest.raises(UnsupportedError, match="experts in one tensor"):
+            convert(folder, tmp_path / "o", result_format="gptq")
+
+
+def test_factors_of_data_count_in_a_comparison_with_floats(tmp_path: Path) -> None:
+    packed, scales = RNG.integers(0, 256, (8, 64), np.uint8), np.full((16, 2), 0.5, np.float32)
+    tensors = {"m.l.weight": packed, "m.l.weight_scale": scales, "m.l.pre_quant_scale": np.full(64, 2, np.float32)}
+    source = checkpoint(tmp_path / "s", tensors, {"quant_method": "modelopt"})
+    values = CheckpointSource.of(source / "model.safetensors").weight("m.l").values()
+    real = checkpoint(tmp_path / "real", {"m.l.weight": values * 2}, None)
+    half = checkpoint(tmp_path / "half", {"m.l.weight": values}, None)
+    assert qconvert.diff(source, real) == [] and len(qconvert.diff(source, half)) == 1
+
+
+def test_layers_that_stay_real_are_stated(tmp_path: Path) -> None:
+    real = {name: np.ones((32, 64), np.float16) for name in ("m.down.weight", "embed_out.weight", "m.embed_tokens.weight")}
+    source = checkpoint(tmp_path / "s", {**gptq("m.up"), **real}, GPTQ_CONFIG)
+    for result in ("gptq", "awq", "compressed-tensors", "awq-modelopt"):
+        convert(source, tmp_path / result, result_format=result, requantize=True)
+    assert stated_in(tmp_path / "gptq")["dynamic"] == {r"-:^m\.down$": {}} and stated_in(tmp_path / "gptq")["lm_head"] is False
+    assert stated_in(tmp_path / "awq")["modules_to_not_convert"] == ["m.down", "embed_out"]
+    assert stated_in(tmp_path / "compressed-tensors")["ignore"] == ["embed_out", "lm_head", "m.down"]
+    assert stated_in(tmp_path / "awq-modelopt")["ignore"] == ["m.down", "embed_out"]
+
+
+def test_the_last_layer_is_real_in_awq(tmp_path: Path) -> None:
+    """transformers reads no AWQ there; other containers have it in blocks."""
+    source = checkpoint(tmp_path / "s", {**gptq("m.up"), **gptq("lm_head")}, {**GPTQ_CONFIG, "lm_head": True})
+    report = convert(source, tmp_path / "awq", result_format="awq")
+    assert any("lm_head" in str(change) and "became floats" in str(change) for change in report.changes)
+    found = CheckpointSource.of(tmp_path / "awq" / "model.safetensors")
+    assert list(found.layers) == ["m.up"] and list(found.plain) == ["lm_head.weight"] and qconvert.diff(source, tmp_path / "awq") == []
+    convert(source, tmp_path / "gptq", result_format="gptq")
+    assert stated_in(tmp_path / "gptq")["lm_head"] is True
+
+
+@pytest.mark.parametrize("result", ["gptq", "awq", "compressed-tensors"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_float16_scales_in_a_bfloat16_model_are_warned_of(result: str, inside: bool, tmp_path: Path) -> None:
+    model: dict[str, Any] = {"text_config": {"dtype": "bfloat16"}} if inside else {"torch_dtype": "bfloat16"}
+    source = checkpoint(tmp_path / "s", gptq("m.l"), GPTQ_CONFIG, **model)
+    report = convert(source, tmp_path / "o", result_format=result)
+    assert any("warning: config.json says bfloat16" in str(change) for change in report.changes)
+    other = checkpoint(tmp_path / "b", gptq("m.l", dtype=ml_dtypes.bfloat16), GPTQ_CONFIG, **model)
+    report = convert(other, tmp_path / "p", result_format="awq")
+    assert not any("bfloat16" in str(change) for change in report.changes)
+
+
+def test_a_quantization_that_is_stated_for_the_language_model_inside(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "s", gptq("m.l"), None, text_config={"quantization_config": GPTQ_CONFIG, "hidden_size": 64})
+    plain = checkpoint(tmp_path / "p", CheckpointSource.of(source / "model.safetensors").checkpoint.tensors, GPTQ_CONFIG)  # type: ignore[arg-type]
+    assert qconvert.diff(source, plain) == []
+    convert(source, tmp_path / "o", result_format="awq")
+    model = json.loads((tmp_path / "o" / "config.json").read_text())
+    assert model["text_config"] == {"hidden_size": 64} and model["quantization_config"]["quant_method"] == "awq"
+
+
+def test_what_is_left_out_of_the_configuration_is_said(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "s", gptq("m.l"), {**GPTQ_CONFIG, "kv_cache_scheme": {"num_bits": 8}})
+    report = convert(source, tmp_path / "o", result_format="awq")
+    assert any("KV cache" in str(change) for change in report.changes)
+
+
+@pytest.mark.parametrize("stated", [{}, {"bits": "4", "group_size": 32}, {"bits": 4}, {"bits": 4, "group_size": True}])
+def test_mlx_does_not_tell_bits_without_config_json(stated: dict[str, Any], tmp_path: Path) -> None:
+    with refused(UnsupportedError, "config-missing"):
+        convert(checkpoint(tmp_path / "s", mlx("m.l"), stated), tmp_path / "o", result_format="mlx")
+
+
+def test_a_refusal_of_the_nearest_weights_says_why(tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "s", gptq("m.l", outputs=32, inputs=48, block=48), {**GPTQ_CONFIG, "group_size": -1})
+    with pytest.raises(UnsupportedError, match="blocks have 48 inputs") as caught:
+        convert(source, tmp_path / "o", result_format="mxfp4", requantize=True)
+    assert caught.value.remedy == ""
+
+
+@pytest.mark.parametrize(
+    "needs", [Needs((4,), zeros=lambda bits: (1, 15)), Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), outer="divides")]
+)
+def test_a_few_outputs_at_a_time_give_the_same(needs: Needs, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes = RNG.integers(0, 256, (40, 64), np.uint8)
+    scale = RNG.uniform(0.001, 0.1, (40, 2)).astype(np.float32)
+    weight = BlockWeight(pack(codes, 8), 8, 64, scale, np.full((40, 2), 128, np.int16))
+    whole = nearest(weight, needs)
+    monkeypatch.setattr(weight_module, "_AT_ONCE", 64 * 7)
+    assert len(list(weight.pieces())) == 6
+    parts = nearest(weight, needs)
+    assert isinstance(whole, BlockWeight) and isinstance(parts, BlockWeight)
+    np.testing.assert_array_equal(whole.exact_values(), parts.exact_values())
+    assert signal_to_noise(weight, parts) == pytest.approx(signal_to_noise(weight, whole))
+    np.testing.assert_array_equal(weight.floats(np.dtype(np.float32)), weight.values())
