@@ -47,7 +47,7 @@ def _stated(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
     weight: Any = config.quark_of_layer(layer).get("weight")
     dtype = weight.get("dtype") if isinstance(weight, dict) else None
     export = config.stated.get("export")
-    order = export.get("pack_method", "reorder") if isinstance(export, dict) else "reorder"
+    order = str(export.get("pack_method", "reorder")) if isinstance(export, dict) else "reorder"
     if dtype not in ("int4", "uint4") or order not in _ORDERS:
         raise UnsupportedError(
             f"config.json states weights of {dtype!r} in the order {order!r}; int4 or uint4 in the order 'reorder' or 'order' are read",
