@@ -39,6 +39,7 @@ def converted_checkpoint(
     options: Mapping[str, Any],
     *,
     force: bool = False,
+    target: str = "",
     passes: Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> ConversionReport:
@@ -49,9 +50,9 @@ def converted_checkpoint(
     """
     started = time.perf_counter()
     assert writer.repack is not None
-    if passes or options.get("graph"):
+    if target or passes or options.get("graph"):
         raise OptionError(
-            f"{'a pass' if passes else 'a graph'} is given, and a checkpoint of the format {writer.name} has no operators",
+            f"{'a target' if target else 'a pass' if passes else 'a graph'} is given, and a checkpoint of the format {writer.name} has no operators",
             remedy="Leave it out, or name a result with operators, such as model.onnx.",
             rule="option-not-applicable",
         )

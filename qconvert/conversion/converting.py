@@ -134,7 +134,7 @@ def _converted(
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
     if repacks(source, writer, options):
-        return converted_checkpoint(source, result, reader, writer, options, force=force, passes=passes, progress=progress)
+        return converted_checkpoint(source, result, reader, writer, options, force=force, target=target, passes=passes, progress=progress)
     own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
     scales = ScalesFile.of(writer, options)
     chosen = target_with_scales(chosen_target(writer, target or own, form), writer, scales)

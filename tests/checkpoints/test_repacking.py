@@ -152,7 +152,7 @@ def test_a_result_that_is_there(tmp_path: Path) -> None:
 
 def test_what_cannot_be_asked(tmp_path: Path) -> None:
     source = FIXTURES / "gm_v2_asym"
-    for more in ({"passes": ["fold_constants"]}, {"graph": tmp_path / "float.onnx"}):
+    for more in ({"passes": ["fold_constants"]}, {"graph": tmp_path / "float.onnx"}, {"target": "ort-x86"}):
         with refused(OptionError, "option-not-applicable"):
             convert(source, tmp_path / "out", result_format="awq", **more)  # type: ignore[arg-type]
     with refused(OptionError, "not-a-checkpoint"):
