@@ -50,9 +50,10 @@ def converted_checkpoint(
     """
     started = time.perf_counter()
     assert writer.repack is not None
-    if target or passes or options.get("graph"):
+    given = "a target" if target else "a pass" if passes else "a graph" if options.get("graph") else ""
+    if given:
         raise OptionError(
-            f"{'a target' if target else 'a pass' if passes else 'a graph'} is given, and a checkpoint of the format {writer.name} has no operators",
+            f"{given} is given, and a checkpoint of the format {writer.name} has no operators",
             remedy="Leave it out, or name a result with operators, such as model.onnx.",
             rule="option-not-applicable",
         )
