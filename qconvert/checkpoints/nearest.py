@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from qconvert.checkpoints.weight import BlockWeight, half_of, wide
 __all__ = ["nearest", "signal_to_noise"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
+_Make = Callable[[BlockWeight, Needs, float], BlockWeight | None]
 
 _LARGEST_E2M1, _LARGEST_E4M3 = 6.0, 448.0
 #: The exponent of the largest power of two that E2M1 has: 4.
@@ -24,47 +26,52 @@ _TINY = np.float32(2.0**-24)
 
 
 def nearest(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
-    """The nearest weight that a container has room for, some outputs at a time; a Misfit where its sizes have none."""
-    level = max(float(np.abs(piece.exact_values()).max()) for piece in weight.pieces()) if needs.outer != "no" else 0.0
-    found: list[BlockWeight] = []
-    for piece in weight.pieces():
-        made = _nearest_piece(piece, needs, level)
-        if isinstance(made, Misfit):
-            return made
-        found.append(made)
-    zeros, offsets = [item.zero for item in found if item.zero is not None], [item.offset for item in found if item.offset is not None]
+    """The nearest weight that a container has room for; a Misfit where its sizes have none.
+
+    The weight itself is taken where it has room. Else two are tried, and the one with the smaller error is taken: the integers as they are
+    with scales, zero points or offsets rounded, and all of them new, each block from its smallest to its largest value. Both are made of
+    some outputs at a time, since their values are floats meanwhile.
+    """
+    exact = fitted(weight, needs)
+    if isinstance(exact, BlockWeight):
+        return exact
+    largest = max(float(np.abs(piece.exact_values()).max()) for piece in weight.pieces()) if needs.outer != "no" else 0.0
+    best: tuple[float, BlockWeight] | None = None
+    last: Misfit | None = None
+    for make in (_rounded, _new):
+        error, found = 0.0, list[BlockWeight]()
+        for piece in weight.pieces():
+            made = _made(make, piece, needs, largest)
+            if isinstance(made, Misfit):
+                last = made
+                break
+            found.append(made)
+            error += float(np.square(made.exact_values() - piece.exact_values()).sum())
+        else:
+            if best is None or error < best[0]:
+                best = error, _whole(found)
+    return best[1] if best is not None else last or Misfit("the sizes of the weight have no room")
+
+
+def _made(make: _Make, piece: BlockWeight, needs: Needs, largest: float) -> BlockWeight | Misfit:
+    """Some outputs made anew, in the form of a container."""
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        candidate = make(piece, needs, largest)
+    if candidate is None or not _is_finite(candidate):
+        return Misfit(f"values are beyond those that scales of {needs.scales[0]} reach")
+    return fitted(candidate, needs)
+
+
+def _whole(pieces: list[BlockWeight]) -> BlockWeight:
+    """A weight of pieces that were made in one way, with one second level of scales."""
+    zeros, offsets = ([item for item in items if item is not None] for items in zip(*((p.zero, p.offset) for p in pieces), strict=True))
     return replace(
-        found[0],
-        words=np.concatenate([in_rows(item.words) for item in found]),
-        scale=np.concatenate([item.scale for item in found]),
+        pieces[0],
+        words=np.concatenate([in_rows(piece.words) for piece in pieces]),
+        scale=np.concatenate([piece.scale for piece in pieces]),
         zero=np.concatenate(zeros) if zeros else None,
         offset=np.concatenate(offsets) if offsets else None,
     )
-
-
-def _nearest_piece(weight: BlockWeight, needs: Needs, largest: float) -> BlockWeight | Misfit:
-    """The nearest weight of some outputs.
-
-    Three are tried, and the one with the smallest error is taken: the weight itself, the integers as they are with scales, zero points or
-    offsets rounded, and all of them new, each block from its smallest to its largest value.
-    """
-    wanted = weight.exact_values()
-    best: tuple[float, BlockWeight] | None = None
-    last: Misfit | None = None
-    with np.errstate(over="ignore", invalid="ignore"):  # what is beyond a type is no candidate
-        candidates = (weight, _rounded(weight, needs), _new(weight, wanted.astype(np.float32), needs, largest))
-    for candidate in candidates:
-        if candidate is None or not _is_finite(candidate):
-            last = last or Misfit(f"values are beyond those that scales of {needs.scales[0]} reach")
-            continue
-        found = fitted(candidate, needs)
-        if isinstance(found, Misfit):
-            last = found
-        else:
-            error = float(np.square(found.exact_values() - wanted).sum())
-            if best is None or error < best[0]:
-                best = error, found
-    return best[1] if best is not None else last or Misfit("the sizes of the weight have no room")
 
 
 def _is_finite(weight: BlockWeight) -> bool:
@@ -81,31 +88,33 @@ def signal_to_noise(weight: BlockWeight, made: BlockWeight) -> float | None:
     return 10 * float(np.log10(power / error)) if error else None
 
 
-def _rounded(weight: BlockWeight, needs: Needs) -> BlockWeight | None:
+def _rounded(weight: BlockWeight, needs: Needs, largest: float) -> BlockWeight | None:
     """The same codes with scales in a type that the container has, and zero points that it has; None where that cannot be."""
     if weight.factors is not None or (weight.table is None) is not (needs.table is None):
         return None
     if needs.outer != "no":
-        return None if weight.outer is None else replace(weight, outer=1 / weight.outer, outer_divides=needs.outer == "divides")
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        scale = weight.scales.astype(dtype_of(needs.scales[0]))
-        zero, offset = weight.zero, weight.offset
-        if zero is None and offset is None:
-            return None if weight.table is None else replace(weight, scale=scale, outer=None)
-        if needs.has_offsets and zero is not None:
-            offset = (-zero.astype(np.float32) * weight.scales).astype(scale.dtype)
-            zero = None
-        elif offset is not None and needs.zeros is not None:
-            low, high = needs.zeros(weight.bits)
-            zero = np.clip(np.rint(np.nan_to_num(-wide(offset) / weight.scales)), low, high).astype(np.int16)
-            offset = None
-        elif offset is not None:
-            offset = offset.astype(scale.dtype)
+        if weight.outer is None or weight.outer_divides is (needs.outer == "divides"):
+            return weight if weight.outer is not None else None
+        return replace(weight, outer=1 / weight.outer, outer_divides=not weight.outer_divides)
+    scale = weight.scales.astype(dtype_of(needs.scales[0]))
+    zero, offset = weight.zero, weight.offset
+    if zero is None and offset is None:
+        return None if weight.table is None else replace(weight, scale=scale, outer=None)
+    if needs.has_offsets and zero is not None:
+        offset = (-zero.astype(np.float32) * weight.scales).astype(scale.dtype)
+        zero = None
+    elif offset is not None and needs.zeros is not None:
+        low, high = needs.zeros(weight.bits)
+        zero = np.clip(np.rint(np.nan_to_num(-wide(offset) / weight.scales)), low, high).astype(np.int16)
+        offset = None
+    elif offset is not None:
+        offset = offset.astype(scale.dtype)
     return replace(weight, scale=scale, zero=zero, offset=offset, outer=None)
 
 
-def _new(weight: BlockWeight, wanted: Array, needs: Needs, largest: float) -> BlockWeight:
-    """New codes and scales of the values, inputs in their order."""
+def _new(weight: BlockWeight, needs: Needs, largest: float) -> BlockWeight:
+    """New codes and scales of the values, inputs in their order; `largest` is the largest of the whole weight."""
+    wanted = weight.exact_values().astype(np.float32)
     bits = weight.bits if weight.bits in needs.bits else min((item for item in needs.bits if item > weight.bits), default=max(needs.bits))
     dividing = [block for block in needs.blocks if wanted.shape[1] % block == 0]
     smaller = [block for block in dividing if weight.block % block == 0]  # those that fitted() would take

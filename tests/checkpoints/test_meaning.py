@@ -199,3 +199,15 @@ def test_a_few_outputs_at_a_time_give_the_same(needs: Needs, monkeypatch: pytest
     np.testing.assert_array_equal(whole.exact_values(), parts.exact_values())
     assert signal_to_noise(weight, parts) == pytest.approx(signal_to_noise(weight, whole))
     np.testing.assert_array_equal(weight.floats(np.dtype(np.float32)), weight.values())
+
+
+def test_all_outputs_of_a_weight_have_one_second_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of MXFP4 the powers of two of the last outputs are in E4M3 and those of the first are not: no mixture of both ways."""
+    exponents = np.where(np.arange(40)[:, None] < 20, -30, 0) + np.zeros((40, 2))
+    scale = np.exp2(exponents).astype(np.float32).astype(ml_dtypes.float8_e8m0fnu)
+    weight = BlockWeight(pack(RNG.integers(0, 16, (40, 64), np.uint8), 4), 4, 64, scale, table=E2M1)
+    monkeypatch.setattr(weight_module, "_AT_ONCE", 64 * 7)
+    needs = Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), outer="divides")
+    made = nearest(weight, needs)
+    assert isinstance(made, BlockWeight) and made.outer is not None
+    assert (signal_to_noise(weight, made) or 99) > 20
