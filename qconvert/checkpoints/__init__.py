@@ -7,10 +7,8 @@ how one tool does that; between them stands BlockWeight, with every integer, sca
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.awq import AWQ
 from qconvert.checkpoints.bitsandbytes import BNB_4BIT
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT_QUANTIZED
@@ -26,7 +24,6 @@ from qconvert.errors import UnsupportedError, counted
 
 __all__ = ["CONTAINERS", "described", "layers_in_blocks"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 #: In the order in which the tensors of a layer are held against them.
 CONTAINERS: tuple[Container, ...] = (

@@ -6,19 +6,20 @@ of AutoAWQ.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.packing import columns_of_words, pack, unpack
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 
-__all__ = ["AWQ", "PLACES"]
+__all__ = ["AWQ", "PLACES", "unpacked_zeros"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS, _PER_WORD = 4, 8
 #: Which output each nibble of a word is of.
@@ -27,20 +28,10 @@ _OUTPUTS = (0, 2, 4, 6, 1, 3, 5, 7)
 PLACES = tuple(_OUTPUTS.index(output) for output in range(_PER_WORD))
 
 
-def from_awq_order(words: Array) -> Array:
-    """Words of eight outputs as a stream along the inputs: uint32 [K, N / 8] -> uint32 [N, K / 8]."""
-    return columns_of_words(words, columns=PLACES)
-
-
-def to_awq_order(words: Array) -> Array:
-    """The mirror of from_awq_order(): uint32 [N, K / 8] -> uint32 [K, N / 8]."""
-    return columns_of_words(words, rows=_OUTPUTS)
-
-
-def unpacked_zeros(packed: Array) -> Array:
-    """The zero points of all outputs: uint32 [G, N / 8] -> int16 [N, G]."""
+def unpacked_zeros(packed: Array, places: Sequence[int] = PLACES) -> Array:
+    """The zero points of all outputs, eight in a word at these places: uint32 [G, N / 8] -> int16 [N, G]."""
     each = unpack(packed, _BITS, packed.shape[1] * _PER_WORD).reshape(*packed.shape, _PER_WORD)
-    return each[..., PLACES].reshape(packed.shape[0], -1).T.astype(np.int16)
+    return each[..., places].reshape(packed.shape[0], -1).T.astype(np.int16)
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
@@ -53,14 +44,14 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     config.require("bits", _BITS, parts.layer)
     config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
     config.require_packing(parts.layer, "version", ("gemm",))
-    return BlockWeight(from_awq_order(words), _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
+    return BlockWeight(columns_of_words(words, columns=PLACES), _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.zero is not None
     zeros = weight.zero.astype(np.uint8).T.reshape(weight.scale.shape[1], -1, _PER_WORD)[..., _OUTPUTS]
     return {
-        "qweight": to_awq_order(weight.words).view(np.int32),
+        "qweight": columns_of_words(weight.words, rows=_OUTPUTS).view(np.int32),
         "qzeros": pack(np.ascontiguousarray(zeros.reshape(len(zeros), -1)), _BITS).view(np.int32),
         "scales": np.ascontiguousarray(weight.scale.T),
     }

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container
 from qconvert.checkpoints.parts import Parts
@@ -22,7 +23,6 @@ from qconvert.files.documents import json_of
 
 __all__ = ["BNB_4BIT"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _LARGEST = 10_000

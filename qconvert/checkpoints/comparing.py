@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.parts import is_float
 from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import BlockWeight
 
 __all__ = ["checkpoint_differences"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def checkpoint_differences(a: Path, b: Path) -> list[str]:

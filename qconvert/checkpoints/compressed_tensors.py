@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.packing import in_rows, pack, unpack, word_count
@@ -21,7 +22,6 @@ from qconvert.errors import UnsupportedError
 
 __all__ = ["COMPRESSED", "INT_QUANTIZED", "config_of_groups", "words_of_int8"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS = (2, 3, 4, 8)
 _VERSION = "0.19.0"

@@ -11,11 +11,13 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_next_to
 
-__all__ = ["FILES_OF_CONFIG", "KEYS_OF_CONFIG", "Config", "read_config"]
+__all__ = ["FILES_OF_CONFIG", "FILE_OF_MODELOPT", "KEYS_OF_CONFIG", "Config", "read_config"]
 
 _LARGEST = 16_000_000
 #: Files that hold it, the first one under one of the keys.
 FILES_OF_CONFIG = ("config.json", "quantize_config.json", "quantization_config.json")
+#: ModelOpt's own file, which is not read.
+FILE_OF_MODELOPT = "hf_quant_config.json"
 KEYS_OF_CONFIG = ("quantization_config", "quantization", "compression_config")
 #: What config.json calls the tools whose layers are read; MLX does not say it.
 _METHODS = ("", "gptq", "awq", "auto-round", "intel/auto-round", "compressed-tensors", "modelopt", "quark", "bitsandbytes")
@@ -69,8 +71,7 @@ class Config:
 
     def require_block(self, layer: str, block: int, inputs: int) -> None:
         """Raise InvalidModelError where sizes of blocks are stated and none is what the tensors say."""
-        groups = self.stated.get("config_groups")
-        weights = [group.get("weights") for group in groups.values() if isinstance(group, dict)] if isinstance(groups, dict) else []
+        weights = [group.get("weights") for group in self._groups]
         weights.append(self.quark_of_layer(layer).get("weight"))
         stated = [item.get("group_size") for item in weights if isinstance(item, dict)]
         stated += [self.stated["group_size"]] if "group_size" in self.stated and not self.stated.get("dynamic") else []
@@ -82,6 +83,12 @@ class Config:
                 where=repr(layer),
                 rule="config-contradicts",
             )
+
+    @property
+    def _groups(self) -> list[Mapping[str, Any]]:
+        """The groups of layers that compressed-tensors states."""
+        found = self.stated.get("config_groups")
+        return [group for group in found.values() if isinstance(group, dict)] if isinstance(found, dict) else []
 
     @property
     def gptq_note(self) -> str:
@@ -108,10 +115,7 @@ class Config:
 
     def refuse_rounded_data(self, layer: str) -> None:
         """Raise UnsupportedError where compressed-tensors or Quark states that data are rounded too."""
-        groups = self.stated.get("config_groups")
-        each = groups.values() if isinstance(groups, dict) else ()
-        stated = [group.get("input_activations") for group in each if isinstance(group, dict)]
-        if any(stated) or self.quark_of_layer(layer).get("input_tensors"):
+        if any(group.get("input_activations") for group in self._groups) or self.quark_of_layer(layer).get("input_tensors"):
             raise UnsupportedError(
                 "config.json states how data are rounded too (input_activations, input_tensors), which is not covered",
                 where=repr(layer),

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 
 __all__ = ["Container", "Needs", "Written", "is_embedding", "is_head"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.fitting import Misfit, fitted
 from qconvert.checkpoints.nearest import nearest, signal_to_noise
@@ -19,7 +19,6 @@ from qconvert.errors import UnsupportedError, counted
 
 __all__ = ["ConvertedLayer", "Repacked", "in_form", "in_order", "refusal"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 #: A form: which weights it holds, and the tensors of one.
 Form = tuple[Needs, Callable[[BlockWeight], Mapping[str, Array]]]
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.packing import pack
 from qconvert.checkpoints.weight import BlockWeight, wide
 
 __all__ = ["Misfit", "dtype_of", "fitted"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:
     wanted = -weight.zero.astype(np.float64) * weight.scales.astype(np.float64)
     wrong = np.ones(wanted.shape, bool)
     own = weight.scale.dtype.name
-    for name in dict.fromkeys((*((own,) if own in needs.scales else ()), *needs.scales)):
+    for name in sorted(needs.scales, key=lambda name: name != own):
         dtype = dtype_of(name)
         with np.errstate(over="ignore"):
             scale, offset = weight.scales.astype(dtype), wanted.astype(np.float32).astype(dtype)
@@ -170,8 +169,7 @@ def _outer(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if needs.outer == ("divides" if weight.outer_divides else "times"):
         return weight
     if needs.outer == "no":
-        scales = weight.scales
-        return replace(weight, scale=scales, outer=None, outer_divides=False)
+        return replace(weight, scale=weight.scales, outer=None, outer_divides=False)
     inverse = np.float32(1) / weight.outer
     made = replace(weight, outer=inverse, outer_divides=not weight.outer_divides)
     wrong = made.scales != weight.scales
@@ -187,7 +185,7 @@ def _scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if own in needs.scales and all(item.dtype == weight.scale.dtype for item in numbers):
         return weight
     share = 1.0
-    for name in dict.fromkeys((*((own,) if own in needs.scales else ()), *needs.scales)):
+    for name in sorted(needs.scales, key=lambda name: name != own):
         with np.errstate(over="ignore"):
             made = [wide(item).astype(dtype_of(name)) for item in numbers]
         wrong = np.any([wide(item) != wide(before) for item, before in zip(made, numbers, strict=True)], axis=0)

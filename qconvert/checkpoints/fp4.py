@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.compressed_tensors import config_of_groups
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
@@ -23,7 +24,6 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["E8M0_NAN", "MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS, _PER_WORD, _NVFP4 = 4, 8, "W4A16_NVFP4"
 #: Inputs of a block; ModelOpt has NVFP4 with 32 too.
@@ -104,10 +104,6 @@ def _write_nvfp4_modelopt(weight: BlockWeight) -> dict[str, Array]:
 
 def _write_mxfp4(weight: BlockWeight) -> dict[str, Array]:
     return _packed(weight, "weight_packed", "uint8")
-
-
-def _write_mxfp4_modelopt(weight: BlockWeight) -> dict[str, Array]:
-    return _packed(weight, "weight", "uint8")
 
 
 def _config_nvfp4(written: Written) -> dict[str, Any]:

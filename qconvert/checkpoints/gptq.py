@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written, is_head
 from qconvert.checkpoints.packing import WORD, in_rows, pack, unpack
@@ -21,7 +22,6 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["GPTQ", "GPTQ_V2"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS = (2, 3, 4, 8)
 

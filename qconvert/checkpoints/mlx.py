@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.fp4 import E8M0_NAN
@@ -22,7 +23,6 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["MLX", "MLX_MXFP4", "MLX_NVFP4"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _BLOCKS = (128, 64, 32)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints.config import Config
+from qconvert.arithmetic.dtypes import Array
+from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.packing import pack
 from qconvert.checkpoints.parts import Parts
@@ -20,7 +21,6 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _BITS, _AWQ = 4, "W4A16_AWQ"
 _PRODUCER = {"name": "modelopt", "version": "0.47.0"}
@@ -65,7 +65,7 @@ def files_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
     stated = {"quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": written.usual[1], "exclude_modules": list(written.real)}
     if algorithm == _AWQ:
         stated |= {"has_zero_point": False, "pre_quant_scale": True}
-    return {"hf_quant_config.json": {"producer": _PRODUCER, "quantization": stated}}
+    return {FILE_OF_MODELOPT: {"producer": _PRODUCER, "quantization": stated}}
 
 
 INT4_MODELOPT = Container(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.fitting import Misfit, dtype_of, fitted
 from qconvert.checkpoints.packing import in_rows, pack
@@ -15,7 +15,6 @@ from qconvert.checkpoints.weight import BlockWeight, half_of, wide
 
 __all__ = ["nearest", "signal_to_noise"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 _Make = Callable[[BlockWeight, Needs, float], BlockWeight | None]
 
 _LARGEST_E2M1, _LARGEST_E4M3 = 6.0, 448.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
+
 __all__ = ["WORD", "columns_of_words", "in_rows", "pack", "parts_of", "unpack", "word_count"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 WORD = 32
 _BYTE = 8

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["Parts"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints.awq import PLACES
+from qconvert.checkpoints.awq import PLACES, unpacked_zeros
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container
-from qconvert.checkpoints.packing import columns_of_words, unpack
+from qconvert.checkpoints.packing import columns_of_words
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import UnsupportedError
@@ -37,9 +37,8 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     is_signed, places = _stated(config, parts.layer)
     if is_signed:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS
-    zeros = unpack(packed, _BITS, outputs).reshape(groups, -1, _PER_WORD)[..., places].reshape(groups, outputs)
     turned = columns_of_words(words, columns=places)
-    return BlockWeight(turned, _BITS, words.shape[0], scales.T, zeros.T.astype(np.int16), is_signed=is_signed)
+    return BlockWeight(turned, _BITS, words.shape[0], scales.T, unpacked_zeros(packed, places), is_signed=is_signed)
 
 
 def _stated(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints.config import FILES_OF_CONFIG, KEYS_OF_CONFIG
+from qconvert.arithmetic.dtypes import Array
+from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG, KEYS_OF_CONFIG
 from qconvert.checkpoints.container import Container, Needs, Written, is_embedding, is_head
 from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, in_form, in_order, refusal
 from qconvert.checkpoints.safetensors import written_file
@@ -21,7 +22,6 @@ from qconvert.errors import UnsupportedError, counted
 
 __all__ = ["Progress", "repack"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Progress = Callable[[str, int, int], None]
 
 _INDEX = "model.safetensors.index.json"
@@ -187,6 +187,6 @@ def _without_quantization(value: Any) -> Any:
 def _carry_files(source: Path, folder: Path) -> None:
     """The other files of a checkpoint's folder: its tokenizer and what else belongs to the model."""
     for file in sorted(source.iterdir()):
-        is_own = file.name in FILES_OF_CONFIG or file.name.endswith(".index.json") or file.name == "hf_quant_config.json"
+        is_own = file.name in (*FILES_OF_CONFIG, FILE_OF_MODELOPT) or file.name.endswith(".index.json")
         if file.is_file() and file.suffix in _CARRIED and not is_own and file.stat().st_size <= _LARGEST_CARRIED:
             shutil.copyfile(file, folder / file.name)

@@ -16,14 +16,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import canonical_dtype, numpy_dtype
+from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
 from qconvert.errors import FileAccessError, InternalError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to
 
 __all__ = ["Checkpoint", "Writer", "checkpoint_in", "is_checkpoint", "is_safetensors", "read_checkpoint", "written_file"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
 _LARGEST_INDEX, _MOST_FILES = 200_000_000, 10_000
@@ -71,11 +70,9 @@ def checkpoint_in(path: Path) -> Path:
     """The file that stands for the checkpoint in a folder: the only one, or the first that an index lists; `path` where there is none."""
     try:
         files = sorted(item for item in path.glob(f"*{_SUFFIX}") if item.is_file()) if path.is_dir() else []
-        if len(files) > 1:
-            files = [item for item in files if _index(item)]
+        return files[0] if len(files) == 1 else next((item for item in files if _index(item)), path)
     except (OSError, ValueError):
         return path
-    return files[0] if files else path
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -186,12 +183,11 @@ class Writer:
             self._stream.write(data.reshape(-1).view(np.uint8).data)
         self._size += data.nbytes
 
-    def finish(self) -> int:
-        """Write the header. Return the bytes of all tensors."""
+    def finish(self) -> None:
+        """Write the header."""
         text = json.dumps(self._header, separators=(",", ":")).encode()
         self._stream.seek(0)
         self._stream.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
-        return self._size
 
 
 @contextmanager

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints import described, layers_in_blocks
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container
@@ -18,8 +16,6 @@ from qconvert.checkpoints.weight import BlockWeight
 from qconvert.files.mapped import release_pages
 
 __all__ = ["CheckpointSource"]
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +45,8 @@ class CheckpointSource:
         layers = layers_in_blocks(checkpoint.tensors)
         config = read_config(path)
         config.require_known()
-        owned = {f"{layer}.{part}" for layer, (_, parts) in layers.items() for part in parts.tensors}
-        return cls(checkpoint, config, layers, {name: item for name, item in checkpoint.tensors.items() if name not in owned})
+        owners = _owners(layers)
+        return cls(checkpoint, config, layers, {name: item for name, item in checkpoint.tensors.items() if name not in owners})
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -59,11 +55,11 @@ class CheckpointSource:
 
     def files(self) -> dict[str, list[str]]:
         """Each file's name with the layers and other tensors that it holds; a layer in several files is of the first."""
-        owner = {f"{layer}.{part}": layer for layer, (_, parts) in self.layers.items() for part in parts.tensors}
+        owners = _owners(self.layers)
         found: dict[str, list[str]] = {}
         seen: set[str] = set()
         for name, place in self.checkpoint.places.items():
-            item = owner.get(name, name)
+            item = owners.get(name, name)
             if item not in seen:
                 seen.add(item)
                 found.setdefault(place, []).append(item)
@@ -78,3 +74,8 @@ class CheckpointSource:
         """Give back the memory of a layer or tensor that is not needed again soon."""
         for tensor in self.layers[item][1].tensors.values() if item in self.layers else (self.plain[item],):
             release_pages(tensor)
+
+
+def _owners(layers: Mapping[str, tuple[Container, Parts]]) -> dict[str, str]:
+    """Tensor -> the layer in blocks that it is a part of."""
+    return {f"{layer}.{part}": layer for layer, (_, parts) in layers.items() for part in parts.tensors}

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.packing import pack, unpack
 
 __all__ = ["E2M1", "BlockWeight", "half_of", "wide"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 
 #: The values of the codes of FP4 (OCP Microscaling Formats 1.0, E2M1).
 E2M1: Array = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)

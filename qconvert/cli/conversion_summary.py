@@ -75,7 +75,7 @@ def _result(report: ConversionReport) -> str:
     """What runs on integers, counted in the written file, and how many operators were added."""
     if report.scales:
         return f"runs: a float model, whose scales are in {report.scales}"
-    if not report.operators:
+    if _is_of_weights(report):
         return f"wrote: a checkpoint, {report.result_format}, in {report.seconds:.1f} s"
     total, floats = sum(report.operators.values()), sum(report.on_floats.values())
     grown = f"; the source has {counted(report.source_operators, 'operator')}" if report.source_operators != total else ""
@@ -101,7 +101,7 @@ def _hints(report: ConversionReport) -> Iterator[str]:
     if not made:
         return
     source, result = shlex.quote(report.source), shlex.quote(made)
-    if not report.operators:
+    if _is_of_weights(report):
         if not formats()[report.result_format].suffixes:
             yield f"next: qconvert diff {source} {result}"
         return
@@ -112,6 +112,11 @@ def _hints(report: ConversionReport) -> Iterator[str]:
         yield f"next: qconvert check {source} {result}{options}"
     elif formats()[report.result_format].read is not None:
         yield f"next: qconvert inspect {result}"
+
+
+def _is_of_weights(report: ConversionReport) -> bool:
+    """Whether a checkpoint was converted, which has no operators; a network without operators is another thing."""
+    return formats()[report.result_format].repack is not None and not report.operators
 
 
 def _file_of(report: ConversionReport) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from qconvert.checkpoints.config import FILES_OF_CONFIG
+from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG
 from qconvert.checkpoints.conversion import Repacked
 from qconvert.checkpoints.safetensors import is_checkpoint
 from qconvert.conversion.report import ConversionReport
@@ -110,4 +110,4 @@ def _report(
 
 def _is_of_checkpoint(file: Path) -> bool:
     """Whether a file of a folder that is replaced would contradict the new checkpoint, if it stayed."""
-    return file.name.endswith((".safetensors", ".safetensors.index.json")) or file.name in (*FILES_OF_CONFIG, "hf_quant_config.json")
+    return file.name.endswith((".safetensors", ".safetensors.index.json")) or file.name in (*FILES_OF_CONFIG, FILE_OF_MODELOPT)

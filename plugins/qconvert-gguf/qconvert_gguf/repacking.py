@@ -45,8 +45,6 @@ _OWN = ("GGUF.", "general.architecture", "general.file_type", "general.quantizat
 _FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "MXFP4": 38}
 _TEMPLATE = "Name a .gguf file of the same model, as convert_hf_to_gguf.py of llama.cpp writes it: --template model-f16.gguf."
 
-_Rows = Callable[[int], Array | None]
-
 
 @dataclass(frozen=True, slots=True)
 class _Template:
@@ -265,13 +263,13 @@ def _likeness(values: Array, own: Array) -> float:
 
 def _forms(weight: BlockWeight) -> list[Any]:
     """The types that may hold a weight: of as few bits as it has, or the next that there are."""
-    known = [(name, kind) for name, kind in KINDS.items() if name in WRITTEN and (kind.needs is not None)]
     if weight.table is not None:
-        known = [(name, kind) for name, kind in known if name == "MXFP4"]
+        names = ["MXFP4"]
     else:
-        bits = min((kind.bits for name, kind in known if kind.bits >= weight.bits and name != "MXFP4"), default=8)
-        known = [(name, kind) for name, kind in known if kind.bits == bits and name != "MXFP4"]
-    return [(kind.needs, partial(_as_type, type=name)) for name, kind in known]
+        integers = [name for name in WRITTEN if name != "MXFP4"]
+        bits = min((KINDS[name].bits for name in integers if KINDS[name].bits >= weight.bits), default=8)
+        names = [name for name in integers if KINDS[name].bits == bits]
+    return [(KINDS[name].needs, partial(_as_type, type=name)) for name in names]
 
 
 def _as_type(weight: BlockWeight, type: str) -> dict[str, Array]:

@@ -15,16 +15,11 @@ from qconvert.formats.torch.stored import StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, numpy_dtype
 from qconvert.plugins import Decoding, Parameters
 
-__all__ = ["arrays_of", "in_blocks"]
+__all__ = ["in_blocks"]
 
 #: Bits that a layer may have -> the types that hold them, unsigned and signed.
 _TYPES = {2: ("uint4", "int4"), 3: ("uint4", "int4"), 4: ("uint4", "int4")}
 _WIDEST = ("uint8", "int8")
-
-
-def arrays_of(entries: Entries) -> dict[str, Array]:
-    """The plain tensors of a file, by name."""
-    return {name: value.data for name, value in entries.values.items() if isinstance(value, StoredTensor) and value.scales is None}
 
 
 def in_blocks(entries: Entries, path: Path) -> Parameters | None:
@@ -38,7 +33,8 @@ def in_blocks(entries: Entries, path: Path) -> Parameters | None:
         InvalidModelError: tensors of a layer do not fit each other, or what config.json says.
         UnsupportedError: the checkpoint is of another format, or has what is not covered.
     """
-    found = layers_in_blocks(arrays_of(entries))
+    stored = {name: value for name, value in entries.values.items() if isinstance(value, StoredTensor)}
+    found = layers_in_blocks({name: value.data for name, value in stored.items() if value.scales is None})
     if not found:
         return None
     config = read_config(path)
