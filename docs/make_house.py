@@ -125,7 +125,7 @@ def picture() -> str:
     text = [
         "![The rooms of qconvert](pictures/house.svg)",
         "",
-        f"{len(rooms & {*ORDER})} rooms, {len(found)} arrows; those that a path of others stands for are",
+        f"{len(rooms & {*ORDER})} rooms, {len(found)} arrows; those that a longer path implies are",
     ]
     text += ["not drawn. All of them:", "", "| room | imports |", "|---|---|"]
     for room in reversed(ORDER):

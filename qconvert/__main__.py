@@ -1,6 +1,6 @@
 """The entry point of the command line, as `qconvert` and as `python -m qconvert`.
 
-Ctrl-C ends the program quietly from here on: the imports of the command line take 0.15 s, before app.main() waits for it.
+Ctrl-C stops the program quietly from here on: the imports of the command line take 0.15 s, before app.main() waits for it.
 """
 
 from __future__ import annotations

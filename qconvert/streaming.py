@@ -1,4 +1,4 @@
-"""Runs models that remember: an .onnx file whose states are inputs and outputs, or a .tflite file with variables, step by step.
+"""Runs stateful models step by step: an .onnx file whose states are inputs and outputs, or a .tflite file with variables.
 
 session = qconvert.streaming.Session("wake_word.onnx")
 for chunk in chunks:

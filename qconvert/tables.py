@@ -38,7 +38,7 @@ class Rows:
 
     Attributes:
         title: above it.
-        columns: heads; those that begin with > have numbers, those that begin with ~ names, which a narrow terminal shortens.
+        columns: heads; > begins the head of a column of numbers, ~ of a column of names, which are shortened on a narrow terminal.
         rows: cells in words.
         marks: of each row, a class of finding that colours it, or "".
         note: a sentence on what it says.
@@ -111,7 +111,7 @@ def line_width(aside: bool = False) -> int | None:
 
 
 def shortened(text: str, size: int) -> str:
-    """A text of at most `size` characters, cut in the middle: names differ at their ends."""
+    """A text of at most `size` characters, cut in the middle: names differ in their last letters."""
     if len(text) <= size:
         return text
     following = (size - 1) // 2

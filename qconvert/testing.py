@@ -181,7 +181,7 @@ def try_kernels(
         seed: of their scales and inputs.
 
     Returns:
-        Of each kind and type that the format can say and the runtime takes, and of each of the rows that stand for it, what was found.
+        The result for each kind and type covered by the format and the runtime, and for each row of kernels that applies.
     """
     chosen = target_named(target) if isinstance(target, str) else target
     runtime, name = kernels_named(kernels)

@@ -118,8 +118,8 @@ def compare_requantizations(
     """Compares two requantizations for every accumulator of every channel, without trying them all where they are many.
 
     Both never fall, so each is its thresholds: for each integer that is not the last, the accumulator where the next one begins. Where
-    these are equal, at most 255 of 8 bits, all results are. The search ends only where the function itself says that it has come to a
-    threshold: below the integer at one accumulator, and beyond it at the next.
+    these are equal, at most 255 of 8 bits, all results are. The search stops only where the function itself confirms a threshold:
+    below the integer at one accumulator, and above it at the next.
 
     Args:
         first, second: accumulators, int64, of shape (channels, n) -> steps with the zero point, not yet limited; neither falls.

@@ -51,7 +51,7 @@ def fold_batch_norm(
 
 
 def bias_correction(weights: Any, rounded: Any, mean: Any, groups: int = 1) -> Array:
-    """What is added to a bias so that rounding the weights leaves the mean of each output where it was.
+    """Return the addend of a bias with which rounding the weights keeps the mean of each output.
 
     The error of the weights times the mean of the data, E[y] - E[y'] = (W - W') E[x]. Source: Nagel et al., "Data-Free Quantization Through
     Weight Equalization and Bias Correction" (arXiv 1906.04721), section 4.2. Padding is not looked at: at the borders of an image the mean

@@ -60,8 +60,8 @@ class Formula:
     ) -> tuple[str, Quantization]:
         """The storage type and the quantization of a range.
 
-        What the source gives is left where that is no quantization: a range of zero alone, or of so little that its scale is no normal
-        number of float32, gets the scale 1 and the zero point 0, and a range without zero what `beyond` says.
+        Differs from the source where the source gives no quantization. A range of zero alone, or one so small that its scale is no normal
+        number of float32, gets the scale 1 and the zero point 0; a range without zero follows `beyond`.
 
         Args:
             low: smallest float value, one, or one for each index along `axis`.

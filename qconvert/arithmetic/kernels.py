@@ -167,8 +167,9 @@ def average_up(total: Any, count: Any) -> Array:
 def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype: str, axis: int) -> tuple[Array, bool]:
     """QLinearSoftmax of 8 bits (qlinear_softmax.cc), and whether its float32 overflows.
 
-    Its table of exponentials ends at e^-5 * (largest float32) / size. That times floor(1 / output scale) is infinite where there is one
-    element. C does not define what integer that becomes: on x86 0 where it is unsigned, and -2^31 where it is signed, as int8's is.
+    The largest entry of its table of exponentials is e^-5 * (largest float32) / size. That times floor(1 / output scale) is infinite
+    where there is one element. C does not define what integer that becomes: on x86 0 where it is unsigned, and -2^31 where it is signed, as
+    int8's is.
 
     Args:
         values: stored integers.

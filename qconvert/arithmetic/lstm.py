@@ -137,8 +137,8 @@ class IntegerLstm:
         return total if gate.norm is None else _normalized(total, gate.norm, gate.bias)
 
     def _through_peephole(self, peephole: tuple[Array, float], c: Array, total: Array, scale: float) -> Array:
-        """The kernel takes rows to have as many cells as there are outputs: with a projection it walks that much of each call's rows, which
-        are all of them where time comes first, and one by one else."""
+        """The kernel assumes that rows have as many cells as outputs. With a projection it covers only that part of each call's
+        rows: all rows in one call where time comes first, else one row a call."""
         weights, own = peephole
         factor = quantize_multiplier(np.float32(2.0**self.cell_power * own / scale))
         width = total.shape[-1] if self.projection is None else len(self.projection.weights[0])

@@ -23,7 +23,7 @@ class Quantization:
         zero_point: int64, of the shape of `scale`.
         axis: the dimension that the scales run along; None means one scale for the whole tensor.
         block_size: elements along `axis` that share a scale; 0 means no blocks.
-        quant_min: the smallest stored value that is used, where that is not the type's (weights without -128, reduced ranges); or None.
+        quant_min: the smallest stored value in use (weights without -128, reduced ranges); None where it is the type's.
         quant_max: the largest, likewise.
     """
 

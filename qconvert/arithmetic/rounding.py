@@ -70,8 +70,8 @@ def saturate(values: Any, dtype: str, limits: tuple[int, int] | None = None) -> 
     low, high = limits or integer_range(dtype)
     values = np.asarray(values)
     if values.dtype == np.float16:
-        values = values.astype(np.float32)  # float16 ends at 65504
-    if values.dtype.kind == "f" and high < 2.0 ** (np.finfo(values.dtype).nmant + 1):  # the float type holds both ends exactly
+        values = values.astype(np.float32)  # float16's largest value is 65504
+    if values.dtype.kind == "f" and high < 2.0 ** (np.finfo(values.dtype).nmant + 1):  # the float type holds both limits exactly
         limited = np.fmax(np.minimum(values, values.dtype.type(high)), values.dtype.type(low))
         return np.asarray(limited.astype(numpy_dtype(dtype)))
     if values.dtype.kind == "f":

@@ -1,7 +1,7 @@
 """TFLite's SVDF of int8 data with an int16 memory, bit for bit (kernels/internal/reference/svdf.h, EvalIntegerSVDF).
 
-A layer of filters, each with weights over the data (rank 1 of a matrix) and weights over the last values of that product. The memory moves
-by one place at each run. The kernel demands a Relu as activation and does not apply it: it limits to int8 alone.
+A layer of filters, each with weights over the data (rank 1 of a matrix) and weights over the last values of that product. Each run shifts
+the memory by one place. The kernel demands a Relu as activation and does not apply it: it limits to int8 alone.
 
 With a memory and weights over it of int8 it is tflite-micro's (kernels/svdf_common.cc), which LiteRT takes for int16, and computes wrongly.
 Such a memory may have a zero point.

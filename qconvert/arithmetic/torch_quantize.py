@@ -1,7 +1,7 @@
 """torch.quantize_per_tensor of PyTorch's engines: round(fma(x, 1 / scale, zero point)), and a form of it in plain float32 operators.
 
-ONNX and TFLite round x / scale and add the zero point after that. The fused sum is rounded to float32 first, which moves what lies within
-2^-18 of a tie onto it, and the tie goes to the even integer, not to the even number of steps.
+ONNX and TFLite round x / scale and add the zero point after that. The fused sum is rounded to float32 first: a value within 2^-18 of a tie
+becomes the tie, which goes to the even integer, not to the even number of steps.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _POINTS, _EACH = 512, 128
 #: Scales of data with 3 integer bits, or 4 of which the kernel takes off one, where LiteRT's default kernels are gemmlowp's
 #: (SigmoidPrepare and TanhPrepare, kernels/activations.cc).
 GEMMLOWP_SCALES = {"Sigmoid": (2.0**-12,), "Tanh": (2.0**-12, 2.0**-11)}
-#: The exponential's table ends at exp(-10): differences from the largest are brought to steps of this.
+#: The exponential's table covers -10 to 0: differences from the largest are brought to steps of this.
 _FINEST = 10 / 65535
 
 

@@ -45,8 +45,8 @@ def batch(
 ) -> BatchReport:
     """Converts all models of a folder, each in a process of its own, and writes what came of them to `out`/qconvert-batch/results.json.
 
-    A model that is done is recorded there, so that a batch that was ended goes on where it was; with other options, another version or
-    another file the model is done again.
+    Finished models are recorded there, so an interrupted batch can be continued; with other options, another version or another file the
+    model is converted again.
 
     Args:
         folder: with models, in folders within it too. Links are not followed.

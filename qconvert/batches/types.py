@@ -10,7 +10,7 @@ from qconvert.tables import Rows, Shown, said, shown
 
 __all__ = ["STATUSES", "BatchReport", "Job", "Outcome"]
 
-#: How a model of a batch ends, in words, the best first.
+#: The statuses of a model of a batch, the best first.
 STATUSES: Mapping[str, str] = {
     "passed": "converted; the check passed",
     "as declared": "converted; its outputs differ by what passes that the user named cost",
@@ -32,7 +32,7 @@ class Job:
         name: the model's path within the folder, with slashes.
         source: the model.
         result: where its conversion is written.
-        record: where its outcome is written, which says that it is done.
+        record: the file of its outcome; it exists when the model is done.
         key: of the model, its state and the options: a record with another key is one of an earlier, other batch.
         convert: arguments of `qconvert convert` after the two files.
         check: arguments of `qconvert check` after the two files; None for no check.

@@ -34,7 +34,7 @@ class BatchOverError(Exception):
 
 
 class Processes:
-    """The processes of a batch, which end with it, however it ends: each watches its standard input, which is open as long as this is."""
+    """The processes of a batch, which never outlive it: each watches its standard input, which this object keeps open."""
 
     def __init__(self) -> None:
         self._lock, self._is_over = threading.Lock(), False
@@ -151,7 +151,7 @@ def _done(job: Job, processes: Processes) -> Outcome:
 
 
 def _ends(code: int | None, refused: str) -> str:
-    """How a model ends whose command ended with this exit code; None stands for a command that was ended."""
+    """The status of a model by the exit code of its command; None is the code of a command that was killed."""
     return "ended" if code is None else {1: "not equal", 2: refused, 4: "inconclusive"}.get(code, "fault")
 
 

@@ -97,7 +97,7 @@ class _Timed:
         return {"ran": in_words(side, self.model), "note": self.model.note, "first": time.perf_counter() - began}
 
     def times(self, times: int) -> dict[str, Any]:
-        """Runs the file so many times, the time of a run being that in which the runtime works, where it says it."""
+        """Runs the file so many times. The time of a run is the runtime's own figure where it reports one."""
         from dataclasses import asdict
 
         from qconvert.plugins import Timing

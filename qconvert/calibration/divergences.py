@@ -39,7 +39,7 @@ class Split:
         beyond: how many values lie after each, (n,).
         inside: how many do not.
         total: of all values.
-        edges: the first bin of each level, and the end of the last, (n, levels + 1).
+        edges: the first bin of each level, and the end of the last level, (n, levels + 1).
         spread: the count of each non-empty bin of a level in Q, (n, levels).
         levels: the counts of each level, likewise.
     """

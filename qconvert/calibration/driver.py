@@ -119,7 +119,7 @@ class _Work:
     _folders: Iterator[int] = field(default_factory=count)
 
     def __post_init__(self) -> None:
-        """Keeps the first samples of an iterator, which gives them once, so that what comes of them is measured too."""
+        """Keeps the first samples of an iterator for the measurement of noise, as an iterator gives its samples only once."""
         self.first = self.data
         if isinstance(self.data, Iterator):
             self.first = list(islice(self.data, MEASURED))

@@ -1,9 +1,9 @@
 """Cross-layer equalization: channels between two layers are scaled so that the weights of both have equal ranges.
 
 M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction" (arXiv 1906.04721, section 4.1): with f(s * x) =
-s * f(x) for s > 0, as Relu has it, W2 f(W1 x + b1) = (W2 S) f(S^-1 W1 x + S^-1 b1). With s_i = sqrt(r1_i * r2_i) / r2_i, where r1_i is the
-largest magnitude among the weights that compute channel i and r2_i that among those that read it, both ranges become sqrt(r1_i * r2_i),
-which is best for one scale per tensor. The network computes the same, in real arithmetic.
+s * f(x) for s > 0, as Relu has it, W2 f(W1 x + b1) = (W2 S) f(S^-1 W1 x + S^-1 b1). Let r1_i be the largest
+magnitude of the weights that compute channel i, and r2_i of the weights that read it. With s_i = sqrt(r1_i * r2_i) / r2_i both ranges
+become sqrt(r1_i * r2_i), which is best for one scale per tensor. The network computes the same, in real arithmetic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NEAR, _ROUNDS = 1e-3, 50
 
 
 def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple[str, ...]]:
-    """Equalizes all pairs of layers in float, one after the other, until nothing moves any more.
+    """Equalizes all pairs of layers in float, one after the other, until all factors are close to 1.
 
     Args:
         graph: a float network; layers whose weights are not float32 constants of their own stay as they are.
@@ -136,7 +136,7 @@ def _pairs(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _layer_after(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op | None:
-    """The layer that alone reads what another computes, through operators that each channel passes by itself."""
+    """The only layer that reads another's result, through operators that keep channels separate."""
     op = first
     while op.attributes.get("activation", "") in ("", "relu") and len(op.outputs) == 1:
         name = op.outputs[0]

@@ -38,8 +38,8 @@ class Counted(Observer):
     """Counts values in bins [i * width, (i + 1) * width), i from 0 to 4095, and those of negative values in the same bins mirrored.
 
     When a value lies beyond, pairs of bins become one, which is exact: counts are those that the final width would have given from the
-    start, in any order of runs, and merge() gives the counts of one observer that saw everything. A bin is at most 1/2048 of the largest
-    absolute value wide, which bounds what methods that choose among bins can miss.
+    start, in any order of runs, and merge() gives the counts of one observer that saw everything. The width of a bin is at most 1/2048 of
+    the largest absolute value, which bounds the error of methods that choose among bins.
     """
 
     def __init__(self) -> None:
@@ -106,8 +106,8 @@ class Counted(Observer):
 class Percentile(Counted):
     """Leaves out (100 - percentile) / 2 of 100 values at each end.
 
-    The ends are interpolated within a bin, so they are within one bin (1/2048 of the largest absolute value, at most) of the values at
-    these places in order. onnxruntime's takes bins of its own number and their lower edges.
+    Both limits are interpolated within a bin, so they are within one bin (at most 1/2048 of the largest absolute value) of the values
+    at these places in order. onnxruntime's takes bins of its own number and their lower edges.
     """
 
     def __init__(self, percentile: float = 99.99) -> None:

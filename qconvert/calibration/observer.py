@@ -1,7 +1,7 @@
 """What observers share: they see the values of one tensor, run after run, and choose the range that its quantization is to hold.
 
-An observer keeps no values, so its memory does not grow with the number of runs. It can be pickled, and two that saw different runs are
-merged into one that saw both, so that many processes or machines observe at once.
+An observer keeps no values, so its memory does not grow with the number of runs. It can be pickled, and
+observers of different runs can be merged, so many processes or machines observe at once.
 """
 
 from __future__ import annotations

@@ -149,7 +149,7 @@ def _see(
 
 
 def _in_parts(task: _Task, samples: Samples, workers: Workers, step: Callable[[int], None]) -> tuple[tuple[Any, ...], int]:
-    """What workers saw, merged in the order of the samples, so that it does not matter who was first."""
+    """The observers of all workers, merged in the order of the samples, so the result does not depend on the order of completion."""
     merged: tuple[Any, ...] = ()
     seen = 0
     for seeing, count in workers.map(task, _parts(samples)):

@@ -1,4 +1,4 @@
-"""Which tensors of a float network get quantizations, which of them share one, and which values an observer has to see for it.
+"""The plan of a calibration: the tensors of a float network that get quantizations, those that share one, and the values to observe.
 
 What integer kernels read and write gets a quantization: the tables of targets say which kinds have one. A value after which nothing stands
 but a Relu or Clip gets none, since rounding after those is the same (passes/absorb_quantization.py), and leaves the quantization more

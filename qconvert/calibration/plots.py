@@ -22,7 +22,7 @@ _LONGEST = 48
 
 
 def plot(found: Calibration, path: str | Path, *, force: bool = False) -> None:
-    """Draws a histogram for each tensor whose values were counted, with lines where its quantization ends, in logarithmic counts.
+    """Draws a histogram for each tensor whose values were counted, with lines at the limits of its quantization, in logarithmic counts.
 
     Args:
         found: a calibration with histograms.

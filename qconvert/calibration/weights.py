@@ -77,7 +77,7 @@ def weight_quantization(
         axis %= weights.ndim
     rows = weights.reshape(1, -1) if axis is None else np.moveaxis(weights, axis, 0).reshape(weights.shape[axis], -1)
     scales = WEIGHT_METHODS[method].scales(rows, high, -high if narrow else low)
-    # Zeros alone have any scale; that of others leaves the bias next to them its small steps.
+    # Any scale fits a row of zeros; the largest scale of the other rows, unlike 1, keeps the steps of its bias small.
     scales = np.where(scales > 0, scales, scales.max(initial=0) or _F(1)).astype(_F)
     limits = (-high, high) if narrow else (None, None)
     return QParams(dtype, Quantization(scales, np.zeros(scales.shape, np.int64), axis, 0, *limits))

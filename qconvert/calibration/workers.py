@@ -1,6 +1,6 @@
-"""Who runs the parts of a calibration: this process, processes of this machine, or a cluster of dask.distributed.
+"""Workers that run the parts of a calibration: this process, processes of this machine, or a cluster of dask.distributed.
 
-A part whose worker dies is done again by another one; only a part that ends several workers ends the calibration.
+If a worker dies, another one runs its part again; the calibration fails when several workers die at the same part.
 """
 
 from __future__ import annotations

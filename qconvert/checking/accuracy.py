@@ -210,7 +210,7 @@ def _measured(
     class_names: str | Path,
     progress: Callable[[str, int, int], None],
 ) -> Accuracy:
-    """What accuracy() gives, of these sides."""
+    """Run both sides on the labelled inputs; see accuracy()."""
     before, after = sides
     if before.graph.states or after.graph.states:
         raise OptionError("the model has states; accuracy requires outputs that depend on one input alone", file=source, rule="has-states")

@@ -1,5 +1,5 @@
-"""Sources of which a part, other sizes, another batch or other names are asked for: a copy that has it stands for the file, once it is held
-against the file itself."""
+"""Sources read in part, or with other sizes, another batch or other names: a copy with these changes stands for the file, after both are
+compared."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AdaptedSource:
     Attributes:
         side: the copy.
         problems: where it gives something else than the file itself.
-        notes: what it is, and how it was held against the file.
+        notes: what it is, and how it was compared with the file.
     """
 
     side: Side
@@ -43,7 +43,7 @@ class AdaptedSource:
 
 
 def has_asked(side: Side) -> bool:
-    """Whether something else is asked for than the file holds."""
+    """Return whether the options of the reader request changes of the file."""
     return side.format.read is not None and bool(asked(side.format, side.file.options))
 
 
@@ -178,7 +178,7 @@ def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, s
     inside = original.inside(whole)
     needed = {old.get(name, name) for name in (*graph.inputs, *graph.outputs)}
     if inside is None or not inside.names.union(whole.inputs, whole.outputs) >= needed:
-        raise RuntimeRefusedError(f"{original.runtime.title} does not return the tensors at its ends", rule="tensors-not-given")
+        raise RuntimeRefusedError(f"{original.runtime.title} does not return the inputs and outputs of the part", rule="tensors-not-given")
     model = original.open()
     feeds = accepted_inputs(whole, times, seed, model.run)[0]
     runs = [{**inside.values(feed), **feed} for feed in feeds]

@@ -87,8 +87,7 @@ def _same_input(a: Graph, name: str, b: Graph, other: str) -> bool:
 
 
 def _handed_on(graph: Graph) -> set[str]:
-    """Float values that are stored integers, perhaps moved: they have a quantization, so that what rounds them onto it again changes
-    none."""
+    """Return dequantized float tensors, also after data movement: quantizing these again does not change them."""
     return {
         name
         for op in graph.ops
@@ -105,7 +104,7 @@ def _alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _ends(graph: Graph, ops: Collection[Op], shared: Collection[str]) -> set[str]:
-    """The tensors that both graphs have at which what some operators compute ends."""
+    """Return the first shared tensors that are computed from results of some operators."""
     inner = {name for op in ops for name in op.outputs if name and name not in shared}
     found = {name for op in ops for name in op.outputs if name in shared}
     for op in graph.ops:

@@ -58,7 +58,7 @@ class AuditedLayer:
         name: the builder's.
         kind: likewise.
         operators: types of the operators of the written file that it computes.
-        integer: whether it runs on integers; None if it only converts, or moves besides.
+        integer: whether it runs on integers; None for conversions and data movement alone.
         reasons: why operators of it are predicted to run in float.
         otherwise: whether an operator of it runs otherwise than predicted.
     """
@@ -250,8 +250,8 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
 def _as_run(op: AuditedOperator, layers: dict[str, Layer], *, converts: bool) -> AuditedOperator:
     """The operator with what ran it; what converts between real and stored values is on neither side, unless `converts`.
 
-    A real operator whose result comes out of a conversion ran in float; one that moves data was moved before the conversion. In a
-    layer of an engine, what chooses among data or converts them is done next to the others.
+    A float operator whose result comes out of a conversion ran in float; data movement ran before the conversion. In a layer of an engine,
+    a choice or conversion of data runs with the other operators.
     """
     layer, rule = layers.get(op.output), KINDS[op.kind].rule
     if layer is None or (rule == "convert" and not converts) or (layer.integer is None and (rule in ("move", "relabel") or layer.within)):

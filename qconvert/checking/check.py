@@ -39,7 +39,7 @@ from qconvert.rules.changed_values import changed_values, declared_names
 
 __all__ = ["check"]
 
-#: Elements of inputs of other sizes that are run of a result which is what the conversion gives.
+#: Most elements of an input of other sizes, where the result equals the repeated conversion.
 _SMALL = 2**16
 
 Progress = Callable[[str, int, int], None]
@@ -71,7 +71,7 @@ def check(
 
     It passes if the outputs are equal in every element and the integers, scales and zero points are the source's, but for those that the
     conversion declared; or if every operator that differs is explained, and the outputs keep `min_sqnr`. The verdict is "as declared" where
-    outputs differ by what passes cost that the user named. Operators are compared by themselves if the outputs differ or
+    outputs differ by the cost of passes that the user named. Operators are compared by themselves if the outputs differ or
     hardly vary with the inputs, or if an integer, scale or zero point is neither the source's nor declared.
 
     What can be proved for all inputs is proved, too (see prove()): outputs that differ although they are proved equal are a problem.
@@ -200,11 +200,10 @@ def _around(
 
 @dataclass(slots=True)
 class _Check:
-    """A check on its way: what it found so far.
+    """A check in progress: its findings so far.
 
-    `files` are what the user named, of which `sides` may be copies; `read` says how they are read, `encodings` with which scales the source
-    is quantized first, `altered` what the result's file has
-    otherwise than the graph that stands for it.
+    `files` are those that the user named, `sides` these or copies of them. `read` says how they are read. `encodings` has the scales with
+    which the source is quantized first. `altered` lists what the result's file has otherwise than the graph for it.
     """
 
     sides: tuple[Side, Side]
@@ -218,7 +217,7 @@ class _Check:
     altered: Mapping[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     unjudged: list[str] = field(default_factory=list)
-    lossy: tuple[str, ...] = ()  # passes that the user named, of which the result is what they make
+    lossy: tuple[str, ...] = ()  # inexact passes that the user named, if the result is their output
     costs: list[str] = field(default_factory=list)
     drifts: dict[str, str] = field(default_factory=dict)  # of a model with states: by the output, which steps differ, in words
     absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
@@ -306,8 +305,9 @@ class _Check:
         return fitting
 
     def _at_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
-        """Random inputs, what comes of them on both sides, and in words how they were chosen: where the result refuses them, and sizes are
-        open, of sizes that it takes too, such as those with which no inner tensor is empty."""
+        """Return random inputs, the outputs of both sides compared, and how the inputs were chosen, in words.
+
+        If the result refuses them and dimensions are dynamic, inputs get sizes that both sides take, such as no empty inner tensor."""
         source, result = models
         feeds, computed, note = accepted_inputs(border.graph, samples * (self.steps or 1), seed, source.run)
         if self.steps:
@@ -327,12 +327,11 @@ class _Check:
         return feeds, self._outputs(border, feeds, computed, models), note
 
     def _at_ends(self, border: Border, like: Mapping[str, Array], seed: int, models: tuple[LoadedModel, LoadedModel], same: bool) -> None:
-        """Runs both at the ends of the inputs' ranges and with other sizes, such as both take, and keeps the inputs for which they differ.
+        """Run both sides at the limits of the inputs' ranges and with other sizes, and keep the inputs for which they differ.
 
-        These take no part in statistics of the outputs, which are of inputs as they are likely. Of a result that is what the conversion
-        gives (`same`), few are run, so that a check takes hardly longer: all inputs at either end or zero, and small ones of
-        other sizes. Inputs of zero show numbers on one side and none (NaN) on the other; what else differs for them is not kept, since
-        all is a tie and 0 / 0 there."""
+        Statistics of the outputs leave these inputs out: they are unlikely. If the result equals the repeated conversion (`same`), few are
+        run, to save time: all inputs at either limit or zero, and small ones of other sizes. Inputs of zero show outputs that are NaN on
+        one side alone; other differences for them are not kept, since every value is a tie or 0 / 0 there."""
         source, result = models
         extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
         if same:

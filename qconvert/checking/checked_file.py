@@ -159,7 +159,7 @@ def sides_of(
 
 
 def ran_by(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) -> str:
-    """Return which runtime ran each side, in which form, and which runtime of a target ran neither, in words."""
+    """Return, in words, the runtime and form of each side, and the runtimes of a target that ran neither."""
     found = [in_words(side, model) for side, model in zip(sides, models, strict=True)]
     asked = [targets().get(side.graph.metadata.get(TARGET, "")) for side in sides]
     named = [name for target in asked if target is not None for name in runtimes_called(target)]

@@ -44,7 +44,8 @@ def find_moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
 
 
 def _past_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
-    """Origins past other outputs of a tensor's own operator in the source, of which a result that decomposes that may compute it."""
+    """Replace origins that are outputs of the tensor's own operator by their origins: a result may decompose the operator and compute one
+    output from another."""
     found = dict(origins)
     for op in graph.ops:
         for name in op.outputs if len(op.outputs) > 1 else ():
@@ -64,11 +65,11 @@ def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapp
 
 
 def find_vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
-    """Quantized results of the source's operators that the result has under no name, in words: an operator, or its rounding, is left out.
+    """Return quantized tensors of the source that the result has under no name, in words: an operator, or its rounding, is left out.
 
-    What only moves, converts or clips integers with one quantization may be gone, since its values are still there; and so may what is read
-    by nothing else, since its rounding is seen after that; and what constants alone say, whose value is seen in what reads it. What leads
-    to a tensor that the result looks up in a table is there if the table holds what the source's operators give for every code.
+    Operators that only move, convert or clip integers with one quantization may be missing, since their values are still present. So may
+    tensors whose rounding shows in a later tensor of both graphs, and tensors that depend on constants alone. Operators before a table
+    lookup of the result are present if the table holds the source's results for every code.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
@@ -131,9 +132,9 @@ def _in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str
 def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array) -> bool:
     """Whether a table over other codes holds what the source computes, rounded to other quantizations.
 
-    The float value of each of its entries must lie between those that the source computes of its own codes around the float value of the
-    entry's code, but for the half step onto which it is rounded, and for twice what the roundings on the source's way cost at most: the
-    quantizations on the way may be others too.
+    The float value of each entry must lie between the source's results for its own codes next to the entry's code. Allowed on either side
+    are half a step of the entry's quantization, and twice the largest cost of the source's intermediate roundings: intermediate
+    quantizations may differ too.
     """
     (own, old), (before, after) = ([side[item] for side in (graph, other)] for item in (lookup.root, name))
     if own.quantization is None or old.quantization is None or before.quantization is None or after.quantization is None:
@@ -168,9 +169,10 @@ def _rounds(graph: Graph, op: Op) -> bool:
 
 
 def _seen_after(graph: Graph, other: Graph) -> set[str]:
-    """The tensors of the source whose integers are seen under a name that the result has too, where an operator computes them: all of
-    them, in another type or layout, of which what else reads them is computed in the result (find_moved_edges() sees that it is); or what
-    each of their readers clips or moves of them with the same quantization, or gives as float values."""
+    """Return the source's tensors whose integers show in a later tensor that the result computes too.
+
+    Either one reader keeps all integers, in another type or layout; find_rewired_tensors() checks the other readers. Or all readers clip or
+    move the integers with the same quantization, or dequantize them."""
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found, whole = set[str](), set[str]()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
@@ -221,7 +223,7 @@ def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: st
 
 
 def _carries(graph: Graph, op: Op, name: str) -> bool:
-    """Whether an operator clips, moves or stores `name` otherwise, float values being kept."""
+    """Return whether an operator applies a clip, data movement or another storage type to `name`, with its float values kept."""
     if op.inputs[0] != name or not op.outputs:
         return False
     quantizations = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
@@ -307,8 +309,8 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
 
 
 def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
-    """Whether an operator gives the values of `root` again: real, in another shape or layout, under another name, within limits that its
-    quantization does not reach, or back with its quantization."""
+    """Return whether an operator returns the values of `root`: as floats, in another shape or layout, under another name, within limits
+    outside its quantized range, or requantized to its quantization."""
     a, b = graph[root], graph[op.outputs[0]]
     if op.kind in ("Dequantize", "Identity"):
         return True

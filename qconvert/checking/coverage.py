@@ -35,12 +35,12 @@ def judged_within(graph: Graph, compared: Collection[str], cuts: Collection[str]
 def left_out(graph: Graph, compared: Collection[str], within: Collection[int], refused: Mapping[str, str]) -> dict[str, Finding]:
     """A finding for each operator that was not judged, by its first output.
 
-    Those that lead to no output or state of the graph do not count, nor what reads a state, which is given to whatever reads that.
+    Operators that lead to no output or state of the graph do not count, nor do reads of a state: their values are fed to their readers.
 
     Args:
         graph: the source's.
         compared: names of the tensors that were compared.
-        within: see judged_within().
+        within: see find_judged_together().
         refused: why a runtime refused what computes a tensor.
     """
     useful = set(graph.outputs)

@@ -23,7 +23,7 @@ _SHARE = 1e-5
 
 
 def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
-    """What functions give that round real data when they run, and what they give of the data as they are; nothing otherwise."""
+    """Return the results of functions that quantize float data at run time: with quantized data, and in float; [] for other functions."""
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
     if not _rounds_inside(graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
         return []

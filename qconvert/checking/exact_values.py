@@ -1,4 +1,4 @@
-"""What an operator's output is in real numbers, from the stored values that it reads, and how far sums in floats may be from that."""
+"""Exact outputs of operators, computed from the stored values that they read, and error bounds of float sums."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
 
 
 def carried(graph: Graph, op: Op) -> Collection[int]:
-    """The inputs of an operator whose errors its result has as they are, or smaller: of data movement, limits, and sums of real numbers."""
+    """Return the inputs whose errors the operator does not enlarge: of data movement, limits, and sums of floats."""
     if op.kind in ("Add", "Sub"):
         return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
     single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved(op) == [op.inputs[0]]

@@ -21,7 +21,7 @@ __all__ = [
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
 EQUAL, NOT_COMPARED = "equal", "not compared"
-#: Why, of operators that a check did not reach, or whose tensors it had no room for.
+#: Reasons of operators that were not compared, because the check ran out of time or of memory.
 OUT_OF_TIME = "the time limit for comparing operators was exceeded"
 OUT_OF_MEMORY = "the tensors up to it exceed the memory limit of a check"
 BEYOND_BOUNDS = (OUT_OF_TIME, OUT_OF_MEMORY)
@@ -146,7 +146,7 @@ class CheckReport(Shown):
         notes: what the reader should know of how the check was done.
         machine: likewise, where it is due to this machine's CPU.
         costs: in sentences, what the passes that the user named cost at the outputs.
-        ran: which runtime ran each side, in which form, and which runtime of a target was not run.
+        ran: the runtime and form of each side, and the runtimes of a target that were not run, in words.
         rebuilt: those of both files that were not run themselves, but rebuilt from what was read of them.
         float_outputs: outputs of a quantized model compared with those of its float source for the same inputs; `outputs` compares the
             result with the source quantized with the same scales.

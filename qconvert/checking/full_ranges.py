@@ -32,8 +32,8 @@ _PASSING = ("move", "relabel", "convert")
 def over_full_ranges(
     source: Side, other: Graph, shared: Collection[str], known: Mapping[str, Array]
 ) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
-    """Values over the whole ranges of the tensors at which the source is cut, with what it computes of them between the cuts, and what it
-    computes of them at the cuts, by name.
+    """Yield pairs of tensors by name: values over the full ranges of the tensors at which the source is cut, with all results between the
+    cuts; and the results at the cuts.
 
     The source's canonical graph is cut, written and run by its runtime. A tensor that this does not compute as the untouched file does is
     left out, and so is what the runtime refuses to compute.
@@ -46,8 +46,8 @@ def over_full_ranges(
     """
     graph = source.graph
     writers, twins = graph.producers(), find_representatives(graph, shared)
-    # What an operator only moves or converts is computed, so that tensors with the same values keep these; so is what the result
-    # computes for itself.
+    # Results of data movement and conversions are computed, so that tensors with the same values keep them; so are tensors that the
+    # result computes for itself.
     free = {name for name in shared if name not in writers or kind_of(writers[name]).rule not in _PASSING}
     free -= _bypassed(graph, other, shared, free)
     try:
@@ -108,7 +108,7 @@ def _bypassed(graph: Graph, other: Graph, shared: Collection[str], free: Collect
 
 
 def _read_by(graph: Graph, cuts: Collection[str]) -> dict[str, frozenset[str]]:
-    """For each computed tensor, those of `cuts` that it is computed from."""
+    """Return, for each computed tensor, the tensors of `cuts` before it."""
     found: dict[str, frozenset[str]] = {}
     for op in graph.ops:
         read = frozenset[str]().union(*([name] if name in cuts else found.get(name, ()) for name in op.inputs))

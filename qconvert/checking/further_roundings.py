@@ -35,7 +35,7 @@ def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Co
 
 
 def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:
-    """For each output of an island that rounds on its way, what that adds to the kernel's tolerance, in steps of the output's scale.
+    """Yield each output after intermediate roundings, and their addition to the kernel's tolerance, in steps of the output's scale.
 
     A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
     (see classify.py), which counts where it stands for a part of another operator.

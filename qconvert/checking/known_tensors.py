@@ -1,4 +1,4 @@
-"""The values of a side's tensors in a run: from the untouched file in its runtime, and from the evaluator what that does not know."""
+"""The values of a side's tensors in a run: from the unchanged file in its runtime, and the others from the evaluator."""
 
 from __future__ import annotations
 

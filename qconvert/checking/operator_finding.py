@@ -1,4 +1,4 @@
-"""An operator's two results judged, and what is named next to: changed constants."""
+"""Judges the two results of an operator, and adds findings for changed constants."""
 
 from __future__ import annotations
 
@@ -116,8 +116,7 @@ class Judge:
         return any(side.runtime.rows(side.kernels).half_floats for side in self.sides)
 
     def _on_quantization(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
-        """Float values of a quantization, of which one side rounds some otherwise in the same piece: judged as what the operator in front
-        gives."""
+        """Judge dequantized values that one side rounds otherwise within the same piece, as results of the operator before."""
         name = op.inputs[0]
         before, quantization = self.writers.get(name), self.graph[name].quantization
         if before is None or quantization is None or not quantization.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
@@ -131,8 +130,7 @@ class Judge:
         return None if found.verdict == "unexplained" else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
 
     def _unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
-        """Float values of a quantization next to those that the result does not round: with that quantization they have to be what is
-        computed there."""
+        """Judge dequantized values against floats that the result does not quantize: quantized the same way they must be correct."""
         name = op.inputs[0] if op.inputs else ""
         before, quantization = self.writers.get(name), self.graph[name].quantization if name else None
         if (
@@ -169,7 +167,7 @@ class Judge:
         return int((((stored == low) | (stored == high)) & (off > _BEYOND[0] * steps + _BEYOND[1] * np.abs(exact[0]))).sum())
 
     def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
-        """A product of the source that allows its data to be rounded, next to one of the result that does not."""
+        """Compare a source product that may round its data with a result product that does not."""
         if (op["domain"], op["op_type"]) != ("com.microsoft", "MatMulNBits") or op.inputs[0] not in values or pair[0].dtype.kind != "f":
             return None
         from qconvert.formats.onnx.definitions.blocks import coarse_product  # needs onnx
@@ -184,8 +182,7 @@ class Judge:
         return classify_sums(*pair, [plain, Sum("blocks", exact, coarse)], [plain])
 
     def _by_constants(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
-        """The finding, which names a fault, unless the result computes what it should from constants that the conversion computed, and
-        these are the source's own values but for a rounding."""
+        """Return `found`, a fault, unless the result is right for constants that the conversion computed and rounded otherwise."""
         held = {name: data for name in op.inputs if name in self.fixed and (data := self._held(name, values)) is not None}
         if not held:
             return found
@@ -194,8 +191,8 @@ class Judge:
     def by_own(
         self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], own: Mapping[str, Array], found: Finding
     ) -> Finding:
-        """The finding, which names a fault, unless the result computes what it should from its own values of tensors that the operator
-        reads and with which it could not be fed; these have findings themselves.
+        """Return `found`, a fault, unless the result is right for its own values of inputs with which it could not be fed; these inputs
+        have findings of their own.
 
         Args:
             own: the result's values of tensors.
@@ -233,8 +230,8 @@ class Judge:
         return found if again.verdict == "unexplained" else kept
 
     def _held(self, name: str, values: Mapping[str, Array]) -> Array | None:
-        """The constant that the result holds for a tensor that the source computes of constants, if it differs by roundings alone: by a
-        step, or as what has no exact value may (_compared())."""
+        """Return the result's constant for a tensor that the source computes from constants, if it differs by roundings alone: within the
+        tolerances of _compare_inexact()."""
         own, other, measured = self.graph[name], self.other.tensors.get(name), values.get(name)
         if other is None or other.data is None or own.is_constant or measured is None or measured.shape != other.data.shape:
             return None
@@ -243,8 +240,7 @@ class Judge:
         return None if _compared(measured, other.data).verdict == "unexplained" else other.data
 
     def _overflowed(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
-        """The finding, which names a fault, unless the source's value is to the last bit what its kernels make by overflowing, and the
-        result's is what the operator means."""
+        """Return `found`, a fault, unless the source overflows as its kernels do, to the last bit, and the result is correct."""
         source = self.sides[0]
         if pair[0].dtype.kind not in "biu":
             return found
@@ -365,9 +361,10 @@ class Judge:
         self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array, stated: Array,
         bounds: dict[bool, Array | None],
     ) -> Sum | None:  # fmt: skip
-        """Output `index` of `op`, which is `rounder` or moves its result, where that rounds its data in one way; None if not known.
+        """Compute output `index` of `op`, which is `rounder` or data movement after it, where `rounder` rounds its data in one way; None if
+        not known.
 
-        `stated` is what is exact where it rounds as it says, `bounds` those of sums in floats, by whether the data are rounded."""
+        `stated` is the exact output with the stated rounding, `bounds` the known bounds of float sums, by whether the data are rounded."""
         changed = _rounding_as(rounder, way)
         real: Array | None = stated
         if changed != rounder:
@@ -399,7 +396,7 @@ class Judge:
         return bound.reshape(like.shape) if keeps else np.full(like.shape, bound.max(initial=0))
 
     def _result_of(self, op: Op) -> Op | None:
-        """The operator of the result that computes an output, past what only moves it."""
+        """Return the operator of the result that computes an output, before data movement."""
         found = self.others.get(op.outputs[0])
         while found is not None and kind_of(found).rule == "move" and found.inputs[0] not in self.cuts:
             found = self.others.get(found.inputs[0])

@@ -126,7 +126,7 @@ def _shifted(value: Array, have: str, want: str) -> Array:
 
 
 def _in_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
-    """`value`, transposed where only that fits `shape`, or where the result says so."""
+    """Return `value`, transposed if only the transposition fits `shape` or the metadata say so."""
     if value.ndim != 4 or len(shape) != 4:
         return value
     first = value.transpose(_TO_FIRST)

@@ -43,8 +43,8 @@ class Overflowed:
 def overflowed(
     graph: Graph, op: Op, index: int, values: Mapping[str, Array], writers: Mapping[str, Op], kernels: Kernels
 ) -> Overflowed | None:
-    """Output `index` of an operator if its kernel overflows on these values, or that of an operator before it whose result is not among
-    them, as a constant that is computed; None if none does.
+    """Compute output `index` of an operator if its kernel overflows on these values; None if none does. An operator before it counts too if
+    `values` lack its result, as of a computed constant.
 
     Args:
         graph, op, index: the operator.

@@ -1,7 +1,7 @@
 """pass_costs(): what each pass would cost a model, before anything is written for good.
 
-A pass that is not exact runs on the model's graph; what comes of it runs in onnxruntime, as the format's default target has it, next to the
-model itself, on the same inputs. Where the target does not take it, the evaluator runs it.
+A pass that is not exact runs on the model's graph; the result, in the form of the format's default target, and the model itself run in
+onnxruntime on the same inputs. Where the target does not take it, the evaluator runs it.
 """
 
 from __future__ import annotations

@@ -427,8 +427,8 @@ def _dropped_identities(graph: Graph, border: Border) -> set[int]:
 def _over_full_ranges(
     comparison: _Comparison, source: Side, other: Graph, shared: set[str], values: Mapping[str, Array], until: float
 ) -> Iterator[tuple[str, Finding]]:
-    """What is wrong of values over the whole range of each tensor; what is explained counts in runs as they are likely, and so does what
-    was declared, which costs more at the ends."""
+    """Yield the unexplained findings for values over the full range of each tensor. Explained and declared differences count in likely runs
+    alone: declared ones cost more at the limits of a range."""
     if monotonic() > until:
         return
     for given, references in over_full_ranges(source, other, shared, values):

@@ -1,5 +1,5 @@
-"""The plain form of a graph: no attribute that says how one framework's kernel rounds, no activation that its quantization implies, no axis
-where there is one scale, and no Reshape to the shape that its data have.
+"""The plain form of a graph: without attributes for one framework's rounding, activations that a quantization implies, the axis of a single
+scale, and Reshapes to the same shape.
 
 Formats without such attributes decompose them as further operators or leave them away, so only plain graphs can be expected back. TFLite,
 which has no Identity, holds one as a RESHAPE.
@@ -18,7 +18,7 @@ __all__ = ["to_plain_form"]
 
 
 def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    """The graph whose operators all round to the nearest integer, ties to even, and, in words, what that changed."""
+    """Return the graph with all operators rounding to the nearest integer, ties to even, and the changes in words."""
     kept = [_identity(graph, op) for op in graph.ops]
     if named := sum(new is not old for new, old in zip(kept, graph.ops, strict=True)):
         graph, _ = remove_dead_code.run(graph.evolve(ops=kept), None)

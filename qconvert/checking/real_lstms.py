@@ -26,7 +26,7 @@ _MOST = 1
 def on_real_values(
     graph: Graph, other: Graph, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]
 ) -> Finding | None:
-    """The finding for output `index` of an integer LSTM that the result declares to be one in float: it has to give what that gives.
+    """Return the finding for output `index` of an integer LSTM that the result declares a float LSTM: it must equal the float LSTM.
 
     Args:
         graph, other: the canonical graphs of the source and of the result.
@@ -36,7 +36,7 @@ def on_real_values(
         pair: what the source and the result compute from them.
 
     Returns:
-        None for other operators, where nothing of that kind is declared, or where what the operator reads is not known.
+        None for other operators, without such a declaration, or if an input of the operator is not known.
     """
     if op.kind != "IntegerLSTM" or pair[0].shape != pair[1].shape or not _is_declared(other, op.outputs[index]):
         return None

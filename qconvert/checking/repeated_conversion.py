@@ -37,8 +37,7 @@ class RepeatedConversion:
         rebuilt: whether operators of the conversion are in the result under no name, or others are: it was worked on since.
         same: whether the result is what the conversion gives, to the byte or in all that it computes.
         notes: what the reader should know.
-        lossy: the passes that are not exact and that the user named, or asked for by an option, where the result is what the conversion
-            gives.
+        lossy: the inexact passes that the user named or requested by an option, if the result is what the conversion gives.
     """
 
     altered: Mapping[str, str] = field(default_factory=dict)

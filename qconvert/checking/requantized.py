@@ -1,5 +1,5 @@
-"""Operators whose constants or quantizations the conversion declared to be others: the result has to compute what it declared, from the
-values that it declared, and the cost next to the source is told as float values."""
+"""Operators with constants or quantizations that the conversion declared to be others: the result must compute with the declared ones, and
+the cost compared with the source is measured in float."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Requantized:
         source: the source's canonical graph.
         graph: the same with what was declared.
         names: the tensors that are others.
-        entering: by the source's tensors that keep their quantizations, those onto which the result rounds them for what reads them.
+        entering: source tensor that keeps its quantization -> tensor of another one to which the result rounds it for its readers.
         readers: what the result computes of these.
     """
 
@@ -62,7 +62,7 @@ class Requantized:
         edges = _stored_edges(other)
         restated = [_restated(old, edges.get(new.name, new)) for old, new in pairs if new.name in declared]
         found = {tensor.name: tensor for tensor in restated if tensor is not None}
-        for op in source.ops:  # what is moved, and has its quantization, moves along: the result may only have it before, in its own layout
+        for op in source.ops:  # data movement takes over the quantization: the result may have the data only, in its own layout
             kind, name = kind_of(op), op.outputs[0] if op.outputs else ""
             moved = [found[item] for item in kind.moved(op) if item in found] if kind.rule == "move" else []
             if len(moved) == 1 and moved[0].data is None and name not in other.tensors and _moves_alone(source, op):
@@ -95,7 +95,7 @@ class Requantized:
         return value if name not in self.names or old is None or new is None else _rounded(old, new, value)
 
     def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge, alone: bool) -> Finding:
-        """What the result computes next to what it declared, and the cost next to the source.
+        """Judge the result against what it declared, with the cost compared with the source.
 
         Args:
             op: of the source.
@@ -126,8 +126,8 @@ class Requantized:
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest, sqnr_db=cost)
 
     def _judged(self, op: Op, index: int, values: Mapping[str, Array], found: Array, judge: Judge) -> tuple[Finding | None, Array | None]:
-        """What the result gave next to what it should by what it declared, and that; its data with the quantization on which they enter,
-        where the result rounds them onto one first."""
+        """Return the finding against the declared computation, and its integers; data that the result first rounds to an entering
+        quantization are rounded here too."""
         ideal = self._ideal(op, index, values, judge)
         judged = None if ideal is None else judge.finding(op, index, values, (ideal, found))
         names = [name for name in op.inputs if name in self.entering and name in values]
@@ -163,7 +163,7 @@ class Requantized:
         return None if moved is None else moved / float(result.scale[0])
 
     def _ideal(self, op: Op, index: int, values: Mapping[str, Array], judge: Judge) -> Array | None:
-        """What the result should store by what it declared, from the tensors at which it was cut; None if that is not known."""
+        """Compute the declared integers of the result from the tensors at which it was cut; None if not known."""
         tensor = self.graph[op.outputs[index]]
         if tensor.quantization is not None and any(name and name in values and name not in judge.cuts for name in op.inputs):
             cut = {name: value for name, value in values.items() if name in judge.cuts}
@@ -187,7 +187,7 @@ def _rounded(old: Tensor, new: Tensor, value: Array) -> Array:
 
 
 def _entering(source: Graph, other: Graph, declared: Collection[str], found: Collection[str]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that the result rounds to a declared quantization for what reads them, which in the source have their own alone."""
+    """Yield the tensors that the result rounds to a declared quantization for their readers; the source has only their own."""
     writers = other.producers()
     for op in other.ops:
         if op.kind != "Requantize" or op.outputs[0] not in declared or op.outputs[0] in source.tensors:
@@ -202,8 +202,8 @@ def _entering(source: Graph, other: Graph, declared: Collection[str], found: Col
 
 
 def _computed_of(graph: Graph, names: set[str]) -> frozenset[str]:
-    """What operators compute of tensors, or of what these become where nothing is computed; and what that becomes where it is only moved,
-    under the source's name perhaps."""
+    """Return the results of operators that read these tensors, directly or after data movement, and the results of data movement on them:
+    either may have the source's name."""
     found, same = set[str](), set(names)
     for op in graph.ops:
         plain = kind_of(op).rule == "move" or is_storage(graph, op)
@@ -222,7 +222,7 @@ def _stored_edges(graph: Graph) -> dict[str, Tensor]:
 
 
 def _moves_alone(graph: Graph, op: Op) -> bool:
-    """Whether an operator moves one tensor, and gives it the same quantization."""
+    """Return whether an operator is data movement of one tensor with the same quantization."""
     return kind_of(op).moved(op) == [op.inputs[0]] and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
 
 
@@ -319,8 +319,7 @@ def _turned(old: Tensor, new: Tensor) -> Iterator[Tensor]:
 
 
 def _within(old: Tensor, new: Tensor) -> Quantization | None:
-    """The quantization of the result, which saturates where that of the source does, if it goes beyond by more than a step of the coarser
-    one."""
+    """Return the result's quantization, limited to the source's range where it exceeds this by more than a step of the coarser one."""
     before, after = old.quantization, new.quantization
     if before is None or after is None or not (before.is_per_tensor and after.is_per_tensor) or "float" in old.dtype + new.dtype:
         return after
@@ -334,8 +333,8 @@ def _within(old: Tensor, new: Tensor) -> Quantization | None:
 def _is_near(ideal: Array, found: Array, step: float) -> bool:
     """Whether a result that several kernels computed, one after the other, is near to what it should be, as a whole and in each element.
 
-    Where no tensor between has a counterpart (tensor_correspondence.py), its rounding to a declared quantization may fall to either side of
-    a tie, by one step of it, which what reads it carries on.
+    Intermediate tensors without a counterpart (tensor_correspondence.py) may round ties to either side, by one step of their declared
+    quantization; their readers propagate the step.
     """
     off = sqnr(ideal, found)
     return off is None or (off >= _LEAST_TOGETHER and float(np.abs(ideal - found).max(initial=0)) <= MOST_STEPS * step)

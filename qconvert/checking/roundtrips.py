@@ -203,7 +203,7 @@ def _file_name(model: Path, number: int, station: _Form) -> str:
 
 
 def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
-    """Writes the graph in a form and reads it back; also what was changed for that, and what the writer says."""
+    """Write the graph in a form and read it back; return also the changes for the form and the writer's notes."""
     if path.exists():
         raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.", rule="file-exists")
     declared = Declared(graph)

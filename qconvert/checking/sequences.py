@@ -1,4 +1,4 @@
-"""Models with states run sequences of steps: both sides begin again with each sequence, and carry what they remember through it."""
+"""Models with states run sequences of steps: both sides reset before each sequence and carry their states through it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
 
 
 def _other_places(graph: Graph, other: Graph) -> Iterator[str]:
-    """What is read of another state, or written to a state instead of what the source writes, each by the nearest tensor that both have."""
+    """Yield reads of another state, and writes of another tensor than the source's, each by the nearest tensor that both have."""
     own, its = (_read(side) for side in (graph, other))
     for name in own.keys() & its.keys():
         if own[name] != its[name]:
@@ -109,7 +109,7 @@ def _other_places(graph: Graph, other: Graph) -> Iterator[str]:
 
 
 def _comes_from(graph: Graph, name: str, words: str) -> bool:
-    """Whether what `words` name is among what a tensor is computed from; see _written()."""
+    """Return whether a tensor is computed from what `words` name; see _map_state_writes()."""
     producers, seen, waiting = graph.producers(), set[str](), [name]
     while waiting:
         found = waiting.pop()
@@ -131,8 +131,8 @@ def _read(graph: Graph) -> dict[str, str]:
 
 
 def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
-    """What is written to each state, in words: the nearest tensor of `shared` that holds its values, stored otherwise perhaps, or whose
-    values it moves, or what is read of a state; "" where that is none of these."""
+    """Return what is written to each state, in words: the nearest tensor of `shared` before conversions and data movement, or a read of a
+    state; "" if there is neither."""
     producers, found = graph.producers(), {}
 
     def stored(name: str) -> str:

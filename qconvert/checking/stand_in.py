@@ -1,5 +1,5 @@
-"""Results whose operators nobody reads but their runtime: the graph that the conversion makes of the source stands for them, once the
-integers and scales that are read of the file are its own."""
+"""Results in formats without a reader of operators: the graph that the conversion makes of the source stands for them, after its integers
+and scales are compared with those of the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qconvert.plugins import pass_named
 
 __all__ = ["StandIn", "find_stand_in"]
 
-#: What the source says of the conversion that made it, which is not the one that is checked.
+#: Metadata of an earlier conversion that made the source.
 _EARLIER = (VERSION, OPTIONS, SOURCE_METADATA + PROVENANCE)
 #: Layers that a note names.
 _NAMED = 5
@@ -116,7 +116,7 @@ def _real(graph: Graph, encodings: Encodings) -> list[str]:
 
 
 def _moved(graph: Graph, names: Collection[str]) -> set[str]:
-    """Tensors, and what only moves them about."""
+    """Return tensors with the results of data movement on them."""
     found = set(names)
     for op in graph.ops:
         if kind_of(op).rule == "move" and (data := kind_of(op).moved(op)) and found.issuperset(data):

@@ -1,5 +1,5 @@
-"""Tensors of the source that the result has under other names, in another shape or layout: both are cut there too, so that what stands
-before and after is judged by itself.
+"""Tensors of the source that the result has under other names, in another shape or layout: both are cut there too, so that operators before
+and after are judged by themselves.
 
 Any pair is sound: what the result computes there is compared with the source's values, and what reads it is fed with these. So a pair need
 only be likely; a wrong one cannot hide a fault, but would name one where none is.

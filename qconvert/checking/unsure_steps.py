@@ -1,7 +1,7 @@
-"""How far an LSTM may come that rounds its hidden values at each step, where its kernels differ in the last bits of these.
+"""Error bounds of an LSTM that rounds its hidden values at each step, where kernels differ in the last bits of these.
 
-A hidden value that near to the middle between two integers falls to either side, and all steps after it follow. Which do is found by
-running the operator with hidden values that are off by as little; nothing is given away where no value is near a tie.
+A hidden value that near to a tie is rounded to either side, and all later steps depend on it. The bounds come from runs of the operator
+with hidden values that are off by as little; they are zero where no value is near a tie.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LENGTHS, _HIDDEN, _CELL = 4, 5, 6
 
 
 def unsure_steps(graph: Graph, op: Op, index: int, rounder: Op, values: Mapping[str, Array], writers: Mapping[str, Op]) -> Array | None:
-    """By how much output `index` of `op`, which is `rounder` or moves its result, may be off; None if `rounder` is no such LSTM.
+    """Bound the error of output `index` of `op`, which is `rounder` or data movement after it; None if `rounder` is no such LSTM.
 
     Args:
         graph: of both operators.

@@ -1,5 +1,5 @@
-"""Between which values tensors of one name lie in source and result, as their quantizations, activations, Relu, Clip, Max and Min say. Few
-inputs reach such an end, so that one that is wrong shows in no values."""
+"""Ranges of the values of tensors of one name in source and result, by their quantizations, activations, Relu, Clip, Max and Min. Few
+inputs produce values at such a limit, so a wrong limit does not show in values."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ Limits = tuple[float, float]
 
 
 def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
-    """Tensors whose ends are not the source's, in words, by name; those with scales along an axis are not compared, nor are those that
-    another kind of operator computes, which may have the ends in itself.
+    """Return the tensors with other limits than in the source, in words, by name. Per-channel tensors are not compared, nor are tensors of
+    another kind of operator, which may contain the limits.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
@@ -67,8 +67,8 @@ class _Ends:
     """Between which values a tensor lies.
 
     Attributes:
-        limits: both ends.
-        kind: of the operator that computes what is passed on to the tensor; "" where none does, or one that moves or chooses values.
+        limits: the lowest and the highest value.
+        kind: of the operator that computes the values passed on to the tensor; "" without one, or for data movement and choices.
         names: of the tensors from there on.
         step: the coarsest of their quantizations; 0 where they have none.
     """
@@ -107,7 +107,7 @@ def _step(tensor: Tensor) -> float:
 
 
 def ends_of(graph: Graph, op: Op | None) -> Limits:
-    """The ends that an operator by itself sets, with its constants and its activation, whatever its other inputs are."""
+    """Return the limits that an operator by itself sets, with its constants and its activation, whatever its other inputs are."""
     if op is None:
         return -inf, inf
     given = {name: (-inf, inf) if (value := _number(graph, name)) is None else (value, value) for name in op.inputs if name}
@@ -117,7 +117,7 @@ def ends_of(graph: Graph, op: Op | None) -> Limits:
 
 
 def _passed(graph: Graph, op: Op | None) -> str:
-    """The tensor whose values an operator passes on within its ends; "" of one that computes others."""
+    """Return the tensor whose values an operator passes on within its limits; "" for other operators."""
     if op is None:
         return ""
     kind = kind_of(op)

@@ -1,4 +1,4 @@
-"""What the outputs, the constants and the operators of a check come to: problems, and what kept it from judging.
+"""The verdict from the outputs, constants and operators of a check: problems, and reasons why it is inconclusive.
 
 Passed means that nothing is left unexplained: either all outputs are equal and so are the integers, scales and zero points, but for those
 that the conversion declared; or every operator that differs is explained, and no operator on the way to a differing output was left out.
@@ -29,7 +29,7 @@ _VARYING = 0.1
 LEAST_SQNR = 20.0
 #: An output, or an operator by itself, of which no element is off by more steps of the coarser scale holds whatever its SQNR is.
 MOST_STEPS = 2.0
-#: Where the user named a pass that is not exact, each constant and each operator by itself holds with that. Weights of 4 bits bring layers
+#: Least SQNR of each constant and each operator by itself after an inexact pass that the user named, in dB. Weights of 4 bits bring layers
 #: of a MobileNet down to 6; a scale that is wrong by a factor of two, and values that nearly all saturate, leave 0.
 LEAST_ALONE = 3.0
 #: With another quantization, this share of the runs has the same best class.
@@ -122,7 +122,7 @@ def _apart(item: OutputComparison) -> str:
 
 
 def grown(findings: Iterable[Finding]) -> str:
-    """To what the differences of single operators grew, in words."""
+    """Return, in words, the operators whose differences add up."""
     places = [op.operator for op in findings if op.equal < 1]
     listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
     return f"which the differences of {listed or 'single operators'} add up to, each explained alone"
@@ -210,20 +210,21 @@ def kernel_differences(findings: Iterable[Finding]) -> list[str]:
 
 
 def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
-    """Whether every operator was compared, and those with declared constants or quantizations give exactly the source's float values: what
-    outputs differ by is of the roundings of others, each of which is explained, as constants that a Concat rounds to its quantization in
-    either file."""
+    """Return whether every operator was compared, and those with declared constants or quantizations equal the source in float.
+
+    Outputs then differ by explained roundings of the other operators, such as constants that a Concat rounds to its quantization in either
+    file."""
     seen = list(findings)
     declared = [op for op in seen if op.verdict == "requantized"]
     return bool(declared) and all(op.equal == 1 for op in declared) and all(op.verdict != "not compared" for op in seen)
 
 
 def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings: Collection[Finding]) -> list[OutputComparison]:
-    """Return the outputs that a limit of their SQNR holds for; the others are judged by their operators alone.
+    """Return the outputs with a limit of their SQNR; the others are judged by their operators alone.
 
-    These come from an operator whose kernel overflows in the source, or of which the source's own kernels differ; or they are float values
-    that differ by what one operator does by itself, which nothing adds to: some steps of integers that are dequantized, or last bits, which
-    next to zero are much of a Sigmoid's result.
+    The others come from an operator whose kernel overflows in the source, or for which the source's own kernels differ. Or they are float
+    values that differ by one operator alone: by some steps of dequantized integers, or by last bits, a large share of a Sigmoid's result
+    near zero.
     """
     following = {op.output for op in findings if op.verdict in (OVERFLOW, KERNELS)}
     differing = {op.output: op for op in findings if op.equal < 1}

@@ -1,4 +1,4 @@
-"""What config.json, next to a checkpoint, says of its quantization (`quantization_config`), and what follows where it says nothing."""
+"""The quantization stated by config.json next to a checkpoint (`quantization_config`), and the defaults for entries it lacks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Config:
         return "the quantization of the KV cache, which config.json states, is left out" if stated else ""
 
     def require_known(self) -> None:
-        """Raise UnsupportedError where config.json states a tool, or transforms of data, that change what the tensors mean."""
+        """Raise UnsupportedError if config.json states a tool, or transforms of data, that change the meaning of the tensors."""
         method = str(self.stated.get("quant_method", "")).lower()
         if method not in _METHODS:
             raise UnsupportedError(f"config.json states quant_method {method!r}, which is not covered", rule="blocks-not-covered")
@@ -131,7 +131,7 @@ class Config:
             )
 
     def require(self, name: str, found: int, where: str) -> None:
-        """Raise InvalidModelError where a number is stated for all layers that is not what the tensors say."""
+        """Raise InvalidModelError if a number stated for all layers contradicts the tensors."""
         stated = self.stated.get(name) if not self.stated.get("dynamic") else None  # which has others for single layers
         if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0 and stated != found:
             raise InvalidModelError(

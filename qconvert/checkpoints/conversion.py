@@ -127,6 +127,6 @@ def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int, *, requan
     return UnsupportedError(
         f"{title} does not hold every value: {'; '.join(said)}",
         where=repr(misfits[0].name),
-        remedy="" if requantize else "--requantize takes the nearest weights that have room, and says what that costs.",
+        remedy="" if requantize else "--requantize takes the nearest weights that fit, and reports their error.",
         rule="not-lossless",
     )

@@ -1,4 +1,4 @@
-"""A weight in blocks as near as a container can hold it, where it has no room for the weight itself, and what that costs."""
+"""The nearest weight in blocks that a container can hold, for weights that do not fit exactly, and its signal-to-noise ratio."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ def nearest(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
 
 
 def _made(make: _Make, piece: BlockWeight, needs: Needs, largest: float) -> BlockWeight | Misfit:
-    """Some outputs made anew, in the form of a container."""
+    """Some outputs requantized by `make`, in the form of a container."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         candidate = make(piece, needs, largest)
     if candidate is None or not _is_finite(candidate):
-        return Misfit(f"values are beyond those that scales of {needs.scales[0]} reach")
+        return Misfit(f"values are out of range for scales of {needs.scales[0]}")
     return fitted(candidate, needs)
 
 

@@ -1,6 +1,6 @@
 """Tensors in .safetensors files (https://github.com/huggingface/safetensors#format), read as views on them and written one after another.
 
-A checkpoint in several files has an index next to them that says which tensor is in which (model.safetensors.index.json of Hugging Face).
+A checkpoint in several files has an index next to them, which maps tensors to files (model.safetensors.index.json of Hugging Face).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPES = {
 }  # fmt: skip
 _NAMES = {name: stored for stored, name in _TYPES.items()}
 _SUFFIX, _INDEX = ".safetensors", ".safetensors.index.json"
-#: Bytes that the entry of a tensor takes in a header beside its name.
+#: Bytes of a tensor's entry in a header, without its name.
 _ENTRY = 200
 
 
@@ -192,7 +192,7 @@ class Writer:
 
 @contextmanager
 def written_file(path: Path, names: list[str], metadata: Mapping[str, str]) -> Iterator[Writer]:
-    """A Writer of a file, finished when the block ends well."""
+    """A Writer of a file, finished when the block succeeds."""
     with path.open("wb") as stream:
         writer = Writer(stream, names, metadata)
         yield writer

@@ -1,4 +1,4 @@
-"""The weight of a layer in blocks: integers of a few bits, and what makes real values of them, as a checkpoint stores both."""
+"""The weight of a layer in blocks, as a checkpoint stores it: integers of a few bits, and the parameters that dequantize them."""
 
 from __future__ import annotations
 

@@ -269,7 +269,7 @@ def inspect_command(
     debug: DebugFlag = False,
     **options: Any,
 ) -> None:
-    """Show what goes into a model and out of it, what is quantized, what its file says of itself, and its operators with counts."""
+    """Show a model's inputs and outputs, its quantized tensors, the metadata of its file, and its operators with counts."""
     from qconvert.cli.inspection import inspect_document, print_inspection
     from qconvert.cli.streams import read_from
 

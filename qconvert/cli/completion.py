@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 _Completed = list[tuple[str, str]]
-#: Where bash takes words apart, so that it completes what stands after one of them (COMP_WORDBREAKS).
+#: bash splits words at these characters and completes the part after the last one (COMP_WORDBREAKS).
 _BREAKS = "=:"
 
 

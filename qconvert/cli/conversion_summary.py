@@ -1,4 +1,4 @@
-"""The summary of a conversion in a few lines: what was kept, what was changed at what cost, what runs in float, what to do next."""
+"""The summary of a conversion in a few lines: kept values, changes and their cost, operators in float, next steps."""
 
 from __future__ import annotations
 

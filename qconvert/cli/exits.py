@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and the line that is printed where something went wrong. docs/exit-codes.md has the table."""
+"""The exit code of a command, and the line that is printed where something went wrong. docs/exit-codes.md has the table."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _all_shown = False
 
 
 def shows_all(words: list[str]) -> None:
-    """Turn `--help-all` on a command line into `--help`, and remember that every option is asked for."""
+    """Turn `--help-all` on a command line into `--help`, and note that every option is asked for."""
     global _all_shown
     if ALL in words:
         _all_shown = True

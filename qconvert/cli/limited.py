@@ -1,7 +1,7 @@
 """`python -m qconvert.cli.limited BYTES ARGUMENTS…` is `qconvert ARGUMENTS…` with so much address space at most; 0 for no limit.
 
-It is for a process that waits for the command's end, and holds its standard input open so long: when that ends, as it also does when the
-process is killed, the command ends too, since nobody wants its result any more.
+It is for a process that waits for the command and holds its standard input open so long. When the input is closed, also because the
+process was killed, the command exits too, since nobody wants its result any more.
 """
 
 from __future__ import annotations

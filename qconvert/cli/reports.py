@@ -38,7 +38,7 @@ def conversion_document(report: ConversionReport) -> dict[str, Any]:
 
 
 def print_conversion(report: ConversionReport, verbose: bool, aside: bool = False) -> None:
-    """Print what was kept, what was changed at what cost, what runs on integers, and what to do next."""
+    """Print the kept values, the changes and their cost, the operators on integers, and the next steps."""
     from qconvert.cli.conversion_summary import summary
 
     show("\n".join(summary(report, verbose)), aside=aside)
@@ -327,7 +327,7 @@ def _called(item: PassCost) -> str:
 
 
 def plugins_document() -> list[dict[str, Any]]:
-    """Every plugin with its origin, if it was skipped the problem, and what of others it replaces."""
+    """Every plugin with its origin, the problem if it was skipped, and the objects of other plugins that it replaces."""
     return [asdict(item) for item in loaded()]
 
 

@@ -249,7 +249,7 @@ def _write(place: Path, files: dict[str, str]) -> None:
 
 
 def _plugins(json: JsonFlag = False) -> None:
-    """List the plugins that are loaded, from where, and those that were skipped and why."""
+    """List the loaded plugins with their origins, and the skipped ones with the reasons."""
     from qconvert.cli.reports import plugins_document, print_plugins
 
     if json:

@@ -32,7 +32,7 @@ def register_plugins() -> None:
 
 
 def configured(app: typer.Typer) -> tuple[str, dict[str, Any]]:
-    """The command that is called, and what qconvert.toml sets for it, which is said on standard error; --config is taken off."""
+    """The command that is called, and its values from qconvert.toml, listed on standard error; --config is removed."""
     sys.argv[1:], file = taken_off(sys.argv[1:])
     words = sys.argv[1:]
     command = next((word for word in words if not word.startswith("-")), "")

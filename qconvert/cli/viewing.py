@@ -1,4 +1,4 @@
-"""The command `view`, and --html of others: pages for a browser."""
+"""The command `view`, and --html of other commands: pages for a browser."""
 
 from __future__ import annotations
 

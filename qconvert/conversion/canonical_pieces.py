@@ -64,7 +64,7 @@ def canonical_pieces(
 
 
 def _with_states(graph: Graph, runtime: Runtime, part: Graph) -> tuple[Graph, dict[str, str]]:
-    """A piece in which operators that keep their states themselves have these as states, and not as inputs, which they cannot take.
+    """A piece with states instead of inputs for operators that keep their states themselves: they cannot take them as inputs.
 
     Returns:
         The piece, and for each input that is gone the state.
@@ -87,7 +87,7 @@ def _with_states(graph: Graph, runtime: Runtime, part: Graph) -> tuple[Graph, di
 
 
 def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
-    """The graph with what reads a tensor whose values another of `names` has in another shape made to read them of that one."""
+    """The graph with the operand of each Reshape to one of `names` replaced by a Reshape of that result, for all other readers."""
     tensors: list[Tensor] = []
     reshapes: list[Op] = []
     instead: dict[str, str] = {}

@@ -19,7 +19,7 @@ _OTHERWISE = "onnx"
 
 
 def written_copy(graph: Graph, folder: Path, stem: str) -> tuple[Path, Format]:
-    """Writes a graph into a folder, in the format that it was read from where that can be, and as it is where that can be.
+    """Writes a graph into a folder, in its source format and unchanged if possible.
 
     Args:
         graph: what is written.

@@ -97,7 +97,7 @@ def _with_history(before: Graph, graph: Graph) -> Graph:
 
 
 def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
-    """What a pass returns, which may be that of a plugin."""
+    """Run a pass and return its result, checked: the pass may belong to a plugin."""
     returned = item.run(graph, target, **options)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Graph):
         raise OptionError(

@@ -47,7 +47,7 @@ def provenance(
         changes: what passes did.
         passes: those that the user named.
         options: of the conversion.
-        beside: files that options name, by the option.
+        beside: other files that options name, by the option.
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """

@@ -89,7 +89,7 @@ class ConversionReport(Shown):
         return f"{shown(Path(self.source).name)} became {shown(Path(self.result).name)}: {kept}{runs}."
 
     def tables(self) -> tuple[Rows, ...]:
-        """What was carried over, what passes changed and cost, and what runs as integers."""
+        """Tables of the parameters carried over, the changes and costs of passes, and the operators run as integers."""
         kept = tuple((what, f"{count:,}") for what, count in self.kept.items())
         note = "None was changed." if self.kept_all else "Some are new: see the changes."
         audit = tuple((line.kind, str(line.count), line.runs_on, said(line.reason)) for line in self.audit)

@@ -96,7 +96,7 @@ def _placed(
     force: bool,
     reads: Iterable[Path],
 ) -> tuple[Change, ...]:
-    """Writes a graph with options that are checked, and moves what was written into place."""
+    """Writes a graph with checked options to a temporary path, and renames that to `path`."""
     assert writer.write is not None
     _require_ranges(graph, writer)
     notes: list[Change | str] = []

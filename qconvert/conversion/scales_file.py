@@ -70,7 +70,7 @@ class ScalesFile:
     def taken_out(
         self, graph: Graph, options: Mapping[str, Any], notes: list[Change], *, force: bool, reads: Iterable[Path]
     ) -> Iterator[Graph]:
-        """The graph in float, to be written in the block; the file of scales is moved into place when it ends well.
+        """The graph in float, to be written in the block; the file of scales is moved into place when the block succeeds.
 
         Args:
             graph: quantized.

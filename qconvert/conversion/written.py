@@ -20,7 +20,7 @@ class Written:
     """What was written, as a graph.
 
     Attributes:
-        graph: of the file; where that is not read, the graph that was written.
+        graph: of the file; if the file is not read, the graph that was written.
         unread: why the file is not read; "" if it is.
     """
 

@@ -39,8 +39,8 @@ _NUMBERS = "biufc"
 
 
 def readable(file: Path, read: Callable[[], _T], what: str = "a usable input") -> _T:
-    """What `read` gives. What a damaged file makes it raise becomes a FileAccessError, which says `what` it is not; what it warns of is not
-    said."""
+    """Return the result of `read`. Its exceptions for a damaged file become a FileAccessError with `what` in its text; its warnings are
+    dropped."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -76,7 +76,7 @@ def random_inputs(
 def accepted_inputs(
     graph: Graph, samples: int, seed: int, run: Callable[[Mapping[str, Array]], dict[str, Array]], who: str = "the source"
 ) -> tuple[list[dict[str, Array]], list[dict[str, Array]], str]:
-    """Random inputs that the source takes, what it computes from them, and, in words, what had to be chosen otherwise.
+    """Random inputs that the source takes, its results for them, and a note on sizes or values that are not the first choice.
 
     A model may refuse indices that are too large, or sizes that are too small for its windows: plain integers are halved down to 0, then
     other sizes are tried. These are tried too where a result is no number (NaN), as the deviation of a single value; if none helps, the
@@ -119,12 +119,12 @@ def extreme_inputs(
     lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
-    bounds that operators set (see bounds.py). Random inputs hardly come near these bounds, nor does a sum of many random values reach its
-    own.
+    bounds that operators set (see bounds.py). Random inputs hardly come near these bounds, nor does a sum of many random values come
+    near its own.
 
     Args:
         graph: the inputs' graph.
-        like: a set of inputs, whose shapes all have, and the values of those that have no ends.
+        like: a set of inputs, whose shapes all have, and the values of those without a range.
         seed: of the random numbers.
         within: further bounds in float, by the input's name.
     """
@@ -155,11 +155,11 @@ def extreme_inputs(
 
 
 def zero_inputs(graph: Graph, like: Mapping[str, Array]) -> dict[str, Array]:
-    """Return inputs that stand for zero, or for what is next to it within the bounds that operators set.
+    """Return inputs that stand for zero, or for the nearest value within the bounds of operators.
 
     Args:
         graph: the inputs' graph.
-        like: a set of inputs, whose shapes they have, and the values of those of which no type says what zero is.
+        like: a set of inputs: the shapes of all, and the values of those whose type has no zero.
     """
     ends = _ends_of_inputs(graph, {})
     return {name: _zeros(graph[name], ends.get(name), value) for name, value in like.items()}
@@ -227,7 +227,7 @@ def _run(
 
 
 def _chosen(sizes: Mapping[str, int], largest: int, refuses: str, tried: list[dict[str, int]]) -> str:
-    """In words, what had to be chosen otherwise than first, and who does what with others."""
+    """Return a note on sizes or values that are not the first choice, and on who refuses the first."""
     notes = [f"integer inputs are at most {largest}"] * (largest < _LARGEST)
     chosen = ", ".join(f"{name} {size}" for name, size in sizes.items())
     notes += [f"dynamic dimensions are {chosen}"] * (sizes != tried[0])

@@ -1,7 +1,7 @@
 """What the operators of a graph take: bounds on the values of its inputs, such as the indices of a table.
 
 Bounds go from the operators that demand them back to the inputs, through operators that move values, convert them, or add and multiply by
-constants. An input that no bound reaches is free.
+constants. An input without bounds is free.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ class Encodings(Shown):
         entries: by their places; a text stands for the tensor of that name.
         origin: what made them, such as "MNN's Pipeline pipeline.json".
         weights: how weights without an entry, of layers whose data have one, are given quantizations: "" for not at all, "max-abs" for
-            int8 with scale max|w| / 127 of each output channel, which is what runtimes do that state no scales of weights.
+            int8 with scale max|w| / 127 of each output channel. Runtimes that state no scales of weights use the latter.
         metadata: texts that the file states next to.
         notes: what the user should know.
 

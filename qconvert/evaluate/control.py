@@ -49,7 +49,7 @@ class _Running:
         self.graph, self.op, self.calls, self.body = graph, op, found, body
 
     def stacked(self, attribute: str, index: int, values: list[Array], axis: int) -> Array:
-        """What output `index` of a function gave at each turn, along an axis; sizes that no turn has told are 0."""
+        """Output `index` of a function at each turn, stacked along an axis; without turns, dynamic sizes are 0."""
         if values:
             return np.stack(values, axis)
         inner = self.graph.functions[self.calls[attribute].function]

@@ -67,8 +67,8 @@ def curve_values(graph: Graph, producers: Mapping[str, Op], name: str, root: str
 
 
 def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> Array:
-    """The float values of a tensor for each code of one of its curve_roots(), as curve_values() has them, with no rounding on the way: what
-    a quantization on it does not hold is cut off at its ends.
+    """The float values of a tensor for each code of one of its curve_roots(): curve_values() without the roundings on the way. Values
+    outside the range of a quantization on the way are clipped.
 
     Args:
         graph, producers, name, root: as in curve_values().

@@ -1,4 +1,4 @@
-"""What is known of the integers that shapes, pads and bounds are computed with, where sizes have names.
+"""Known integers of shapes, pads and bounds, as polynomials over the names of dynamic sizes.
 
     Shape of (batch, 8, 8, 3) -> Slice of the first -> Pack with 16, 16, 4: (batch, 16, 16, 4)
 
@@ -24,7 +24,7 @@ _INTEGERS = ("int32", "int64")
 #: Elements that a tensor of sizes may have; all of a graph together.
 _MOST_ELEMENTS = 128
 _MOST_IN_ALL = 2**20
-#: Kinds that only move elements, and those of which that is not so although their rule says it.
+#: Kinds that only move elements but lack the rule "move"; kinds with this rule which choose among elements.
 _JOINING = ("Concat",)
 _CHOOSING = ("ReduceMax", "ReduceMin")
 _Function = Callable[[Polynomial, Polynomial], Polynomial | None]
@@ -52,7 +52,7 @@ class KnownSizes:
     def get(self, name: str) -> tuple[Polynomial, ...] | None:
         """The elements of the integer tensor `name`, flat; None if it is large, or its number of elements is not known."""
         pending = [name]
-        opened: set[str] = set()  # those before which their operator's inputs were put once: a cycle ends there
+        opened: set[str] = set()  # names whose operator's inputs were pushed once, so that a cycle terminates
         while pending:
             current = pending[-1]
             op = self._producers.get(current)
@@ -83,7 +83,7 @@ class KnownSizes:
         return of_number(value) if isinstance(value, int) else self._atoms.of_symbol(value)
 
     def named(self, form: Polynomial) -> int | str | None:
-        """The number, or the name of the one size, that an element is; None if it is neither."""
+        """The number, or the name of the dynamic size, that an element equals; None if it is neither."""
         value = number(form)
         return value if value is not None else self._atoms.symbol(form) or None
 
@@ -180,7 +180,7 @@ class KnownSizes:
         return [[_total(kind, [form for form, place in zip(forms, ids, strict=True) if place == i]) for i in range(count)]]
 
     def _moved(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
-        """A move of numbered elements, which is undone after it: number 0 is the number zero, which a Pad fills with."""
+        """Data movement of element numbers, mapped back to the elements after it; number 0 is the zero with which a Pad fills."""
         numbered: list[Polynomial] = [()]
         moved = set(kind_of(op).positions(op, "data", "factor", "filler"))
         tensors: dict[str, Tensor] = {}

@@ -24,7 +24,7 @@ GROWTH = 4
 class KnownValues:
     """The known values of a graph, each worked out once.
 
-    Integers that are made of sizes are known where the sizes that have names do not count (known_sizes.py).
+    Integers computed from sizes are known if they do not depend on dynamic sizes (known_sizes.py).
 
     All of them together have at most LARGEST bytes, or GROWTH times the bytes of the constants: what would be more is not known. A file of
     1 MB can name as many large values as it likes.
@@ -35,7 +35,7 @@ class KnownValues:
 
     Attributes:
         sizes: what is known of the integers that depend on sizes.
-        computes: whether a value counts as known too if kernels differ in its last bit; see computing.py.
+        computes: whether a value counts as known too if kernels differ in its last bit; see compute_constant().
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], producers: Mapping[str, Op]) -> None:

@@ -1,7 +1,7 @@
 """Files of constants next to a model, named by their own content: `model.onnx.0123456789abcdef.data`.
 
 Such a file is never replaced by another content, so that at every moment of a conversion the model in place finds the constants that
-belong to it. What a model that was replaced leaves behind is removed once nothing names it any more.
+belong to it. The data of a replaced model is removed once no file names it any more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which names a result may have: what may be replaced, what must not be, and where a symbolic link leads."""
+"""Rules for the paths of results: files that may be replaced, files that must not be, and symbolic links."""
 
 from __future__ import annotations
 

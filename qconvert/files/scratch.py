@@ -27,7 +27,7 @@ _PATIENCE, _PAUSE = 60.0, 0.01
 
 @contextmanager
 def scratch_folder(parent: Path) -> Iterator[Path]:
-    """A new folder in `parent`, removed when the block ends. Raises OSError where none can be made."""
+    """A new folder in `parent`, removed at the end of the block. Raises OSError where none can be made."""
     for item in _folders(parent):
         _remove_if_left(item)
     folder, lock = _new(parent)

@@ -22,11 +22,11 @@ __all__ = ["whole_file", "whole_folder"]
 def whole_file(
     path: Path, *, force: bool = False, reads: Iterable[Path] = (), tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[Path]:
-    """A temporary path of the same name, moved to `path` when the block ends well and removed when it does not.
+    """A temporary path of the same name, moved to `path` when the block succeeds and removed when it fails.
 
     The temporary path lies in a folder of its own, and further files that the block writes there, such as external data, are
-    moved next to `path` with it: those first, so that a model is never there without its data. Those without which the model cannot be
-    read have to be named by their content (named_by_content), so that they never replace the data of a model that is still in place.
+    moved next to `path` with it: those first, so that a model is never there without its data. Files that the model
+    requires have to be named by their content (named_by_content): they never replace the data of a model that is still in place.
 
     Args:
         path: where the finished file goes; through a symbolic link, which stays.
@@ -67,7 +67,7 @@ def whole_file(
 def whole_folder(
     path: Path, names: Iterable[str], *, force: bool = False, reads: Iterable[Path] = (), tell: Callable[[str], None] = lambda text: None
 ) -> Iterator[Path]:
-    """A temporary folder of the same name, whose files are moved to `path` when the block ends well; nothing is left when it does not.
+    """A temporary folder of the same name, whose files are moved to `path` when the block succeeds; nothing is left when it fails.
 
     Args:
         path: where the files go; a folder that is there keeps its other files.

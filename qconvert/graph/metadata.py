@@ -90,7 +90,7 @@ IGNORED_SCALES = "source.ignored_scales"
 VARIABLES = "source.variables"
 #: JSON list: fake quantizations of a network that was trained with them; their scales are those that the file stores.
 TRAINED_SCALES = "source.trained_scales"
-#: JSON list: those of them whose observers are still on, so that each run in PyTorch moves their scales.
+#: JSON list: those of them whose observers are still on, so that each run in PyTorch changes their scales.
 OBSERVED_SCALES = "source.observed_scales"
 #: JSON list: what the file does not say and reading took for granted, in words.
 ASSUMED = "source.assumed"
@@ -138,7 +138,7 @@ SOURCE_DATA = "qconvert.source_data"
 BESIDE = "qconvert."
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
-#: JSON: the passes that were named and the options that are not their defaults, so that the conversion can be made again.
+#: JSON: the passes named by the user and the options not at their defaults, so that the conversion can be repeated.
 OPTIONS = "qconvert.options"
 #: JSON, option -> value: what a network that was partitioned was read with.
 READ = "qconvert.read"

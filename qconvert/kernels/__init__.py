@@ -1,8 +1,8 @@
-"""Kernels of runtimes, one row each: which operators they take, how they round, what they cannot hold, where they are wrong.
+"""Kernels of runtimes, one row each: their operators, roundings, limits and faults.
 
 A folder or a file a runtime; KERNELS has the sets of kernels by the names that `--kernels` takes, and those of compilers, which no check
-runs. What a target judges, what a check allows and explains, and which scales a conversion fits follow from these rows. A plugin gives
-rows of its own: to its Target as `kernels`, to its Runtime as `rows`.
+runs. Targets judge operators by these rows, checks take tolerances from them, and conversions fit scales to them. A plugin gives rows of
+its own: to its Target as `kernels`, to its Runtime as `rows`.
 """
 
 from __future__ import annotations
@@ -45,5 +45,5 @@ KERNELS: Mapping[str, Kernels] = {
 
 
 def kernels_of(runtime: str) -> Callable[[str], Kernels]:
-    """What gives the rows of a set of kernels of a built-in runtime, for plugins.Runtime.rows."""
+    """Return the function from a set of kernels of a built-in runtime to its rows, for plugins.Runtime.rows."""
     return lambda kernels: KERNELS[f"{runtime}:{kernels}"]

@@ -16,7 +16,7 @@ from qconvert.operators import output_axis
 __all__ = ["Accumulator", "UnfitError", "accumulator_of", "largest_pair_sum", "limits_of", "row_pairs"]
 
 _BYTES = ("int8", "uint8")
-#: What a conversion by itself, which has one accumulator for each integer that it reads, may have for a result.
+#: Result types of a Requantize: it has one accumulator for each integer that it reads.
 _CONVERTED = (*_BYTES, "int16", "uint16", "int32")
 #: Results times channels that are compared, one by one.
 _MOST_COMPARED = 2**23
@@ -27,12 +27,12 @@ _LARGEST_PAIR = 128
 
 
 class UnfitError(Exception):
-    """Why an operator with an integer result has no accumulator of int32 to speak of."""
+    """The reason why an operator with an integer result has no exact accumulator of int32."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Accumulator:
-    """The integers of an operator before they are brought to its result's quantization, and how plain integers give them.
+    """The integers of an operator before they are requantized to its result, and the integer operator that computes them.
 
     Attributes:
         kind: ConvInteger, MatMulInteger, Mul (of differences) or Sub (a difference).
@@ -44,7 +44,7 @@ class Accumulator:
         bias: integers, one for each output; None if there is none.
         attributes: of the operator of that kind.
         shape: in which values for each output broadcast against the result.
-        narrow: what TFLite's own kernels compute of the multiplier in float32: "product" of the scales, "all", or "" for nothing.
+        narrow: the part of the multiplier that TFLite's own kernels compute in float32: "product" of the scales, "all", or "" for nothing.
     """
 
     kind: str
@@ -60,7 +60,7 @@ class Accumulator:
     narrow: str = ""
 
     def multiplier(self, output: float, as_tflite: bool) -> Array:
-        """The scales over that of the result, float64; with the roundings of TFLite's kernels, or exact.
+        """Return the scales divided by that of the result, float64; with the roundings of TFLite's kernels, or exact.
 
         Sources: GetQuantizedConvolutionMultipler (kernel_util.cc) for uint8, PopulateConvolutionQuantizationParams for int8, mul.cc.
         """
@@ -70,16 +70,16 @@ class Accumulator:
         return (product / np.float32(output)).astype(np.float64) if self.narrow == "all" else product.astype(np.float64) / output
 
     def along(self, values: Array) -> Array:
-        """Values, one or one for each output, in a shape that broadcasts against the result."""
+        """Return values, one or one for each output, in a shape that broadcasts against the result."""
         values = np.asarray(values)
         return values.reshape(()) if values.size == 1 else values.reshape(self.shape)
 
 
 def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
-    """The accumulator of a Conv, Gemm, MatMul or Mul with a result of 8 bits, or of a Requantize; None for other operators.
+    """Return the accumulator of a Conv, Gemm, MatMul or Mul with a result of 8 bits, or of a Requantize; None for other operators.
 
     Raises:
-        UnfitError: it is one of these, with integers on all sides, but has none that int32 is sure to hold.
+        UnfitError: it is one of these, with integers on all sides, but int32 may not hold its accumulator.
     """
     make = {"Conv": _of_weights, "Gemm": _of_weights, "MatMul": _of_matmul, "Mul": _of_product, "Requantize": _of_difference}.get(op.kind)
     sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
@@ -104,7 +104,7 @@ def _quantization(tensor: Tensor) -> Quantization:
 
 
 def limits_of(op: Op, result: Tensor) -> tuple[int, int]:
-    """The stored integers that a fused activation leaves: those of its bounds, as the exact result is rounded."""
+    """Return the least and the largest stored integer after a fused activation, rounded as the exact result is."""
     low, high = _quantization(result).limits(result.dtype)
     lowest, highest = ACTIVATIONS[str(op.attributes.get("activation", ""))]
     bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
@@ -177,7 +177,7 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
 
 
 def _bounded(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
-    """The range with the bias, one where there is one scale, else one for each output.
+    """Return the range with the bias: one for one scale, else one for each output.
 
     Raises:
         UnfitError: the sums without the bias may leave int32.
@@ -217,7 +217,7 @@ def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
 
 
 def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
-    """Constant weights in bytes, and their one zero point; those that kernels could add with saturation as uint8."""
+    """Return constant weights in bytes, and their one zero point; as uint8 if sums of pairs could saturate."""
     _one_scale(data)
     points = _quantization(weights).zero_point
     if (
@@ -254,7 +254,7 @@ def _bias(graph: Graph, op: Op, data: Tensor, weights: Tensor, count: int) -> tu
 
 
 def _sums(rows: Array, data: tuple[int, int]) -> tuple[Array, Array]:
-    """The lowest and highest sum of products of each row with data between two ends, which enclose 0."""
+    """Return the lowest and the highest sum of products of each row with data in an interval around 0."""
     products = rows * data[0], rows * data[1]
     return np.minimum(*products).sum(axis=1), np.maximum(*products).sum(axis=1)
 

@@ -40,7 +40,7 @@ class Integers:
     Attributes:
         ways: the stored result; several where parts of a kernel do not compute alike, as vectors and what is left over: each element is
             that of one of them.
-        fault: why the result is far from the exact one, in words that follow "its own kernel", such as "overflows"; "" where it is not.
+        fault: why the result is far from the exact one, in words after "its own kernel", such as "overflows"; "" if it is near.
     """
 
     ways: tuple[Array, ...]
@@ -48,7 +48,7 @@ class Integers:
 
     @classmethod
     def limited(cls, graph: Graph, op: Op, found: Array) -> Integers:
-        """Numbers as the operator's result stores them, within limits that an activation may narrow."""
+        """Return numbers in the operator's result type, clipped to the limits of type and activation."""
         import numpy as np
 
         from qconvert.graph import numpy_dtype
@@ -57,7 +57,7 @@ class Integers:
 
 
 def activated_range(graph: Graph, op: Op) -> tuple[int, int]:
-    """The least and the largest integer that an operator with its activation stores."""
+    """Return the least and the largest integer that an operator with its activation stores."""
     from qconvert.graph.activations import ACTIVATIONS, clip_range
 
     return clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])
@@ -77,17 +77,17 @@ class Kernel:
         fault: for which of them it is wrong, in words; a target leaves them in float.
         result: storage type -> scale and zero point that the kernel fixes for its result.
         one_quantization: what must have one scale and zero point: "all" for data and results, "data" for the data among themselves.
-        real: what may be real next to quantized sides: "bias", where the result is quantized; "result"; "sums", both bias and result, where
-            sums of products become real numbers to which a bias is added.
+        real: sides that may be float next to quantized ones: "bias", if the result is quantized; "result"; "sums", both bias and result, if
+            sums of products become float values before the bias is added.
         rounds_bias: whether a real bias is rounded to int32 with the quantization of the accumulator before it is added; see
             products.rounded_bias().
-        tolerance: how far its integers may be from the exact value; where nothing is given it is found by trying the reference on all
-            inputs, and without one they are the exact ones, rounded.
+        tolerance: how far its integers may be from the exact value. By default it is measured with the reference on all inputs; without a
+            reference the integers are the exact values, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
-        as_fast_on_reals: whether the runtime runs these operators in float as fast, which spares a second rounding where the result
-            has another scale than the one that the kernel fixes.
-        arithmetic: the value of the attribute `arithmetic` with which formats write a form that gives its integers elsewhere, "" where none
-            is known; an operator on one tensor of 8 bits needs none, since its reference is a table.
+        as_fast_on_reals: whether the runtime runs these operators as fast in float. A target then leaves them in float where the result
+            has another scale than the kernel fixes: this avoids a second rounding.
+        arithmetic: the value of the attribute `arithmetic`, by which formats write an equivalent form for other runtimes; "" if none is
+            known. An operator on one tensor of 8 bits needs none, since its reference is a table.
     """
 
     kinds: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Kernel:
     arithmetic: Form | None = None
 
     def __post_init__(self) -> None:
-        """Raises OptionError for words that mean nothing."""
+        """Raise OptionError for unknown words."""
         for name, known in (("runs", _RUNS), ("one_quantization", _ONE_GRID)):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
@@ -117,12 +117,12 @@ class Kernel:
             )
 
     def on_reals(self) -> Kernel:
-        """The same operators between Dequantize and Quantize: of the row the tolerance is left."""
+        """Return the row of the same operators between Dequantize and Quantize; it keeps only the tolerance."""
         return Kernel(self.kinds, self.types, "reals", tolerance=self.tolerance)
 
 
 def within(steps: float) -> Tolerance:
-    """The tolerance of a kernel that is off by as much everywhere, such as 1e-6 for exact arithmetic in float64."""
+    """Return a tolerance of the same number of steps for every element, such as 1e-6 for exact arithmetic in float64."""
 
     def everywhere(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
         import numpy as np
@@ -137,13 +137,13 @@ class Kernels:
     """The kernels of a runtime. Of the rows that take an operator the first one stands for it.
 
     Attributes:
-        given: their rows, or what imports them when they are first asked for. By default nothing is known: whatever is quantized is taken
+        given: their rows, or a function that imports them at the first use. By default nothing is known: all quantized operators are taken
             to run on integers.
         dynamic_range: whose rounding of real data next to integer weights the runtime has: "tflite" (rows and images by themselves),
             "onnx" (whole tensors, and others decomposed), or "": such operators compute in float.
         product_types: types of float values that kernels multiply by weights in; empty for any.
-        unpacked_weights: storage type of constant weights after a Dequantize that the runtime makes real once, when it loads a model; ""
-            if it would do so at each run: weights of operators in float are then stored as float values.
+        unpacked_weights: storage type of constant weights that the runtime dequantizes once, when it loads a model; "" if it would do so at
+            each run: weights of operators in float are then stored as float values.
         unpacked_blocks: storage types, the narrowest first, of constant weights in blocks after a Dequantize, with the zero point 0, that
             the runtime takes; without any such weights are stored as float values.
         decomposed_bounds: kinds into which the runtime fuses no activation rightly: decompose_activations puts a Clip after them whose
@@ -182,16 +182,16 @@ class Kernels:
         return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in self._named}
 
     def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
-        """The rows that name a kind or all kinds, in their order."""
+        """Return the rows that name a kind or all kinds, in their order."""
         return self._taking.get(kind, self._unnamed)
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """The kinds with integer kernels, each with the types of their data; none for all."""
+        """Iterate over the kinds with integer kernels, each with the types of their data; none for all."""
         return ((kind, types) for kind in self._named if (types := self.types(kind)) is not None)
 
     @property
     def known(self) -> bool:
-        """Whether it is known what runs on integers; else all that is quantized is taken to do so."""
+        """Whether the rows say which operators run on integers; else all quantized ones are taken to do so."""
         return bool(self.missing) or not any(row.runs == "integers" and not row.kinds for row in self.rows)
 
     @cached_property
@@ -204,7 +204,7 @@ class Kernels:
         return tuple(row for row in self._named.get(kind, ()) if row.runs == runs)
 
     def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
-        """The kinds of the integer kernels that something holds for."""
+        """Return the kinds of the integer kernels for which `which` is true."""
         return list(dict.fromkeys(kind for row in self.rows if row.runs == "integers" and which(row) for kind in row.kinds))
 
     def types(self, kind: str) -> tuple[str, ...] | None:
@@ -215,11 +215,11 @@ class Kernels:
         return tuple(dict.fromkeys(dtype for row in rows for dtype in row.types)) if all(row.types for row in rows) else ()
 
     def takes_real(self, kind: str, side: str) -> bool:
-        """Whether an integer kernel of a kind has a side of its own as float values; see Kernel.real."""
+        """Whether an integer kernel of a kind takes a side as float values; see Kernel.real."""
         return any(side in row.real for row in self.named(kind))
 
     def fixed(self, kind: str, dtype: str) -> tuple[float, int] | None:
-        """Scale and zero point that the results of a kind must have."""
+        """Return scale and zero point that the results of a kind must have; None if any."""
         return next((row.result[dtype] for row in self.named(kind) if dtype in row.result), None)
 
     def one_quantization(self, kind: str, dtype: str) -> str:
@@ -235,7 +235,7 @@ class Kernels:
         return self.with_rows(Kernel(kinds, runs="nothing"))
 
     def lacking(self, graph: Graph, op: Op, dtype: str) -> tuple[Kernel | None, str]:
-        """The integer kernel that takes an operator with data of a type; else None, and what there is none for, in words."""
+        """Return the integer kernel that takes an operator with data of a type, and ""; else None and the reason, in words."""
         reason = ""
         for row in self._rows_for(op.kind):
             if row.runs != "integers":
@@ -268,14 +268,14 @@ class Kernels:
         return found
 
     def fault(self, graph: Graph, op: Op) -> str:
-        """What the kernel of an operator does wrong with it, in words; "" if nothing."""
+        """Return the fault of an operator's kernel, in words; "" if it has none."""
         if all(row.fault is None for row in self._named.get(op.kind, ())):
             return ""
         row = self.of(graph, op)
         return row.fault(graph, op) if row is not None and row.fault is not None else ""
 
     def tolerance(self, graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
-        """How far the integers of an operator may be from the exact values before they are rounded; see Kernel.tolerance.
+        """Return how far the integers of an operator may be from the exact values before they are rounded; see Kernel.tolerance.
 
         Args:
             graph, op: the operator.
@@ -290,11 +290,11 @@ class Kernels:
         return within(steps)(graph, op, exact)[0], steps > _COARSE
 
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
-        """What the kernel of an operator gives for stored inputs, None for those absent or unknown; None where nothing tells."""
+        """Compute the integers of an operator's kernel for stored inputs, None for those absent or unknown; None without a reference."""
         row = self.of(graph, op) if inputs and inputs[0] is not None else None
         return row.reference(graph, op, inputs) if row is not None and row.reference is not None else None
 
     def stored(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Array | None:
-        """The stored result of an operator, where its kernel's integers are known; for evaluate()."""
+        """Compute the stored result of an operator by its kernel's reference, for evaluate(); None without one."""
         found = self.integers(graph, op, inputs)
         return found.ways[0] if found is not None else None

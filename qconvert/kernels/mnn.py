@@ -1,7 +1,7 @@
 """The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
 
-A depthwise kernel adds the zero point of its result to the sum, as an integer: what is cut off there is up to a unit of the sum (measured
-with MNN 3.6.1, docs/mnn.md; formats/mnn/depthwise.py makes it half a unit).
+A depthwise kernel adds the zero point of its result to the sum as an integer, which truncates up to one unit of the sum (measured with
+MNN 3.6.1, docs/mnn.md; formats/mnn/depthwise.py makes it half a unit).
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from qconvert.kernels.torch import PROGRAM, few_roundings, program
 
 __all__ = ["ROWS"]
 
-#: Steps of the data's own quantization by which averages of integers are off: their sum is multiplied by a rounded reciprocal and cut off
-#: there.
+#: Error of averages of integers in steps of the data: their sum is multiplied by a rounded reciprocal and truncated.
 _AVERAGE = 1.0
-#: Units of the sum of products that a depthwise kernel cuts off.
+#: Units of the sum of products that a depthwise kernel truncates.
 _CUT_OFF = 1.0
 
 
@@ -47,7 +46,7 @@ def _scale(graph: Graph, name: str) -> float:
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:
-    """Whether an average is over all positions, which the target mnn has as a mean of float values (pool_to_mean)."""
+    """Whether an average is over all positions; for the target mnn it is a mean of float values (pool_to_mean)."""
     shape = graph[op.inputs[0]].shape or ()
     plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:-1]
     return tuple(op["kernel_shape"]) == tuple(plane)

@@ -29,7 +29,7 @@ _FLOAT32 = (2 - 2.0**-23) * 2.0**127
 
 
 def _softmax_fault(graph: Graph, op: Op) -> str:
-    """qlinear_softmax.cc: its table ends at e^-5 * (largest float32) / size, which is then multiplied by floor(1 / scale)."""
+    """qlinear_softmax.cc: the last entry of its table is e^-5 * (largest float32) / size, and is multiplied by floor(1 / scale)."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if data.dtype not in _BYTES or result.dtype != data.dtype or result.quantization is None or not result.quantization.is_per_tensor:
         return ""
@@ -45,7 +45,7 @@ def _softmax_fault(graph: Graph, op: Op) -> str:
 
 
 def _matmul_fault(graph: Graph, op: Op) -> str:
-    """qlinear_matmul.cc leaves its result as it is where there is nothing to add."""
+    """qlinear_matmul.cc does not write its result if there are no products to add."""
     data, other, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     if not data.is_quantized or not result.is_quantized or data.shape is None or other.shape is None:
         return ""
@@ -68,8 +68,8 @@ def _global_average_pool_fault(graph: Graph, op: Op) -> str:
 
 
 def _average_pool_fault(graph: Graph, op: Op) -> str:
-    """qlinear_pool.cc hands an average of all positions to the kernel of GlobalAveragePool, and divides by whole windows where padding
-    counts, also by what of them hangs over the end (ceil_mode), which ONNX does not count."""
+    """qlinear_pool.cc runs an average of all positions by the kernel of GlobalAveragePool. With count_include_pad it divides by whole
+    windows; ONNX does not count the part of a window past the padding (ceil_mode)."""
     if covers_all(graph, op):
         return _global_average_pool_fault(graph, op)
     narrow = graph[op.inputs[0]].dtype in _BYTES and graph[op.outputs[0]].dtype in _BYTES
@@ -134,7 +134,7 @@ def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def _summed_means(graph: Graph, op: Op) -> float:
-    """Likewise of means of float values, whose scale may be far below that of the data: the parts are as large as these may be."""
+    """Return the error of means of float values: terms are as large as the data, whose scale may be far above that of the result."""
     given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
     if op.kind != "ReduceMean" or given is None or result is None:
         return 0.0
@@ -160,7 +160,7 @@ def _product(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def _averaged(graph: Graph, op: Op, exact: Array) -> Found:
-    """Where it divides by more elements than ONNX counts, averages come nearer to zero."""
+    """Averages are nearer to zero where the kernel divides by more elements than ONNX counts."""
     if not _average_pool_fault(graph, op) or covers_all(graph, op):
         return _sum(graph, op, exact)
     return 10 * fine(exact) + np.abs(exact), True
@@ -202,7 +202,7 @@ _OF_BYTES = (
 
 
 def _unless_optimized(row: Kernel) -> Kernel:
-    """A row where files of the QDQ form run in float, whose integer kernels run those of the QOperator form alone."""
+    """Return a row without the optimizer: files in QDQ form run in float, and only those in QOperator form have integer kernels."""
     return replace(row, reference=_softmax_overflow if row.reference is _softmax_integers else None, rounds_bias=False)
 
 
@@ -213,8 +213,8 @@ def _cuts(graph: Graph, op: Op) -> str:
 
 
 def _in_float(row: Kernel) -> tuple[Kernel, ...]:
-    """A row of products that stay in float (runtimes/onnx_layers.py), unless the quantization implies the Relu or Clip after those of
-    uint8: for 1 of 138,240 elements, at a tie, the result was another one."""
+    """Return the rows of products that stay in float (runtimes/onnx_layers.py), except those of uint8 whose quantization implies the Relu
+    or Clip: for 1 of 138,240 elements, at a tie, the result was another one."""
     if row.reference is not _PRODUCTS:
         return (row,)
     return replace(row, types=("uint8",), lacks=_cuts), replace(row, reference=None)

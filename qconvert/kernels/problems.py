@@ -1,4 +1,4 @@
-"""Problems for kernels: graphs of one quantized operator each, with random scales, which every runtime can be tried on."""
+"""Test problems for kernels: graphs of one quantized operator each, with random scales, for every runtime."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _FORMS: Mapping[str, tuple[_Form, ...]] = {
     **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax"), (_Form((_ROWS,), constants=_AXES, attributes={"keepdims": 1}),)),
 }
 
-#: How far results go, from how far the data do; the others' as far as these.
+#: Kind -> range of results for a range of data; other kinds have the range of the data.
 _LARGEST: Mapping[str, Callable[[float], float]] = {
     **dict.fromkeys(("Sigmoid", "Softmax", "HardSigmoid"), lambda span: 1.0),
     "Tanh": lambda span: 2.0,
@@ -106,13 +106,13 @@ KINDS_TRIED = tuple(_FORMS)
 
 
 def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, layout: str = "channels_first") -> Graph:
-    """A graph of one operator.
+    """Return a graph of one operator.
 
     Args:
         kind: one of KINDS_TRIED.
         dtype: storage of data and result: int8, uint8 or int16, whose zero points are 0.
         rng: chooses among the kind's forms, scales, zero points and constants.
-        kernels: those to be tried; where they fix a scale or want equal ones, the graph has these.
+        kernels: the kernels to test; the graph has the scales that they fix, and equal ones where they require it.
         layout: of images, "channels_first" or "channels_last".
     """
     form = _FORMS[kind][int(rng.integers(len(_FORMS[kind])))]
@@ -152,7 +152,7 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, l
 
 
 def random_codes(graph: Graph, kind: str, rng: np.random.Generator) -> dict[str, Array]:
-    """Stored values for the inputs of a problem, also as passes have fitted it: all codes, or those of positive numbers alone."""
+    """Return random stored inputs of a problem, before or after passes: all codes, or those of positive numbers alone."""
     found = {}
     for name in graph.inputs:
         tensor, q = graph[name], graph[name].quantization

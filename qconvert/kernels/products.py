@@ -1,4 +1,4 @@
-"""The integers of kernels that sum products: an exact accumulator, and how it is brought to the result's quantization."""
+"""The integers of kernels that sum products: an exact accumulator, requantized to the result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Requantizer:
     precision: str = "float64"
 
     def __call__(self, graph: Graph, op: Op, stored: Sequence[Array | None]) -> Integers | None:
-        """The integers for stored inputs; None where data are missing or real, or the accumulator leaves int32."""
+        """Compute the integers for stored inputs; None if data are missing or float, or the accumulator leaves int32."""
         if any(value is None for value in stored[:2]) or not self.takes(graph, op):
             return None
         total = _accumulated(graph, op, stored)
@@ -58,7 +58,7 @@ class Requantizer:
 
     @staticmethod
     def takes(graph: Graph, op: Op) -> bool:
-        """Whether an operator multiplies bytes, of which the first and the result have one scale, and adds no bias but one with the
+        """Whether an operator multiplies bytes, with one scale for the first factor and the result, and its bias, if any, has the
         quantization of the accumulator."""
         first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
         quantizations = first.quantization, second.quantization, result.quantization
@@ -136,7 +136,7 @@ def channel_axis(op: Op, rank: int) -> int:
 
 
 def _accumulated(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
-    """The accumulators, whole numbers in float64: the operator's exact value where every step is 1."""
+    """Return the accumulators, whole numbers in float64: the operator's exact value with all scales 1."""
     tensors = {}
     for name in filter(None, (*op.inputs, *op.outputs)):
         quantization = graph[name].quantization

@@ -1,4 +1,4 @@
-"""What kernels give for all inputs, where these are the codes of one or two operands of 8 bits: two that give the same are proved equal."""
+"""Results of kernels for all codes of one or two operands of 8 bits: two kernels with equal results are proved equal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BYTES = ("int8", "uint8")
 
 
 def all_codes(graph: Graph, op: Op) -> list[Array] | None:
-    """The codes of one or two operands, so that all pairs meet; None unless an operator takes bytes with one scale, element by element."""
+    """Return the codes of one or two operands, shaped to broadcast to all pairs; None unless elementwise on bytes with one scale."""
     tensors = [graph[name] for name in (*op.inputs, *op.outputs) if name]
     if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1 or not 2 <= len(tensors) <= 3:
         return None
@@ -34,8 +34,7 @@ def all_codes(graph: Graph, op: Op) -> list[Array] | None:
 
 
 def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None) -> Array | None:
-    """What a kernel gives for all_codes(): by its reference, else, where there is no kernel of integers, the exact value rounded once; None
-    where it is not known."""
+    """Compute a kernel's integers for all_codes(): by its reference, or without one the exact value rounded once; None if unknown."""
     codes = all_codes(graph, op)
     if codes is None:
         return None
@@ -46,8 +45,8 @@ def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None) -> Array | Non
 
 
 def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantizer) -> Difference | None:
-    """How two kernels of sums of products compare over every accumulator that the operator's weights allow, by the thresholds of each
-    channel; None where the range of the accumulator is not known."""
+    """Compare two kernels of sums of products over every accumulator that the operator's weights allow, by the thresholds of each channel;
+    None if the range of the accumulator is unknown."""
     try:
         found = accumulator_of(graph, replace(op, attributes={k: v for k, v in op.attributes.items() if k != "arithmetic"}))
     except UnfitError:
@@ -66,8 +65,10 @@ def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantiz
 
 
 def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
-    """How far the integers of a kernel's reference are from the exact values on any input, in steps beyond a rounding; None where that
-    cannot be tried, or where it overflows on some input."""
+    """Return how far the integers of a kernel's reference are from the exact values on any input, in steps beyond a rounding.
+
+    None without a reference or all_codes(), or if the reference overflows on some input.
+    """
     codes, quantization = all_codes(graph, op), graph[op.outputs[0]].quantization
     found = kernel.reference(graph, op, codes) if codes is not None and kernel.reference is not None else None
     if codes is None or found is None or found.fault or quantization is None:

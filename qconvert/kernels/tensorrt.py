@@ -1,8 +1,8 @@
 """The kernels of TensorRT, by compute capability. Measured with TensorRT-RTX 1.7.1, which shares parser and graph checks with TensorRT
 (docs/tensorrt.md, tests/tensorrt_cases.py).
 
-Convolutions and products of int8 on both sides become integer kernels, and what only moves integers goes on with them. All else is computed
-in float32 in kernels that are generated, with the roundings between; its tolerances are onnxruntime's.
+Convolutions and products of int8 on both sides become integer kernels, and data movement keeps the integers. All else is computed in
+float32 in generated kernels, with the roundings between; its tolerances are onnxruntime's.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from qconvert.operators.products import is_product_of_activations
 __all__ = ["ROWS", "SM75", "SM80"]
 
 _INT8 = ("int8",)
-#: Kinds whose sums of products of int8 become real numbers, to which a float32 bias is added.
+#: Kinds whose sums of int8 products become float32 before the bias is added.
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Kinds that choose among stored integers where all sides have one quantization.
 _CHOOSING = ("Concat", "Max", "Min", "Where", "Resize", "ArgMax", "ArgMin")
-#: Kinds that nothing computes.
+#: Kinds without a kernel.
 _WITHOUT = ("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "InteriorPad")
 #: The rank of data over three dimensions.
 _RANK_OF_VOLUMES = 5
@@ -35,7 +35,7 @@ _MOVING = (
 
 
 def _product(graph: Graph, op: Op) -> str:
-    """Products whose zero points neither constants nor sums next to them make up for."""
+    """Refuse products whose zero points are compensated neither by constants nor by sums next to them."""
     data, other = (graph[name] for name in op.inputs[:2])
     if other.is_constant and not data.is_constant:
         return ""
@@ -48,7 +48,7 @@ def _no_products(graph: Graph, op: Op) -> str:
 
 
 def _choice(graph: Graph, op: Op) -> str:
-    """Where integers of several quantizations, or constants, meet."""
+    """Refuse data of several quantizations, and constants among them."""
     kind = kind_of(op)
     names = [*kind.data(op), *(() if kind.rule == "index" else op.outputs)]
     if any(not graph[name].shares_quantization(graph[names[0]]) for name in names) or op.attributes.get("activation"):
@@ -57,7 +57,7 @@ def _choice(graph: Graph, op: Op) -> str:
 
 
 def _move(graph: Graph, op: Op) -> str:
-    """What is moved that TensorRT takes before Dequantize alone: constants; and what is filled in that is not the integer 0."""
+    """Refuse constants among the moved data, which TensorRT takes only before Dequantize, and padding other than the integer 0."""
     moved = [graph[name] for name in kind_of(op).moved(op)]
     if any(tensor.is_constant for tensor in moved):
         return "constants among the moved data"

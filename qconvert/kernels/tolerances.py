@@ -1,4 +1,4 @@
-"""How far a kernel's arithmetic may be from the exact value before it rounds, in steps of the result: what several runtimes share."""
+"""Tolerances that several runtimes share: how far arithmetic may be from the exact value before it rounds, in steps of the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = 0.02
 
 
 def fine(exact: Array) -> Array:
-    """That of an exact sum that is multiplied by a float32 once."""
+    """Return the tolerance of an exact sum that is multiplied by a float32 once."""
     return np.asarray(np.maximum(_LEAST, np.abs(exact) * _FLOAT32))
 
 
@@ -29,8 +29,8 @@ def is_linear(op: Op) -> bool:
 
 
 def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
-    """The right shifts of the multipliers, scale product / output scale, that TFLite applies, one for each channel of the weights; None if
-    a scale is not known.
+    """Return the right shifts of TFLite's multipliers, scale product / output scale, one for each channel of the weights; None if a scale
+    is unknown.
 
     Args:
         graph, op: the operator.
@@ -49,13 +49,13 @@ def right_shifts(graph: Graph, op: Op, elements: float = 1.0) -> Array | None:
 
 
 def partial_sums(graph: Graph, op: Op, exact: Array, least: float = 0.0) -> float:
-    """What float32 loses of sums of n products, whose parts may be as large as the largest result, or larger: errors add up as sqrt(n) of
-    them do (Higham, Accuracy and Stability of Numerical Algorithms, section 2.8). Nothing where no products are summed.
+    """Return the error of sums of n products in float32, with terms up to the largest result or `least`: errors grow as sqrt(n) (Higham,
+    Accuracy and Stability of Numerical Algorithms, section 2.8). 0 for operators without products.
 
     Args:
         graph, op: the operator.
         exact: in steps of the result.
-        least: steps that parts are assumed to reach in any case.
+        least: size of the terms in steps that is assumed in any case.
     """
     if not kind_of(op).sums_products:
         return 0.0

@@ -19,7 +19,7 @@ __all__ = ["INDUCTOR", "MODULES", "PROGRAM", "TRUSTED", "few_roundings", "progra
 
 
 def program(graph: Graph, op: Op, exact: Array) -> Found:
-    """Curves, which are less fine than float32 itself, and sums of products, whose parts may be larger than the result."""
+    """Return the tolerance of curves, which are coarser than float32, or of sums of products, whose terms may exceed the result."""
     if kind_of(op).sums_products:
         return 10 * fine(exact) + 2 * partial_sums(graph, op, exact, least=255.0), False
     return np.full(exact.shape, 0.01), False
@@ -31,8 +31,8 @@ def few_roundings(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def _of_another_order(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """qnnpack's relu6, hardtanh and clamp take data for contiguous (qclamp.cpp), and the convolution before them, which is read as one
-    operator with them, gives its data channels last: the values come out in another order."""
+    """qnnpack's relu6, hardtanh and clamp take data as contiguous (qclamp.cpp), but the convolution before them stores its result channels
+    last, so the values are in another order. The reader fuses both into one operator."""
     if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or graph[op.outputs[0]].rank != len(_TO_LAST):
         return None
     found = evaluate_op(graph, op, list(stored))[0].stored
@@ -40,7 +40,7 @@ def _of_another_order(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 
 
 def _not_lowered(graph: Graph, op: Op) -> str:
-    """What inductor computes in float."""
+    """Say why inductor computes an operator in float."""
     weights = graph[op.inputs[1]]
     if not weights.is_constant or weights.dtype != "int8":
         return "weights that are not int8 constants"

@@ -1,8 +1,7 @@
-"""Which operators PyTorch's quantized kernels take, in all engines that a file may be loaded with: fbgemm, x86 (a choice of fbgemm and
-onednn for each layer) and qnnpack.
+"""Operators that PyTorch's quantized kernels take in all engines: fbgemm, x86 (a choice of fbgemm and onednn for each layer) and qnnpack.
 
-A file is packed again by the engine of the process that loads it. So what one of them refuses, or computes wrongly, is written on real
-values: measured with 2.13 (tests/formats/torch/test_module_kernels.py).
+The engine of the loading process packs the weights of a file again. An operator that one of them refuses, or computes wrongly, is therefore
+written in float: measured with 2.13 (tests/formats/torch/test_module_kernels.py).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _LAYOUT = "channels that are last"
 
 
 def kernel_obstacle(graph: Graph, op: Op) -> str:
-    """Why an operator runs in float; "" where a quantized kernel takes it."""
+    """Return why an operator runs in float; "" if a quantized kernel takes it."""
     found = OBSTACLES.get(op.kind)
     return f"PyTorch has no quantized {op.kind}" if found is None else found(graph, op)
 
@@ -42,12 +41,12 @@ def _bytes(graph: Graph, *names: str) -> bool:
 
 
 def _rounded(graph: Graph, op: Op) -> str:
-    """Of kernels whose result has any quantization."""
+    """The obstacle for kernels whose result may have any quantization."""
     return "" if _bytes(graph, *op.inputs, op.outputs[0]) else _BYTES
 
 
 def _kept(graph: Graph, op: Op) -> str:
-    """Of kernels whose result has the quantization of the data."""
+    """The obstacle for kernels whose result has the quantization of the data."""
     if not _bytes(graph, op.inputs[0], op.outputs[0]):
         return _BYTES
     return "" if graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]]) else _GRID
@@ -58,7 +57,7 @@ def _layout(op: Op) -> str:
 
 
 def _packed(graph: Graph, op: Op, axis: int = 0) -> str:
-    """Of layers with packed weights: constants of 8 bits with one scale, or one along `axis`, and a number for each output as bias."""
+    """The obstacle for layers with packed weights: constants of 8 bits with one scale, or per-channel along `axis`, and a constant bias."""
     weights = graph[op.inputs[1]]
     quantization = weights.quantization
     if is_dynamic(op) or not _bytes(graph, op.inputs[0], op.outputs[0]):
@@ -91,7 +90,7 @@ def _matmul(graph: Graph, op: Op) -> str:
 
 
 def _fixed(scale: float, point: int) -> Obstacle:
-    """Of curves whose kernels have one quantization for results."""
+    """Return the obstacle for curves whose kernels fix the quantization of the result."""
 
     def obstacle(graph: Graph, op: Op) -> str:
         result = graph[op.outputs[0]]
@@ -120,7 +119,7 @@ def _softmax(graph: Graph, op: Op) -> str:
 
 
 def _norm(graph: Graph, op: Op) -> str:
-    """Of normalizations by constants."""
+    """The obstacle for normalizations by constants."""
     if any(graph.constant(name) is None for name in op.inputs[1:] if name):
         return "parameters that are computed"
     return _layout(op) or ("further results" if any(op.outputs[1:]) else "" if _bytes(graph, op.inputs[0], op.outputs[0]) else _BYTES)

@@ -1,6 +1,6 @@
 """A module as it is to be read: in eval mode, its fake quantization by the scales that stand in its buffers.
 
-What has to change for this is changed in a copy. Observers must not run while a module is exported or traced: a running average moves
+What has to change for this is changed in a copy. Observers must not run while a module is exported or traced: a running average changes
 with every call, also in eval mode, and the scales would be others than those that were trained.
 """
 

@@ -13,7 +13,7 @@ __all__ = ["ARITHMETIC", "REQUIRED", "AttributeSpec", "choice", "flag", "functio
 #: The default of an attribute that has none.
 REQUIRED: Any = object()
 
-#: What the attribute `arithmetic` asks for, where kernels round in a way of their own and a converter that is to be exact must know it.
+#: The values of the attribute `arithmetic`: roundings of single kernels, which an exact converter must know.
 #: A kind takes those of them that make sense for it. Everything else about rounding belongs to kernels (arithmetic/, runtimes).
 ARITHMETIC: Mapping[str, str] = {
     "": "the exact result, rounded once to the output's quantization, ties to even",

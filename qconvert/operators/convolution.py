@@ -124,7 +124,7 @@ _AT_ONCE = 1 << 20
 
 
 def _exact_dtype(x: Array, columns: Array) -> type[np.float32] | type[np.float64]:
-    """float32 where what is summed are integers and no sum reaches 2**24: it adds them exactly, in half the time."""
+    """float32 where the summands are integers and all sums stay below 2**24: it adds them exactly, in half the time."""
     largest = np.abs(x).max(initial=0) * np.abs(columns).sum(axis=0).max(initial=0)
     whole = largest < 2**24 and (columns == np.rint(columns)).all() and (x == np.rint(x)).all()
     return np.float32 if whole else np.float64

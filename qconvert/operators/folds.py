@@ -49,7 +49,7 @@ def moved(function: Callable[[Call], Any]) -> Fold:
 
     def run(call: Call) -> Any:
         if any(t is not None and t.quantization is not None and t.quantization.axis is not None for t in call.tensors):
-            return None  # the axis moves too: validation knows how, and the operator stays
+            return None  # the axis changes too: validation knows how, and the operator stays
         return function(call)
 
     return run

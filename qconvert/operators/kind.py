@@ -136,11 +136,11 @@ class Kind:
         return [op.inputs[index] for index in self.positions(op, *roles) if op.inputs[index]]
 
     def data(self, op: Op) -> list[str]:
-        """The inputs that hold what the operator computes on or moves: no weights, biases, shapes or indices."""
+        """The inputs with values to compute on or to copy: no weights, biases, shapes or indices."""
         return self.named(op, "data", "factor")
 
     def moved(self, op: Op) -> list[str]:
-        """The inputs whose stored values reach the outputs of a move: the data, and what fills gaps."""
+        """The inputs whose stored values data movement copies to the outputs: the data, and what fills gaps."""
         return self.named(op, "data", "factor", "filler")
 
     def results_of(self, op: Op) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ TFLITE_DOMAIN = "tflite.custom"
 #: another format would have to state.
 _OWN = ("", "ai.onnx", "com.microsoft", "com.ms.internal.nhwc")
 
-#: Codes of TFLite's custom operators, or what such codes begin with, that hold what a compiler has made, and the compiler.
+#: Codes, or their first letters, of TFLite's custom operators with a compiler's result, and the compiler.
 _COMPILED = {
     "ethos-u": "Arm's Vela for Ethos-U",
     "edgetpu-custom-op": "Google's Edge TPU compiler",

@@ -44,7 +44,7 @@ def before_last(count: int) -> Samples:
 
 
 def in_rows(rows: Callable[[Op], Mapping[int, int]]) -> Samples:
-    """Its data and what it remembers have the samples along these axes: (operator) -> axis by input."""
+    """Its data and its states have the samples along these axes: (operator) -> axis by input."""
 
     def apart(op: Op, index: int, axis: int, rank: int) -> bool:
         return rows(op).get(index) == axis

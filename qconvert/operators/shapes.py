@@ -1,7 +1,7 @@
 """Shapes of operator outputs, worked out by the rules of their kinds. A size dynamic is a string.
 
 A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the
-rank is known, and UNKNOWN ("?") a size that nothing is known of, which infer() names after tensor and axis.
+rank is known. UNKNOWN ("?") is an unknown size; infer() names it after tensor and axis.
 """
 
 from __future__ import annotations

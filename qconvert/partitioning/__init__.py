@@ -35,7 +35,7 @@ def _companions(path: Path) -> tuple[Path, ...]:
 
 
 def _from(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module of this package, which is imported when the function is called."""
+    """Return a function of a module of this package; the module is imported at the first call."""
 
     def call(*arguments: Any) -> Any:
         return getattr(import_module(f"qconvert.partitioning.{module}"), name)(*arguments)

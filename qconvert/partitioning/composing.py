@@ -1,4 +1,4 @@
-"""A split network as one graph: what the files of its parts hold, put together along the tensors that go from one to another."""
+"""A split network as one graph: the graphs of its parts, joined at the tensors between them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["composed", "named_part", "part_graph", "values_of"]
 
 
 def composed(path: Path, options: Mapping[str, Any]) -> Graph:
-    """The graph of a manifest: see plugins.Format. Options are those of no reader, since parts are of several formats.
+    """Return the graph of a manifest: see plugins.Format. There are no options, since parts have several formats.
 
     Raises:
         QConvertError: a file is damaged, or is not as the manifest says.
@@ -53,7 +53,7 @@ def composed(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def values_of(path: Path, manifest: Manifest) -> Graph:
-    """The tensors that go from part to part.
+    """Return the graph of the tensors that go from part to part.
 
     Raises:
         InvalidModelError: one that the manifest names is missing, or the first value of a state is.
@@ -81,15 +81,15 @@ def values_of(path: Path, manifest: Manifest) -> Graph:
 
 
 def part_graph(path: Path, part: PartFile) -> Graph:
-    """What the file of a part holds, or of an artefact the graph next to it. `path` is the manifest's."""
+    """Load the graph of a part's file, or the graph next to an artefact. `path` is the manifest's."""
     return load(path.parent / part.graph.file, "qgraph") if part.graph is not None else load(path.parent / part.model.file, part.format)
 
 
 def named_part(path: Path, part: PartFile) -> Graph:
-    """The same, with what it takes and gives called as in the manifest, with the quantizations that the file has. `path` is the manifest's.
+    """Load the graph of a part, with inputs and outputs named as in the manifest, but quantized as in the file. `path` is the manifest's.
 
     Raises:
-        InvalidModelError: it takes or gives more or less than the manifest says.
+        InvalidModelError: the number of inputs or outputs is not that of the manifest.
     """
     graph = part_graph(path, part)
     own, others = (*graph.inputs, *graph.outputs), (*part.inputs, *part.outputs)
@@ -106,7 +106,7 @@ def named_part(path: Path, part: PartFile) -> Graph:
 
 
 def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
-    """What the file of a part holds, with the quantizations that the tensors around have."""
+    """Load the graph of a part, with the quantizations of the tensors around it."""
     graph = part_graph(path, part)
     for word, own, names in (("takes", graph.inputs, part.inputs), ("gives", graph.outputs, part.outputs)):
         if len(own) != len(names):
@@ -126,7 +126,7 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
 
 
 def _with_own_outputs(graph: Graph) -> Graph:
-    """The graph with an Identity after outputs that are inputs, which no part may give out itself."""
+    """Return the graph with an Identity after each output that is an input or a constant."""
     new = Inlining(graph)
     new.ops = list(graph.ops)
     outputs = []
@@ -140,7 +140,7 @@ def _with_own_outputs(graph: Graph) -> Graph:
 
 
 class _Whole:
-    """Collects what parts bring next to their operators."""
+    """Collects the operators of parts, with their functions, states and metadata."""
 
     def __init__(self, made: Inlining) -> None:
         self.made = made
@@ -149,7 +149,7 @@ class _Whole:
         self._notes: dict[str, dict[str, Any] | list[Any]] = {}
 
     def add(self, part: PartFile, graph: Graph) -> None:
-        """Puts a part after those before it; its functions and states get names that are free."""
+        """Append a part; its functions and states get free names."""
         functions = {name: Names(self.functions).fresh(name) for name in graph.functions}
         states = {name: Names(self.states, self.made.tensors).fresh(name) if name in self.states else name for name in graph.states}
         self.functions |= {functions[name]: _renamed(inner, functions, states) for name, inner in graph.functions.items()}
@@ -169,12 +169,12 @@ class _Whole:
             known += (item for item in note if item not in known)
 
     def metadata(self) -> dict[str, str]:
-        """What all parts together say of how they were made."""
+        """Return the joined metadata of all parts."""
         return {key: json.dumps(note) for key, note in self._notes.items()}
 
 
 def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, str]) -> Graph:
-    """The operators of a graph with other names of functions and states."""
+    """Return the operators of a graph with renamed functions and states."""
     ops = []
     for op in graph.ops:
         changes = {key: functions[value] for key, value in op.attributes.items() if value in named_functions(op) and value in functions}
@@ -185,7 +185,7 @@ def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, st
 
 
 def _notes_of(graph: Graph) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:
-    """What a part's file says of its tensors, and what the conversion that made it declared of them."""
+    """Yield the notes on tensors in the metadata of a part's file, and those of the conversion that wrote it."""
     said = {**graph.metadata, **origin(graph.metadata)}
     for key in (name for name in NAMING if name != IN_TFLITE):  # which no file says
         try:

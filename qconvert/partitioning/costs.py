@@ -1,4 +1,4 @@
-"""What operators and tensors cost, whatever runs them: multiplications and bytes."""
+"""Costs of operators and tensors on any target: multiplications and bytes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["macs", "stored_bytes"]
 
 
 def macs(graph: Graph, op: Op) -> int:
-    """How many products an operator sums in one run: those of convolutions, products of matrices and recurrences; 0 for all others.
+    """Return the number of products that an operator sums in one run: convolutions, matrix products and recurrences; 0 for all others.
 
-    Sizes that are open count as 1. What functions of the operator multiply is left out, since a loop may run them any number of times.
+    Dynamic dimensions count as 1. Products in functions of the operator do not count, since a loop may run them any number of times.
     """
     products = kind_of(op).products if op.kind in KINDS else None
     if products is None:
@@ -23,9 +23,9 @@ def macs(graph: Graph, op: Op) -> int:
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """How many bytes a tensor takes where it goes from one part of a network to another: types below 8 bits take a byte there.
+    """Return the bytes of a tensor between two parts of a network: types below 8 bits take a byte there.
 
-    Sizes that are open count as 1, and what has no size of its own, such as text, as 0.
+    Dynamic dimensions count as 1, and types without a size, such as text, as 0.
     """
     return 0 if tensor.dtype in ("string", "unknown") else prod(_sizes(tensor.shape)) * numpy_dtype(tensor.dtype).itemsize
 

@@ -55,14 +55,14 @@ class Unwritable:
 
     @classmethod
     def of(cls, region: Graph, target: str, error: QConvertError) -> Unwritable:
-        """Those that an error names; all of the region where it names none."""
+        """Return the operators that an error names; all of the region if it names none."""
         named = [op for op in region.ops if _is_named(op, (error.where,))] or region.ops
         return cls(target, frozenset(name for op in named for name in op.outputs if name), " ".join(error.reason.split()))
 
 
 @dataclass(slots=True)
 class _Owners:
-    """Which target has which unit, as far as it is known.
+    """The targets of units, as far as they are known.
 
     Attributes:
         bases: the smallest units.
@@ -82,7 +82,7 @@ class _Owners:
         return cls(bases, judges, listed)
 
     def units(self) -> tuple[list[Candidate], list[int]]:
-        """Every unit that is taken together, and its owner: each target in turn has what those before it left, largest candidates first."""
+        """Return all units and their owners: each target in turn takes of what is left, largest candidates first."""
         units: list[Candidate] = []
         owners: list[int] = []
         free = set(range(len(self.bases.ops)))
@@ -110,7 +110,7 @@ class _Owners:
         return not reason
 
     def _outside_group(self, number: int, candidate: Candidate) -> str:
-        """Why an operator goes into no region by itself: it belongs to states, or to groups in which alone the target takes its kind."""
+        """Return why an operator is in no region by itself: it belongs to states, or the target takes its kind only in groups."""
         graph, judge = self.bases.graph.graph, self.judges[number]
         ops = [graph.ops[place] for place in self.bases.places(candidate.bases)]
         if candidate.name != STATES and any(states_of(graph, op) for op in ops):
@@ -124,17 +124,17 @@ class _Owners:
         return f"{judge.target.name} takes {alone} only in {' or '.join(groups) or 'groups'}"
 
     def ban(self, number: int, bases: Iterable[int], reason: str) -> None:
-        """A target does not get units, whatever it takes of them by themselves."""
+        """Exclude units from a target, even if it takes them by themselves."""
         for base in bases:
             self.banned.add((number, base))
             self.refused[number, base] = reason
 
 
 def asked(targets: Sequence[str | Target]) -> list[Target]:
-    """The targets asked, in their order.
+    """Return the targets of a list of targets and names, in order.
 
     Raises:
-        OptionError: there is no such target, none or one twice, or one says nothing of what it takes.
+        OptionError: a target does not exist, is named twice or has no rules, or the list is empty.
     """
     found = [target if isinstance(target, Target) else target_named(target) for target in targets]
     if not found:
@@ -161,15 +161,15 @@ def cut(
     source: str = "",
     unwritable: Sequence[Unwritable] = (),
 ) -> Cut:
-    """A network cut into regions and the rest.
+    """Cut a network into regions and the rest.
 
     Args:
-        graph: the network; what nobody needs of it goes, and functions stand in the place of calls.
+        graph: the network; dead operators are removed, and calls are inlined.
         targets: by priority.
         min_ops, min_macs: regions with less go back: to the next target, or to the rest. Quantize, Dequantize and Requantize do not count.
         lossless: whether nothing is taken of which a target's passes change values.
         source: the model's file.
-        unwritable: what targets do not get, since their formats' writers refuse it.
+        unwritable: operators that the writers of the targets' formats refuse.
 
     Raises:
         OptionError: a limit is negative.
@@ -200,7 +200,7 @@ _Found = tuple[int, tuple[int, ...]]
 
 
 def _without_cycles(owners: _Owners) -> tuple[list[Candidate], list[int]]:
-    """Units that do not wait for each other in a circle, as those may that hold several states: such go apart."""
+    """Return units and owners without a cycle; large units in a cycle, such as those of several states, are taken apart."""
     while True:
         units, owned = owners.units()
         order = sorted_groups(owners.bases.before, [sorted(unit.bases) for unit in units])
@@ -213,7 +213,7 @@ def _without_cycles(owners: _Owners) -> tuple[list[Candidate], list[int]]:
 
 
 def _regions(bases: Bases, units: Sequence[Candidate], owned: Sequence[int]) -> list[_Found]:
-    """The regions that units grow to, in the order in which they can run."""
+    """Grow units to regions; return these in an order in which they can run."""
     of = {base: number for number, unit in enumerate(units) for base in unit.bases}
 
     def condensed(found: Sequence[frozenset[int]]) -> list[frozenset[int]]:
@@ -232,7 +232,7 @@ def _regions(bases: Bases, units: Sequence[Candidate], owned: Sequence[int]) -> 
 
 
 def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_macs: int) -> bool:
-    """Whether regions are too small: their targets do not get them. One target in turn, as the next one may take what goes back."""
+    """Exclude too small regions from their targets, one target at a time, as the next one may take them; whether there were any."""
     found: int | None = None
     for number, bases in sorted(regions):
         if found not in (None, number):
@@ -252,7 +252,7 @@ def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_ma
 
 
 def _refused(owners: _Owners, regions: Sequence[_Found]) -> bool:
-    """Whether a target refuses a region of which it takes all parts: it does not get the operators that it names then."""
+    """Exclude the operators that a target's refusal of a whole region names; whether there were any."""
     found = False
     for number, bases in regions:
         refusal = owners.judges[number].refusal(owners.bases.places(bases)) if len(bases) > 1 else None
@@ -263,14 +263,14 @@ def _refused(owners: _Owners, regions: Sequence[_Found]) -> bool:
 
 
 def _named(bases: Bases, region: Sequence[int], refusal: Refusal) -> Iterator[int]:
-    """The units of a region of which a refusal speaks."""
+    """Yield the units of a region that a refusal names."""
     for base in region:
         if _is_named(bases.graph.graph.ops[bases.main(base)], refusal.places):
             yield base
 
 
 def _is_named(op: Op, places: Iterable[str]) -> bool:
-    """Whether an error or a violation speaks of an operator."""
+    """Whether an error or a violation names an operator."""
     words = [word for word in (f"{op.source} " if op.source else "", *(repr(name) for name in op.outputs if name)) if word]
     return any(word in place for place in places for word in words)
 
@@ -317,7 +317,7 @@ def _outside(owners: _Owners, base: int, targets: Sequence[str]) -> Outside:
 
 
 def read(model: str | Path | Graph) -> tuple[Graph, str]:
-    """The graph of a model, and the name of its file; "" where a graph is given."""
+    """Return the graph of a model, and the name of its file; "" for a graph."""
     from qconvert.conversion import load
 
     return (model, "") if isinstance(model, Graph) else (load(model), str(model))

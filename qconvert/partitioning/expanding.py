@@ -1,7 +1,7 @@
-"""A graph for cutting: every Dequantize has one reader, so that it goes where its value is used; and what has to come before what.
+"""A graph for cutting: every Dequantize has one reader, so that it stands in the part of its reader; and the order of operators.
 
 onnxruntime does likewise with its NodeUnits (an operator with the DequantizeLinears before it and the QuantizeLinears after it,
-core/framework/node_unit.h): what crosses from one part of a network to another are the integers, not four times as many bytes of floats.
+core/framework/node_unit.h): integers go from one part of a network to another, not four times as many bytes of floats.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from qconvert.operators.functions import functions_run
 
 __all__ = ["KEPT", "Expanded", "expanded", "states_of"]
 
-#: What passes ask of a graph as a whole.
+#: Keys of metadata that passes read.
 KEPT = (SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_ENGINE, SOURCE_OPSET, ACTIVATIONS)
 
 
@@ -39,9 +39,9 @@ class Expanded:
     readers: Mapping[str, tuple[int, ...]]
 
     def piece(self, places: Iterable[int], name: str = "piece") -> Graph:
-        """Some of the operators as a graph of their own, with the functions that they run and the states that they name.
+        """Return some of the operators as a graph of their own, with the functions that they run and the states that they name.
 
-        Its inputs are what they read of others, in the order in which they do, its outputs what others, or users, read of them.
+        Its inputs are the tensors of other operators that they read, in order; its outputs are read by other operators or are public.
         """
         chosen = frozenset(places)
         graph, ops = self.graph, [self.graph.ops[place] for place in sorted(chosen)]
@@ -56,7 +56,7 @@ class Expanded:
         return Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=metadata, functions=functions, states=states)
 
     def restored(self, graph: Graph) -> Graph:
-        """A part with copies called as what they are copies of; each is there once."""
+        """Return a part with the original names of copies; each Dequantize occurs once."""
         names, seen, ops = self.original, set[str](), []
         for op in graph.ops:
             renamed = replace(op, inputs=_named(op.inputs, names), outputs=_named(op.outputs, names))
@@ -68,7 +68,7 @@ class Expanded:
 
 
 def expanded(graph: Graph) -> Expanded:
-    """The graph for cutting; what nobody reads of it is there already gone (pass remove_dead_code)."""
+    """Return the graph for cutting; dead operators have to be removed before (pass remove_dead_code)."""
     readers = _readers(graph.ops)
     tensors = dict(graph.tensors)
     names = Names(tensors)
@@ -97,7 +97,7 @@ def expanded(graph: Graph) -> Expanded:
 
 
 def states_of(graph: Graph, op: Op) -> tuple[str, ...]:
-    """The states that an operator reads or writes, itself or by a function that it runs."""
+    """Return the states that an operator reads or writes, itself or in a function that it runs."""
     found = dict.fromkeys([str(op["state"])] if op.kind in KINDS and kind_of(op).rule == "state" else ())
     for name in sorted(functions_run(graph, [op])):
         found.update(dict.fromkeys(state for inner in graph.functions[name].ops if kind_of(inner).rule == "state"
@@ -110,7 +110,7 @@ def _named(listed: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _readers(ops: Iterable[Op]) -> dict[str, tuple[int, ...]]:
-    """Tensor -> the places of the operators that read it."""
+    """Return tensor -> the places of the operators that read it."""
     found: dict[str, dict[int, None]] = {}
     for place, op in enumerate(ops):
         for name in filter(None, op.inputs):
@@ -124,7 +124,7 @@ def _data_before(graph: Graph) -> tuple[frozenset[int], ...]:
 
 
 def _states_before(graph: Graph) -> Iterator[frozenset[int]]:
-    """For each operator those before it that touch the same state, where one of both may write it."""
+    """Yield for each operator those before it that use the same state, if one of both may write it."""
     reads: dict[str, list[int]] = {}
     writes: dict[str, list[int]] = {}
     for place, op in enumerate(graph.ops):
@@ -136,5 +136,5 @@ def _states_before(graph: Graph) -> Iterator[frozenset[int]]:
 
 
 def _written(graph: Graph, op: Op, before: frozenset[int]) -> frozenset[int]:
-    """Those of what comes before an operator that write the state which it reads."""
+    """Return those of the operators before a ReadState that write its state."""
     return frozenset(one for one in before if op.kind == "ReadState" and graph.ops[one].kind == "WriteState")

@@ -1,12 +1,11 @@
 """Which units go into a region together: regions are connected, convex, and cannot be joined any more.
 
-The steps are those of TVM's BYOC (annotate, merge, partition: src/relay/transforms/merge_compiler_regions.cc); regions grow in two. First
-all units are run through in an order in which they can run, and it goes on with units of one owner as long as there are any (Kahn 1962,
-with a preference; onnxruntime's partitioner does so, core/providers/partitioning_utils.cc): what is connected in such a stretch is a
-region, and no path leaves it and comes back, as all between its units in that order is in the same stretch. Then, as in TVM, regions with
-an edge between them are joined as long as no other path leads from one to the other, in the order of their units, until nothing can be
-joined. No other path means none through the regions as they are then, so that they never wait for each other in a circle. Both steps
-take what comes first: a graph has one partition.
+The steps are those of TVM's BYOC (annotate, merge, partition: src/relay/transforms/merge_compiler_regions.cc); regions grow in two steps.
+First, units are sorted topologically, with units of one owner taken as long as there are any (Kahn 1962, with a preference; onnxruntime's
+partitioner does so, core/providers/partitioning_utils.cc). The connected parts of such a stretch are regions: no path leaves one and comes
+back, as all units between its own are in the same stretch. Then, as in TVM, regions with an edge between them are joined if no other path
+leads from one to the other, in the order of their units, until nothing can be joined. Other paths are those through the current regions,
+so that no cycle arises. Both steps take the first candidate: a graph has one partition.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ REST = -1
 
 
 def grown(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
-    """The regions, each as its units in order, by the first.
+    """Return the regions, each as its units in order, sorted by their first units.
 
     Args:
         before: for each unit those that have to come before it; there is no cycle.
@@ -34,7 +33,7 @@ def grown(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owne
 
 
 def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
-    """Units in an order in which they can run, in stretches of one owner that are as long as they can be, those of the rest first."""
+    """Sort units topologically in stretches of one owner, as long as possible, those of the rest first."""
     following = _after(before)
     missing = [len(found) for found in before]
     ready: dict[int, list[int]] = {owner: [] for owner in sorted(set(owners))}
@@ -55,7 +54,7 @@ def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[
 
 
 def _joined_neighbours(stretches: Iterable[list[int]], data: Sequence[frozenset[int]]) -> list[list[int]]:
-    """The connected parts of each stretch, by their first units."""
+    """Return the connected parts of each stretch, sorted by their first units."""
     parts: list[list[int]] = []
     for stretch in stretches:
         home = {unit: unit for unit in stretch}
@@ -80,7 +79,7 @@ def _joined_neighbours(stretches: Iterable[list[int]], data: Sequence[frozenset[
 def _merged(
     before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int], regions: list[list[int]]
 ) -> list[list[int]]:
-    """Regions joined as long as two of them have an edge between them, and no other path."""
+    """Join regions as long as two of them have an edge between them, and no other path."""
     while (pair := _joinable(before, data, owners, regions)) is not None:
         first, second = pair
         regions[first] = sorted(regions[first] + regions[second])
@@ -92,7 +91,7 @@ def _merged(
 def _joinable(
     before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int], regions: Sequence[Sequence[int]]
 ) -> tuple[int, int] | None:
-    """The first two regions of one owner that can be one."""
+    """Return the first two regions of one owner that can be joined."""
     home = {unit: number for number, region in enumerate(regions) for unit in region}
     pairs = {(home[one], home[unit]) for unit in home for one in data[unit] if one in home and home[one] != home[unit]}
     wanted = sorted((a, b) for a, b in pairs if owners[regions[a][0]] == owners[regions[b][0]])
@@ -109,7 +108,7 @@ def _joinable(
 
 
 def reachable(after: Sequence[Iterable[int]]) -> list[int]:
-    """Of each node of a graph without cycles all that can be reached from it, itself included, as bits."""
+    """Return for each node of an acyclic graph its descendants and itself, as bits."""
     ways = [0] * len(after)
     for node in reversed(order(after)):
         ways[node] = 1 << node
@@ -119,13 +118,13 @@ def reachable(after: Sequence[Iterable[int]]) -> list[int]:
 
 
 def sorted_groups(before: Sequence[frozenset[int]], groups: Sequence[Sequence[int]]) -> list[int] | None:
-    """The numbers of groups of units in an order in which they can run, the earliest first where there is a choice; None for a cycle."""
+    """Sort groups of units topologically, the earliest first where there is a choice; return their numbers, or None for a cycle."""
     found = order(edges(before, groups), [min(group) for group in groups])
     return found if len(found) == len(groups) else None
 
 
 def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -> list[set[int]]:
-    """Of each group the groups right after it."""
+    """Return for each group the groups right after it."""
     home = {unit: number for number, group in enumerate(groups) for unit in group}
     after: list[set[int]] = [set() for _ in groups]
     for unit, found in enumerate(before):
@@ -136,7 +135,7 @@ def edges(before: Sequence[frozenset[int]], groups: Sequence[Collection[int]]) -
 
 
 def order(after: Sequence[Iterable[int]], keys: Sequence[int] | None = None) -> list[int]:
-    """Nodes in an order in which they can run, those of lower keys first; those in or after cycles are missing."""
+    """Sort nodes topologically, those of lower keys first; nodes in or after cycles are left out."""
     missing = [0] * len(after)
     for others in after:
         for node in others:

@@ -1,4 +1,4 @@
-"""The inner tensors of a network that was split, so that a check holds its parts against the source operator by operator."""
+"""The inner tensors of a split network, so that a check compares its parts with the source operator by operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from qconvert.plugins.options import taken
 
 __all__ = ["PartitionInside", "taken_by"]
 
-#: The share of the largest value by which real results of two files may differ: the order of a sum may be another.
+#: Share of the largest value by which float results of two files may differ, since sums may have another order.
 _FLOAT_SHARE = 1e-5
 
 
@@ -72,19 +72,19 @@ class PartitionInside:
         )
 
     def _pieces_of(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces | None:
-        """The pieces of one part; None if it computes nothing that is wanted, or goes on from states that a run by itself has not."""
+        """Return the pieces of one part; None if it computes nothing wanted, or needs states of a previous run."""
         here = (self._own(part) & wanted) - {*part.inputs}
         return self._fed_with(names, self._leading(part, names, here)) if here and part.name not in self._stateful else None
 
     def _own(self, part: PartFile) -> frozenset[str]:
-        """The tensors at which a part can be cut, what it takes and gives among them."""
+        """Return the tensors at which a part can be cut, its inputs and outputs included."""
         inside = self._inside.get(part.name)
         if inside is None:
             return frozenset((*part.inputs, *part.outputs))
         return inside.names & (self._inner | {*part.inputs, *part.outputs})
 
     def _leading(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
-        """The pieces of a part that compute some of its tensors. What the part takes is fed, whether or not the cut is made there."""
+        """Return the pieces of a part that compute some of its tensors. The part's inputs are fed, even if `names` lacks them."""
         inside = self._inside.get(part.name)
         if inside is not None:
             return inside.pieces((names & self._own(part)) | wanted | {*part.inputs}, wanted)
@@ -96,7 +96,7 @@ class PartitionInside:
         return self._described(part.inputs, computed, run)
 
     def _fed_with(self, names: frozenset[str], pieces: Pieces) -> Pieces:
-        """Pieces of which what they are fed with is computed by the parts before, where it is no place at which both sides are cut."""
+        """Prepend the parts before to pieces, if they compute tensors that are fed but are not among `names`."""
         fed, before = dict.fromkeys(pieces.fed), list[Pieces]()
         for part in reversed(self._model.manifest.parts):
             needed = frozenset(name for name in part.outputs if name in fed and name not in names)
@@ -118,7 +118,7 @@ class PartitionInside:
         return replace(outer, dtypes={**inner, **pieces.dtypes, **outer.dtypes}, shapes={**shapes, **pieces.shapes, **outer.shapes})
 
     def _described(self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Mapping[str, Array]], dict[str, Array]]) -> Pieces:
-        """Pieces between tensors that go from part to part, and others, of which nothing is said."""
+        """Return pieces with types and shapes of the tensors that go from part to part; those of other tensors are left out."""
         tensors = [self._values[name] for name in (*fed, *computed) if name in self._values]
         return Pieces(
             fed,
@@ -130,9 +130,9 @@ class PartitionInside:
 
 
 def _insides(manifest: Manifest, file: ModelFile, graph: Graph) -> Iterator[tuple[str, Inside]]:
-    """The inner tensors of each part that can be cut; what it takes and gives has there the names that it has here.
+    """Yield the inner tensors of each part that can be cut; its inputs and outputs have the names of the manifest.
 
-    A runtime cuts its files itself, or else what was read of a file is cut and written again, where that is what the file computes.
+    A runtime cuts its files itself. Otherwise the graph of a file is cut and written again, if it computes the same as the file.
     """
     for part in manifest.parts:
         runtime = runtimes().get(part.runtime.partition(":")[0])
@@ -153,10 +153,10 @@ def _insides(manifest: Manifest, file: ModelFile, graph: Graph) -> Iterator[tupl
 
 
 class _Rewritten:
-    """The inner tensors of a part's file whose runtime does not cut it: what was read of it is cut, and written again.
+    """The inner tensors of a part's file whose runtime does not cut it: its graph is cut, and written again.
 
     Args:
-        graph: of the part, with what it takes and gives called as in the manifest.
+        graph: of the part, with inputs and outputs named as in the manifest.
         file: the part's file.
         format: of the file.
         runtime: that runs it.
@@ -176,14 +176,14 @@ class _Rewritten:
             self._own.reset()
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """Those that the runtime gives out of the file itself."""
+        """Return the inner tensors that the runtime gives of the file itself, and the inputs."""
         return dict(feed) if self._own is None else {**self._own.values(feed), **feed}
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         return canonical_pieces(self._graph, names, wanted, self._file, self._format, self._runtime)
 
     def is_as_the_file(self) -> bool:
-        """Whether what was read of the file computes what the file does, on inputs at random and from the first values of states."""
+        """Whether the graph of the file computes the same as the file, on random inputs and from the initial values of states."""
         graph = self._graph
         outputs = frozenset(name for op in graph.ops for name in op.outputs).intersection(graph.outputs)
         pieces = self.pieces(outputs.union(graph.inputs, (op.outputs[0] for op in graph.ops if op.kind == "ReadState")), outputs)
@@ -198,7 +198,7 @@ class _Rewritten:
 
 
 def _at_random(tensor: Tensor, generator: np.random.Generator) -> Array:
-    """Values of an input: integers of few bits over their whole range, real ones around 0, and zeros of types that may be places."""
+    """Return random values of an input: integers of up to 16 bits, normal floats, and zeros for types that may be indices."""
     shape = [size if isinstance(size, int) else 1 for size in tensor.shape or ()]
     dtype = numpy_dtype(tensor.dtype)
     if dtype.kind == "f":
@@ -219,7 +219,7 @@ def _is_near(found: Array, expected: Array) -> bool:
 
 
 def taken_by(file: ModelFile) -> Mapping[str, str]:
-    """See plugins.Runtime: what runs the part that computes a tensor, and within a part what its runtime says."""
+    """See plugins.Runtime: the runtime of the part that computes a tensor, and the exceptions that this runtime lists."""
     manifest = run_by(read_manifest(file.path, verify=False), file.kernels)
     found: dict[str, str] = {}
     for part in manifest.parts:
@@ -230,7 +230,7 @@ def taken_by(file: ModelFile) -> Mapping[str, str]:
 
 
 def _taken_in(path: Path, part: PartFile) -> dict[str, str]:
-    """The tensors that a part's file computes."""
+    """Return the runtime of each tensor that a part's file computes."""
     try:
         return {name: part.runtime for op in named_part(path, part).ops for name in op.outputs if name}
     except QConvertError:  # which the check itself says
@@ -238,7 +238,7 @@ def _taken_in(path: Path, part: PartFile) -> dict[str, str]:
 
 
 def _taken_otherwise(path: Path, part: PartFile) -> dict[str, str]:
-    """Those of them that its runtime leaves to other kernels."""
+    """Return the tensors of a part that its runtime leaves to other kernels."""
     if not part.format or not part.runtime:
         return {}
     try:

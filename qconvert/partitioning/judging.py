@@ -1,4 +1,4 @@
-"""What a target takes of a network: parts of it, fitted by the target's own passes as a conversion would fit them, and judged then."""
+"""Whether a target takes parts of a network: they are fitted by the target's own passes, as in a conversion, and then judged."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qconvert.targets.violations import violations
 
 __all__ = ["Judge", "Refusal", "fitted"]
 
-#: Kinds that formats write as others: calls are inlined, loops and states have forms of their own.
+#: Kinds that formats write in another form: calls are inlined, loops have forms of their own.
 _WRITTEN_OTHERWISE = ("Call", "Loop", "Scan", "While")
 
 
@@ -37,12 +37,12 @@ class Refusal:
 
 @dataclass(slots=True)
 class Judge:
-    """What one target takes of a graph.
+    """Decides which operators of a graph one target takes.
 
     Attributes:
         target: the target.
         graph: the graph.
-        lossless: whether it takes nothing of which its passes change a value; else what convert() allows.
+        lossless: whether it refuses operators of which its passes change a value; else convert() sets the limit.
     """
 
     target: Target
@@ -56,14 +56,14 @@ class Judge:
 
     @property
     def holds_states(self) -> bool:
-        """Whether files for it can hold states: its format does, or makes inputs and outputs of them that its runtime carries on."""
+        """Whether files for it can hold states: its format does, or a pass makes them inputs and outputs that its runtime carries."""
         if self.codegen is not None:
             return self.codegen.states
         known = formats().get(self.target.format)
         return "states_to_io" in self.target.passes or (known is not None and "states" in known.scopes)
 
     def refusal(self, places: Iterable[int]) -> Refusal | None:
-        """Why the target does not take operators, as a part of their own; None if it does.
+        """Return why the target does not take operators as one part; None if it does.
 
         Args:
             places: of the operators.
@@ -91,14 +91,14 @@ class Judge:
         return None if self.codegen is not None else self._unwritable(made)
 
     def _lowered(self, made: Graph) -> Graph:
-        """With formulas in the place of kinds that the target's format lacks, as its writer puts them."""
+        """Lower the kinds that the target's format lacks, as its writer does."""
         writers = operators(self.target.format, "write")
         if not writers or all(op.kind in writers or op.kind in _WRITTEN_OTHERWISE for op in all_ops(made)):
             return made
         return lower(made, legality({}, also=frozenset((*writers, *_WRITTEN_OTHERWISE)))).graph
 
     def _unwritable(self, made: Graph) -> Refusal | None:
-        """That the target's format has no form of an operator; code generators take graphs."""
+        """Return the refusal if the target's format cannot hold an operator or functions; else None."""
         known = formats().get(self.target.format)
         if made.functions and known is not None and known.write is not None and "functions" not in known.scopes:
             return Refusal(f"files of the format {known.name} hold no functions")
@@ -108,16 +108,16 @@ class Judge:
 
 
 def _said(violation: Violation, graph: Graph) -> str:
-    """The rule that is broken, and how, where that names no tensor."""
+    """Return the violated rule, with the detail if it names no tensor."""
     how = next((text for op in graph.ops if (text := violation.where.removeprefix(f"{place(op)}: ")) != violation.where), "")
     return violation.rule if not how or "'" in how or '"' in how else f"{violation.rule}: {how}"
 
 
 def fitted(piece: Graph, target: Target) -> tuple[Graph, tuple[Change, ...]]:
-    """A part as the target's passes fit it, and what they changed.
+    """Fit a part by the target's passes; return it with their changes.
 
     Raises:
-        QConvertError: they cannot, or it would cost more than a conversion allows by itself.
+        QConvertError: a pass fails, or the loss is above the default limit of a conversion.
     """
     made, changes = normalize(piece, target)
     refuse_losses(changes, LIMIT)

@@ -1,4 +1,4 @@
-"""The manifest of a network that was split: its parts in the order in which they run, what goes from one to another, and their hashes."""
+"""The manifest of a split network: its parts in the order in which they run, the tensors between them, and hashes of the files."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class PartFile:
     """A part of the network.
 
     Attributes:
-        name: of the region; "rest_0" … of what no target took.
+        name: of the region; "rest_0" … of the parts that no target took.
         target: what its file is for.
         region: whether it is a region.
         model: its file, or the artefact of a code generator.
         format: of the file; "" of an artefact.
-        runtime: what runs it, as `--kernels` names it; "" if nothing here does.
+        runtime: its runtime and kernels, as in `--kernels`; "" if none here runs it.
         graph: of an artefact, the region as a .qgraph file.
         beside: further files that belong to it.
         inputs, outputs: the tensors that it takes and gives, in the order of the file's own.
@@ -69,10 +69,10 @@ class PartFile:
 
 @dataclass(frozen=True, slots=True)
 class CrossingState:
-    """A state that no part holds: what it is from one run to the next goes from part to part as a tensor.
+    """A state that no part holds: its value goes from part to part as a tensor.
 
     Attributes:
-        name: of the state, whose first value the file of values has.
+        name: of the state; its initial value is in the file of values.
         reads: the tensors that are its value from the run before.
         written: the tensor that is its value for the next run; "" if it never changes.
     """
@@ -84,7 +84,7 @@ class CrossingState:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What manifest.json says.
+    """The content of manifest.json.
 
     Attributes:
         source: name of the model's file, and its sha256; "" both of a graph.
@@ -107,7 +107,7 @@ class Manifest:
     read: Mapping[str, Any] = field(default_factory=dict)
 
     def files(self) -> Iterator[FileOf]:
-        """Every file that belongs to it."""
+        """Yield every file that belongs to the manifest."""
         yield self.values
         for part in self.parts:
             yield part.model
@@ -117,17 +117,17 @@ class Manifest:
 
 
 def written_manifest(manifest: Manifest, version: str) -> str:
-    """The JSON of a manifest."""
+    """Return the JSON of a manifest."""
     return json.dumps({_KEY: _VERSION, "qconvert": version, **asdict(manifest)}, indent=2) + "\n"
 
 
 def is_manifest(start: bytes) -> bool:
-    """Whether a file that starts so is a manifest."""
+    """Whether a file with this start is a manifest."""
     return start.lstrip().startswith(b"{") and f'"{_KEY}"'.encode() in start
 
 
 def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
-    """The manifest in a file.
+    """Read the manifest in a file.
 
     Args:
         path: the file; those that it names lie next to it.
@@ -135,7 +135,7 @@ def read_manifest(path: Path, *, verify: bool = True) -> Manifest:
 
     Raises:
         FileAccessError: a file cannot be read.
-        InvalidModelError: it is none, contradicts itself, or a file is not the one that was written.
+        InvalidModelError: it is no manifest, contradicts itself, or a file was changed since the split.
     """
     data = map_file(path)
     if len(data) > _LARGEST:
@@ -179,7 +179,7 @@ def _any_object(found: Any, at: str) -> Mapping[str, Any]:
 
 
 def _file(found: Any, at: str, *, named: bool = True) -> FileOf:
-    """A file compared with the manifest: a name alone, which leads nowhere else."""
+    """Read the entry of a file: its name, without a folder, and its hash."""
     item = object_of(found, at, ("file", "sha256"), ())
     name = text(item["file"], f"{at}.file")
     if named and (not name or name in (".", "..", NAME) or any(char in name for char in "/\\\0:")):
@@ -218,7 +218,7 @@ def _part(found: Any, at: str) -> PartFile:
 
 
 def _require_order(manifest: Manifest) -> None:
-    """Every part takes what is there when it runs, and nothing is computed twice. Outputs may be constants, which the values tell."""
+    """Raise an error unless every part reads tensors computed before it, and none is computed twice. Outputs may be constants."""
     _require_distinct((item.file for item in manifest.files()), "the file {} is named twice")
     _require_distinct((part.name for part in manifest.parts), "two parts have the name {}")
     _require_distinct((state.name for state in manifest.states), "two states have the name {}")
@@ -242,5 +242,5 @@ def _require_distinct(names: Iterable[str], reason: str) -> None:
 
 
 def hashed(folder: Path, name: str) -> FileOf:
-    """A file of a folder with its hash."""
+    """Return the entry of a file in a folder, with its hash."""
     return FileOf(name, file_digest(folder / name))

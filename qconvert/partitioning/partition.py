@@ -49,18 +49,18 @@ def partition(
 ) -> Partition:
     """Cuts a network into the largest connected, convex regions that targets take, and the rest.
 
-    A target takes an operator, or a group of those that it declares, if its own passes fit it and the target refuses nothing of what they
-    make of it. Dequantize goes where its value is used, Quantize with what it rounds. No two regions of a target can be joined.
+    A target takes an operator, or a group that it declares, if its own passes fit it and the target accepts the result. A Dequantize is in
+    the region of its reader, a Quantize in that of the operator before it. No two regions of a target can be joined.
 
     Args:
         model: a model file, or a graph.
-        targets: a target or its name, or several by priority: each takes of what those before it left.
+        targets: a target or its name, or several by priority: each takes operators that those before it left.
         result: where the partitioned graph goes: a function for each region (in ONNX a local function, in TFLite a composite); "" for
             nowhere. Storage and layout stay the source's where the format allows it.
         split: a folder for each region and each part of the rest as files of their own, and manifest.json, which a check runs; "" for none.
         fallback: the target that files of the rest are for.
         min_ops, min_macs: regions with fewer operators (conversions apart) or products go back.
-        lossless: whether nothing is taken of which a target's passes change a value; else as much is allowed as convert() allows.
+        lossless: whether operators of which a target's passes change a value are left out; else the limit is that of convert().
         source_format, result_format: names of formats; by default the suffixes decide.
         force: whether existing results may be replaced.
         options: of the source's reader and of the result's writer.
@@ -105,7 +105,7 @@ def partition(
 
 
 def _sorted(options: Mapping[str, Any], reader: Format | None, writer: Format | None) -> Given:
-    """The options of the reader and of the writer.
+    """Split options into those of the reader and those of the writer.
 
     Raises:
         OptionError: neither takes one, or its value is wrong.
@@ -117,7 +117,7 @@ def _sorted(options: Mapping[str, Any], reader: Format | None, writer: Format | 
 
 
 def _write(found: Cut, place: Path, writer: Format, reader: Format | None, source: Path | None, given: Given, force: bool) -> None:
-    """Writes the partitioned graph, with no more changed than the format demands: the target of conversions from it to itself."""
+    """Write the partitioned graph with the changes that the format requires, by the format's own target."""
     if writer.write is None:
         raise OptionError(f"the format is {writer.name}, which cannot be written", file=str(place), rule="format-not-written")
     target = chosen_target(writer, writer.own_target)
@@ -127,7 +127,7 @@ def _write(found: Cut, place: Path, writer: Format, reader: Format | None, sourc
     refuse_violations(graph, target)
     others = reader.companions(source) if reader is not None and source is not None and reader.companions is not None else ()
     origin = provenance(source, others, target, changes) if source is not None else {}
-    origin = {key: value for key, value in origin.items() if key != OPTIONS}  # it is no conversion, which a check would make again
+    origin = {key: value for key, value in origin.items() if key != OPTIONS}  # a check would otherwise repeat the conversion
     read = noted_options(given.read)
     origin |= {REGIONS: _regions(found.partition), **({READ: json.dumps(read, default=str)} if read else {}), **declared.provenance(graph)}
     options = {**(target.write_options if target is not None else {}), **given.write}
@@ -135,5 +135,5 @@ def _write(found: Cut, place: Path, writer: Format, reader: Format | None, sourc
 
 
 def _regions(found: Partition) -> str:
-    """What the metadata of a file say of its regions."""
+    """Return the metadata on the regions of a file, as JSON."""
     return json.dumps({region.name: {"target": region.target, "operators": region.size} for region in found.regions})

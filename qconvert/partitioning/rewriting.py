@@ -1,4 +1,4 @@
-"""Regions become functions of the graph, and functions regions' operators again."""
+"""Regions as functions of the graph, which Call operators run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Part:
 
 
 def with_regions(bases: Bases, parts: Sequence[Part]) -> Graph:
-    """The graph with a function for each region, and a Call in the place of its operators.
+    """Return the graph with a function for each region, and a Call in the place of its operators.
 
-    What the functions that operators run are called, and states, stay as they are: functions see both.
+    Functions that operators run, and states, keep their names: functions see both.
     """
     whole = bases.graph
     held = {base for part in parts for base in part.bases}
@@ -54,13 +54,13 @@ def with_regions(bases: Bases, parts: Sequence[Part]) -> Graph:
 
 
 def region_graph(bases: Bases, part: Part) -> Graph:
-    """A region as a graph of its own, with the functions and states that its operators name."""
+    """Return a region as a graph of its own, with the functions and states that its operators name."""
     whole = bases.graph
     return whole.restored(whole.piece(bases.places(part.bases), part.name))
 
 
 def named_parts(graph: Graph, found: Sequence[tuple[str, Sequence[int]]]) -> list[Part]:
-    """Regions with the names of their functions: the target's, and a number.
+    """Name regions by their targets and a number.
 
     Args:
         graph: the whole, whose functions have names already.

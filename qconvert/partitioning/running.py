@@ -1,4 +1,4 @@
-"""Runs a network that was split: each part in its own runtime, in the order of the manifest, with tensors handed from one to the next."""
+"""Runs a split network: each part in its own runtime, in the order of the manifest; tensors go from one to the next."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class PartitionModel:
 
     Attributes:
         inputs, outputs: name -> (dtype, shape), in order.
-        note, unjudged: what the runtimes of the parts say, with the part's name.
-        parts: tensor -> the part that computes it, in words, for tensors between parts and within; files are read for it.
+        note, unjudged: the texts of the parts' runtimes, joined.
+        parts: tensor -> the part that computes it, in words, for tensors between and inside parts; this reads the files.
 
     Raises:
         QConvertError: a file is not as the manifest says, or a runtime does not take it.
@@ -75,7 +75,7 @@ class PartitionModel:
         return {name: found[name] for name in self.manifest.outputs}
 
     def all_values(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The values of all tensors that go from part to part, in a run."""
+        """Run once and return the values of all tensors that go from part to part."""
         found = {tensor.name: tensor.data for tensor in self._values.constants() if tensor.data is not None}
         found |= {name: np.asarray(inputs[name]) for name in self.manifest.inputs}
         for state in self.manifest.states:
@@ -88,7 +88,7 @@ class PartitionModel:
         return found
 
     def run_part(self, name: str, values: Mapping[str, Array]) -> dict[str, Array]:
-        """What a part gives for values of what it takes."""
+        """Run one part from reset states; return its outputs for values of its inputs."""
         part, model = next(item for item in self._models if item[0].name == name)
         if hasattr(model, "reset"):
             model.reset()
@@ -105,7 +105,7 @@ class PartitionModel:
             return {name: self._as_stated(name, value) for name, value in zip(part.outputs, results, strict=True)}
 
     def _as_stated(self, name: str, value: Array) -> Array:
-        """A result, which is of the type that the network has there."""
+        """Return a result; raise RuntimeRefusedError if its type is not that of the network."""
         dtype = numpy_dtype(self._values[name].dtype)
         found = np.asarray(value)
         if found.dtype != dtype and dtype.kind != "O":
@@ -114,12 +114,12 @@ class PartitionModel:
 
 
 def run_by(manifest: Manifest, kernels: str) -> Manifest:
-    """The manifest with the kernels that a user wants in the place of its own, where these run a part's files. What runs code of files is
-    for sources: a part's is not run so.
+    """Return the manifest with the kernels that a user names in place of its own, for parts whose files they run. Kernels that run code in
+    files are ignored: they are for sources, not for parts.
 
     Args:
         manifest: of the split.
-        kernels: those of a ModelFile: the partition's own, and after commas those of others.
+        kernels: those of a ModelFile: the partition's own, and after commas those of other runtimes.
 
     Raises:
         OptionError: two are named for one format.
@@ -138,7 +138,7 @@ def run_by(manifest: Manifest, kernels: str) -> Manifest:
 
 
 def _runs_code(runtime: Runtime, kernels: str) -> bool:
-    """Whether these kernels run code that is in files, such as torch:trusted."""
+    """Whether these kernels run code in files, such as torch:trusted."""
     return runtime.runs_code and kernels != runtime.kernels[0]
 
 
@@ -169,7 +169,7 @@ def _opened(part: PartFile, folder: Path, threads: int) -> LoadedModel:
 
 @contextmanager
 def _named(part: PartFile) -> Iterator[None]:
-    """Errors of the block name the part."""
+    """Add the part to errors of the block."""
     try:
         yield
     except QConvertError as error:
@@ -178,7 +178,7 @@ def _named(part: PartFile) -> Iterator[None]:
 
 
 def _words(part: PartFile) -> str:
-    """A part as errors and reports name it."""
+    """Return the text for a part in errors and reports."""
     return (
         f"the region {part.name!r} of {part.target} ({part.model.file})" if part.region else f"the part {part.name!r} ({part.model.file})"
     )
@@ -194,7 +194,7 @@ def open_model(file: ModelFile) -> PartitionModel:
 
 
 def rows(kernels: str) -> Kernels:
-    """See plugins.Runtime: those of the runtime which the kernels name, and of onnxruntime for what is inside of parts that it cuts."""
+    """See plugins.Runtime: the rows of the runtime that the kernels name; by default those of onnxruntime, which cuts its parts."""
     runtime: Runtime | None = runtimes().get(kernels.partition(":")[0])
     if runtime is None or runtime.name == "partition":
         runtime = runtimes()["onnxruntime"]

@@ -34,10 +34,10 @@ _VALUES = "values.qgraph"
 
 
 class RegionsRefusedError(Exception):
-    """Regions that cannot be files of their targets' formats: without what is refused they may be.
+    """Regions that cannot be files of their targets' formats, unless the refused operators are left out.
 
     Args:
-        refused: of each region what its writer names, and why.
+        refused: the operators of each region that its writer names, and why.
     """
 
     def __init__(self, refused: Sequence[Unwritable]) -> None:
@@ -50,7 +50,7 @@ def split_up(
 ) -> Path:
     """Writes each region and each part of the rest as a file of its own, and the manifest, whose path is returned.
 
-    A region is fitted by its target's passes and is a file of the target's format, or what its code generator makes of it.
+    A region is fitted by its target's passes; it becomes a file of the target's format, or an artefact of its code generator.
 
     Args:
         found: the partition.
@@ -101,7 +101,7 @@ def split_up(
 
 
 def require_parts(targets: Iterable[Target]) -> None:
-    """Raises OptionError for a target whose regions cannot be files, since those of its format are not read, or several at once."""
+    """Raise OptionError for a target whose regions cannot be files: its format is not read and written, or is a folder of files."""
     for target in targets:
         writer = format_named(target.format)
         if codegen_of(target.name) is None and (writer.read is None or writer.write is None or not writer.suffixes or writer.folder):
@@ -112,7 +112,7 @@ def require_parts(targets: Iterable[Target]) -> None:
 
 
 def require_folder(folder: Path, *, force: bool = False) -> None:
-    """Raises FileAccessError where a split cannot go, before anything is done: a file, or a folder with other things in it."""
+    """Raise FileAccessError, before anything is written, if a split cannot go there: a file, or a folder with other files."""
     if not os.path.lexists(folder):
         return
     if not os.path.isdir(folder):
@@ -131,7 +131,7 @@ def require_folder(folder: Path, *, force: bool = False) -> None:
 
 
 def _old_files(folder: Path) -> tuple[str, ...]:
-    """The files of a split that is in a folder; none where the folder is new."""
+    """Return the files of a split in a folder; none if the folder is new."""
     if not os.path.isfile(folder / NAME):
         return ()
     try:
@@ -141,7 +141,7 @@ def _old_files(folder: Path) -> tuple[str, ...]:
 
 
 def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFile:
-    """Writes one part, and returns what the manifest says of it."""
+    """Write one part, and return its entry in the manifest."""
     stem = f"{number:02}_{re.sub(r'[^A-Za-z0-9_-]+', '_', part.name)[:80]}"
     declared = Declared(part.graph)
     fitted, changes = normalize(part.graph, target, observers=(declared,))
@@ -176,7 +176,7 @@ def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFi
 
 
 def _runtime(form: str, target: Target) -> str:
-    """What runs files of a target here; "" if nothing does: they are made for elsewhere then."""
+    """Return runtime and kernels for files of a target; "" if none here runs them."""
     try:
         loader, kernels = runtime_of(form, target.checked_by)
     except RuntimeRefusedError:
@@ -185,7 +185,7 @@ def _runtime(form: str, target: Target) -> str:
 
 
 def _generated(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tuple[str, str, str, str]:
-    """The artefact of a region, what runs it, and the region as a graph next to it."""
+    """Write the artefact of a region and its graph; return file, format, runtime and the graph's file."""
     name, beside = stem + generator.suffix, f"{stem}.qgraph"
     loader, kernels = kernels_named(generator.runtime)
     named_changes(generator.compile(graph, folder / name), by=generator.name)
@@ -201,7 +201,7 @@ def _generated(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tup
 
 
 def _require_border(file: Graph, part: Graph, name: str) -> None:
-    """What a file takes and gives is what its part does: other parts rely on it."""
+    """Raise InternalError unless inputs and outputs of a file are those of its part."""
     for word, own, others in (("takes", part.inputs, file.inputs), ("gives", part.outputs, file.outputs)):
         pairs = list(zip(own, others, strict=False))
         same = len(own) == len(others) and all(_is_alike(part[a], file[b]) for a, b in pairs)
@@ -216,7 +216,7 @@ def _is_alike(a: Tensor, b: Tensor) -> bool:
 
 
 def _values(graph: Graph, parts: Staged) -> Graph:
-    """A graph without operators that holds what goes from part to part, outputs that are constants, and first values of states."""
+    """Return a graph without operators: the tensors that go from part to part, constant outputs, and initial values of states."""
     crossing = dict.fromkeys((*graph.inputs, *graph.outputs))
     for part in parts.parts:
         crossing |= dict.fromkeys((*part.graph.inputs, *part.graph.outputs))

@@ -33,7 +33,7 @@ class Staged:
     """A network as parts in the order in which they run.
 
     Attributes:
-        parts: the parts. What they take is an input of the network, a state, or what a part before gives.
+        parts: the parts. Their inputs are inputs of the network, states, or outputs of parts before them.
         states: those that no part holds.
     """
 
@@ -42,7 +42,7 @@ class Staged:
 
 
 def staged(graph: Graph) -> Staged:
-    """The parts of a partitioned graph."""
+    """Return the parts of a partitioned graph."""
     main, states = _without_states(graph)
     levels = _levels(main)
     last = max(levels, default=0)
@@ -57,12 +57,12 @@ def staged(graph: Graph) -> Staged:
 
 
 def _target(op: Op) -> str:
-    """What runs a region; "" of other operators."""
+    """Return the target of a region; "" for other operators."""
     return str(op["target"]) if op.kind == "Call" else ""
 
 
 def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
-    """The graph without the operators that read and write states outside of regions: what they read are values that are given."""
+    """Return the graph without reads and writes of states outside of regions; the values that they read become inputs of parts."""
     ops: list[Op] = []
     reads: dict[str, list[str]] = {}
     written: dict[str, str] = {}
@@ -83,9 +83,9 @@ def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
 
 
 def _levels(graph: Graph) -> list[int]:
-    """The stage of each operator: the rest goes one on after a region; regions one after the other need nothing between.
+    """Return the stage of each operator: one more for an operator of the rest after a region; regions in sequence share a stage.
 
-    What the rest computes for later stages alone is in the first of these, so that there are few.
+    An operator of the rest that only later stages read is in the first of these, so that there are few.
     """
     following: dict[str, tuple[int, bool]] = {}  # tensor -> the level of what computes it, and whether that is a region
     found = []
@@ -109,7 +109,7 @@ def _levels(graph: Graph) -> list[int]:
 
 
 def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> list[tuple[str, list[Op]]]:
-    """Each part of the rest with the Dequantize that it reads, so that integers cross, and without those that it does not need."""
+    """Add to each part of the rest the Dequantize operators that it reads, so that integers go between parts; drop unread ones."""
     makers = graph.producers()
     found = []
     for target, ops in listed:
@@ -126,7 +126,7 @@ def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept
 
 
 def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> tuple[Stretch, ...]:
-    """The parts. `kept`: what is wanted whoever reads it."""
+    """Return the parts. `kept`: tensors that are outputs even without a reader."""
     reads = [{name for op in ops for name in op.inputs if name} for _, ops in listed]
     given: set[str] = set()
     parts: list[Stretch] = []
@@ -158,7 +158,7 @@ def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: froze
 
 
 def _is_again(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, list[Op]]], place: int) -> bool:
-    """Whether what a part computes is a Dequantize that each part which reads it has for itself."""
+    """Whether a tensor is the result of a Dequantize that each of its readers' parts has too."""
     maker = next(op for op in ops if name in op.outputs)
     if maker.kind != "Dequantize":
         return False

@@ -1,4 +1,4 @@
-"""What a partition is: the graph, its regions, and what stayed outside and why."""
+"""A partition: the graph, its regions, and the operators outside with the reasons."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Region:
 
     Attributes:
         name: of the function.
-        target: the name of what runs it.
+        target: the name of its target.
         operators: kind -> how many, the most frequent first.
-        groups: those of the target's groups that it was put together of, name -> how often; "states" for states with what carries them on.
+        groups: the target's groups in it, name -> how often; "states" for states with the operators between read and write.
         inputs, outputs: tensors of the graph around.
-        bytes_in, bytes_out: of these in one run; sizes that are open count as 1.
+        bytes_in, bytes_out: of these in one run; dynamic dimensions count as 1.
         macs: products that it sums in one run, likewise.
     """
 
@@ -68,7 +68,7 @@ class Outside:
 
     Attributes:
         kind: of the operator.
-        name: of its first result, or what it is called otherwise.
+        name: of its first result, or of the operator itself.
         source: the operator of the source file that it came from.
         reasons: target -> its rule, in words.
     """
@@ -152,11 +152,11 @@ class Partition(Shown):
 
 
 def _listed(names: tuple[str, ...]) -> str:
-    """The first names of a list, and how many there are more."""
+    """Return the first names of a list, and the number of further ones."""
     listed = ", ".join(_short(shown(name)) for name in names[:_NAMES])
     return f"{listed} and {len(names) - _NAMES} more" if len(names) > _NAMES else listed
 
 
 def _short(name: str) -> str:
-    """A name with its middle left out: names differ at their ends."""
+    """Shorten the middle of a name: names differ at the end."""
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"

@@ -1,4 +1,4 @@
-"""What is taken together or not at all: an operator with the Dequantize before it, groups that a target declares, states."""
+"""Units that a target takes whole or not at all: an operator with the Dequantize before it, groups that a target declares, states."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Bases:
     data: tuple[frozenset[int], ...]
 
     def main(self, base: int) -> int:
-        """The place of the operator that the others of a unit are there for."""
+        """Return the place of a unit's operator after its Dequantize operators."""
         return self.ops[base][-1]
 
     def places(self, bases: Iterable[int]) -> list[int]:
-        """The places of the operators of several units."""
+        """Return the places of the operators of several units."""
         return sorted(place for base in bases for place in self.ops[base])
 
 
@@ -50,7 +50,7 @@ class Candidate:
 
     Attributes:
         bases: the units.
-        name: of the group that the target declares, STATES for what goes with states; "" for one operator.
+        name: of the group that the target declares; STATES for units of states; "" for one operator.
     """
 
     bases: frozenset[int]
@@ -81,8 +81,8 @@ def bases_of(graph: Expanded) -> Bases:
 
 
 def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:
-    """What a target may take, the largest first: states with what carries them on, its groups, operators with the Quantize after them,
-    operators.
+    """Return the candidates of a target, the largest first: states with the operators between read and write, its groups, operators with
+    the Quantize after them, operators.
 
     Args:
         bases: the smallest units.
@@ -103,7 +103,7 @@ def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:
 
 
 def _quantized_after(bases: Bases) -> list[frozenset[int]]:
-    """For each unit the units that are a Quantize of what it computes: they belong to it, as its result is meant to be stored so."""
+    """Return for each unit the Quantize units of its results: they belong to it."""
     graph = bases.graph
     found = []
     for base in range(len(bases.ops)):
@@ -114,8 +114,8 @@ def _quantized_after(bases: Bases) -> list[frozenset[int]]:
 
 
 def _of_states(bases: Bases) -> Iterator[frozenset[int]]:
-    """For each state the units that read or write it, and all on the way between; those of states that share units, or wait for each other,
-    together. What is not connected then is no part."""
+    """Return for each state the units that read or write it, and all units between; states that share units, or depend on each other, are
+    joined. Unconnected units are no part."""
     graph = bases.graph.graph
     touching: dict[str, set[int]] = {}
     for place, op in enumerate(graph.ops):
@@ -134,7 +134,7 @@ def _of_states(bases: Bases) -> Iterator[frozenset[int]]:
 
 
 def _circle(bases: Bases, groups: Sequence[frozenset[int]]) -> frozenset[int] | None:
-    """Units that wait for each other if groups are units; None if none do."""
+    """Return the units of a cycle between groups; None if there is none."""
     held = frozenset[int]().union(*groups)
     listed = [*groups, *(frozenset((base,)) for base in range(len(bases.ops)) if base not in held)]
     after = edges(bases.before, listed)
@@ -148,7 +148,7 @@ def _circle(bases: Bases, groups: Sequence[frozenset[int]]) -> frozenset[int] | 
 
 
 def _ahead(after: Sequence[Iterable[int]], start: int) -> set[int]:
-    """What can be reached from a node, by at least one edge."""
+    """Return the descendants of a node."""
     found, waiting = set[int](), [start]
     while waiting:
         for other in after[waiting.pop()]:
@@ -159,7 +159,7 @@ def _ahead(after: Sequence[Iterable[int]], start: int) -> set[int]:
 
 
 def _is_connected(units: frozenset[int], data: Sequence[frozenset[int]]) -> bool:
-    """Whether data go between all units, whichever way."""
+    """Whether all units are connected by data, in either direction."""
     near: dict[int, set[int]] = {unit: set(data[unit] & units) for unit in units}
     for unit in units:
         for other in data[unit] & units:
@@ -169,7 +169,7 @@ def _is_connected(units: frozenset[int], data: Sequence[frozenset[int]]) -> bool
 
 
 def closure(before: Sequence[frozenset[int]], members: Iterable[int]) -> frozenset[int]:
-    """Units, and all that stand on the way from one to another. `before`: of each what comes before it, itself of a smaller number."""
+    """Return units, and all units on paths between them. `before`: for each unit those before it, which have smaller numbers."""
     members = frozenset(members)
     first, last = min(members), max(members)
     following = set(members)  # what depends on one of them
@@ -184,6 +184,6 @@ def closure(before: Sequence[frozenset[int]], members: Iterable[int]) -> frozens
 
 
 def kinds_of(pattern: Pattern) -> frozenset[str]:
-    """The kinds of operators that a pattern names."""
+    """Return the kinds of operators that a pattern names."""
     inner = (kinds_of(item) for item in pattern.inputs if isinstance(item, Pattern))
     return frozenset(pattern.kinds.split("|")).union(*inner)

@@ -1,7 +1,7 @@
 """Rewritings of the canonical graph, one a file. Each takes (graph, target) and returns the new graph and what it changed.
 
-BUILTIN is their register: what each changes, whether that is exact, its options, and the passes that run before it. Passes are
-imported when they run.
+BUILTIN is their register: the change that each makes, whether it is exact, its options, and the passes that run before it. Passes
+are imported when they run.
 """
 
 from __future__ import annotations

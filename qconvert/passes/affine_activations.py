@@ -1,10 +1,10 @@
-"""affine_activations: 8-bit activations on symmetric quantizations get affine ones where part of their quantization is never reached. Not
+"""affine_activations: 8-bit activations on symmetric quantizations get affine ones where part of their quantization is never used. Not
 exact.
 
-The reverse of symmetric_activations. What a tensor reaches at all is fixed by a Relu or another activation, by functions such as Sigmoid,
-and by the operators and constants before it (passes/quantizations/hulls.py); tensors that operators move integers between reach it
-together. The new quantization holds that range and zero. Where each old step can be two or three new ones, and this wastes no more than a
-twentieth of the quantization, it is: then no code loses anything. Where the whole quantization is reached, as that of a graph's input is,
+The reverse of symmetric_activations. The range of values of a tensor is fixed by a Relu or another activation, by functions such as
+Sigmoid, and by the operators and constants before it (passes/quantizations); tensors between which operators move integers share one
+range. The new quantization holds that range and zero. Where each old step can be two or three new ones, and this wastes no more than a
+twentieth of the quantization, it is: then no code loses anything. Where the whole quantization is used, as that of a graph's input is,
 nothing changes.
 """
 
@@ -42,7 +42,7 @@ def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph
 
 
 def _affine(tensor: Tensor, reach: Interval) -> Quantization | None:
-    """A finer quantization of what a tensor reaches; None where there is none, or its quantization is affine."""
+    """A finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor or int(q.zero_point[0]) != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:

@@ -76,7 +76,7 @@ def _restore_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
 
 
 def _is_trivial(tensor: Tensor, perm: Sequence[int]) -> bool:
-    """Return whether changing the layout moves no data: one channel, or one position in space."""
+    """Return whether changing the layout keeps the order of the data: one channel, or one position in space."""
     if tensor.shape is None:
         return False
     order = [axis for axis in perm if tensor.shape[axis] != 1]

@@ -1,4 +1,4 @@
-"""carry_custom: says which custom operators a result has that no runtime runs by itself, and refuses those that cannot be carried.
+"""carry_custom: list custom operators of a result, which no runtime runs by itself, and refuse those that cannot be carried.
 
 Nothing is rewritten: a reader makes an Opaque of each, and a writer takes it as it is. What a vendor's compiler has made of a part of a
 model (compiler_of) is no operator that another runtime could have: the part is gone, and with it the integers and scales.

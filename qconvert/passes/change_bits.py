@@ -3,9 +3,9 @@
 Weights that become wider keep their integers, scales and zero points. Those that become narrower do so channel by channel where the
 integers less the zero point fit; the other channels get the scale with the smallest mean square error and zero point 0, each its own, or
 all one (`granularity`), or blocks of matrices one each (`block_size`). Activations that become wider keep the value of every code, 257
-(from 8 to 16 bits) or, with a symmetric quantization, 256 finer steps from the next, and their range: results are rounded less. Those that
-become narrower get the finest quantization that holds the range, symmetric where theirs is. Biases follow; next to 16-bit data they have 64
-bits where the target has such.
+(from 8 to 16 bits) or, with a symmetric quantization, 256 finer steps from the next, and their range: results are rounded less. Activations
+that become narrower get the finest quantization of their range, symmetric if the old one is. Biases follow; next to 16-bit data they have
+64 bits where the target has such.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
     is_symmetric = point == middle(tensor.dtype)
     if bits > width and is_symmetric:
         return dtype, Quantization.per_tensor(float(q.scale[0]) / 2 ** (bits - width), middle(dtype))
-    if bits > width:  # 8 bits have 255 steps, 16 have 65,535, which is 257 times as many: both quantizations have the same ends
+    if bits > width:  # 8 bits have 255 steps, 16 have 65,535, 257 times as many: both quantizations have the same range
         steps, old, new = (2**bits - 1) // (2**width - 1), integer_range(tensor.dtype)[0], integer_range(dtype)[0]
         return dtype, Quantization.per_tensor(float(q.scale[0]) / steps, (point - old) * steps + new)
     (lowest,), (highest,) = affine_range(q, tensor.dtype)

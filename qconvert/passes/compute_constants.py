@@ -80,7 +80,7 @@ def _with_constants(graph: Graph, found: Mapping[str, Array]) -> Graph:
 
 
 def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
-    """Return the tensors that constants alone say, with what writes them, and those on whose way something is computed, not only moved."""
+    """Return the tensors that depend on constants alone, with their operators, and those of them that are computed, not only moved."""
     fixed: dict[str, Op] = {}
     computed: dict[str, None] = {}
     for op in graph.ops:
@@ -113,7 +113,7 @@ def _bytes(graph: Graph, names: Collection[str]) -> int | None:
 
 
 def _evaluated(graph: Graph, fixed: Mapping[str, Op], wanted: list[str], most: int = 2**63) -> dict[str, Array]:
-    """Return the stored values of what is wanted and of what that is made of, but for what fails or is beyond `most` bytes."""
+    """Return the stored values of the wanted tensors and of their inputs, without those that fail or exceed `most` bytes."""
     needed, pending = set[str](), list(wanted)
     while pending:
         name = pending.pop()

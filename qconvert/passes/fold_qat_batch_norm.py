@@ -1,7 +1,7 @@
-"""fold_qat_batch_norm: what quantization-aware training leaves behind a convolution is folded into its bias; the trained integers stay.
+"""fold_qat_batch_norm: what quantization-aware training leaves after a convolution is folded into its bias; the trained integers stay.
 
 torch.ao.nn.intrinsic.qat computes y = batch_norm(conv(x, fake_quantize(W * f)) / f + bias), with f = gamma / sqrt(var + epsilon), so that
-training moves W while the quantization is that of W * f. What stands after the convolution multiplies by f again: it is
+training changes W while the quantization is that of W * f. What stands after the convolution multiplies by f again: it is
 conv(x, fake_quantize(W * f)) + (bias - mean) * f + beta, up to the rounding of f to float32.
 """
 
@@ -28,7 +28,7 @@ _ROUNDINGS = 2.0**-20
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Fold after quantized convolutions and Gemms whose result nothing else reads; what is quantized after them is absorbed again.
 
-    Where PyTorch's programs are read (no target), those that a conversion has written keep what its source has.
+    PyTorch's programs, when they are read (no target), keep the operators of their source if a conversion wrote them.
     """
     if target is None and VERSION in graph.metadata:
         return graph, ()
@@ -55,7 +55,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _between(rewriter: Rewriter, op: Op) -> list[Op]:
-    """Return the quantized convolution that a BatchNormalization ends, and what stands between; nothing if others read a part, or it is
+    """Return the quantized convolution before a BatchNormalization, and the operators between; nothing if others read a part, or it is
     something else."""
     graph, name = rewriter.graph, op.inputs[0]
     found: list[Op] = []

@@ -34,7 +34,7 @@ Bounds = tuple[float | None, float | None]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Join limits that follow each other and drop what the quantizations imply first, then fuse what is left."""
+    """Join limits that follow each other, drop those that the quantizations imply, then fuse the rest."""
     graph, joined = _join(graph)
     graph, dropped = _drop_implied(graph)
     graph, fused = _fuse(graph)

@@ -88,7 +88,7 @@ class _Fusing:
         return replace(op.with_attributes(arithmetic="dynamic_tensor"), inputs=(data, unpacking.inputs[0], *op.inputs[2:]))
 
     def fused(self, op: Op) -> Op | None:
-        """Return the operator of dynamic range that a Mul ends; None if it ends none."""
+        """Return the operator of dynamic range whose last operator is a Mul; None if there is none."""
         if op.kind != "Mul" or op.attributes.get("activation") or len(op.inputs) != 2:
             return None
         for value, factor in (op.inputs, op.inputs[::-1]):

@@ -1,4 +1,4 @@
-"""fuse_functions: functions that an exporter decomposed become one operator again, where the target's format has that.
+"""fuse_functions: functions that an exporter decomposed become one operator again, if the target's format has it.
 
 Gelu, HardSwish, Swish, Mish, LayerNormalization and others, on real or quantized values, in whichever order they are written
 (rewriting/recognition.py). Exact in real numbers; a kernel for the whole may give another last bit of a float.
@@ -21,7 +21,7 @@ _KINDS = ("LayerNormalization", "RMSNormalization", "Gelu", "HardSwish", "Mish",
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Replaces what ends a decomposition; what others read of its parts stays."""
+    """Replace the last operator of each decomposition; parts with other readers stay."""
     writers = operators(target.format, "write") if target is not None else {}
     legal = legality(writers)
     kinds = [kind for kind in _KINDS if target is None or kind in writers]

@@ -1,8 +1,8 @@
 """fuse_recurrence: loops over a sequence that TensorFlow's converter decomposed become LSTM, GRU, RNN, or a Scan.
 
-A While whose counter runs from 0 to a constant, and which reads a sequence at that place, is a Scan over it (recurrences/loops.py), with
-the operators of its body as they are: exact. A body that is a cell of float values (recurrences/cells.py) is the operator of that name,
-which sums in its own order: another last bit of a float.
+A While with a counter from 0 to a constant that reads a sequence at this index is a Scan over it, with the operators of its body as they
+are: exact. A body that computes a cell in float (passes/recurrences) becomes the operator of that name. It sums in its own order: the last
+bit of a float may differ.
 """
 
 from __future__ import annotations

@@ -225,7 +225,7 @@ class _Isolating:
     def _in_blocks(self, tensor: Tensor) -> str:
         """Return weights with a scale for each block as integers less their zero points, in the narrowest type that holds them.
 
-        "" where none does, or where not all blocks are whole and all scales positive, which runtimes ask for.
+        "" if no type holds them. Runtimes require whole blocks and positive scales; "" for others.
         """
         q, data, name = tensor.quantization, tensor.data, tensor.name
         if q is None or q.axis is None or data is None or name in self._stored or not data.size or "float" in tensor.dtype:

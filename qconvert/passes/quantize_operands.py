@@ -1,7 +1,7 @@
 """quantize_operands: real constants next to quantized data become quantized too, so that the operator runs on integers.
 
-A single value c is exact: the integer 1 or -1 with a quantization of scale |c|. So is what reaches the result as it is, or not at all
-(Concat, Max, Where): it is rounded to the result's quantization. A list of values is put on a symmetric 8-bit quantization (16-bit next to
+A single value c is exact: the integer 1 or -1 with a quantization of scale |c|. So are values that an operator chooses or copies
+(Concat, Max, Where): they are rounded to the result's quantization. A list of values gets a symmetric 8-bit quantization (16-bit next to
 16-bit data), stored as unsigned next to unsigned data, and the note says the largest error. A division by constants becomes a
 multiplication by their reciprocals. Quantized constants of 8 bits next to data of int16 are stored as int16, less their zero points, which
 is exact: one operator reads one type.

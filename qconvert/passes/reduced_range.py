@@ -3,7 +3,7 @@
 onnxruntime's reduce_range leaves weights from -64 to 64, PyTorch's activations from 0 to 127; `reduce` says which of both, or both. Weights
 use -64 to 63 around the middle of their type: channels that fit stay as they are, the others get the scale with the smallest mean square
 error, one for each channel. Activations get 0 to 127, or -64 to 63 of signed ones, for the range that they have, and never leave it: an
-activation, or a Clip where none says it, limits them. Those that reach no more than that already stay (passes/quantizations/hulls.py).
+activation, or a Clip where none says it, limits them. Those within this range already stay (passes/quantizations).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
 
 
 def _chooser(graph: Graph) -> Choice:
-    """The quantization of each activation that reaches more than 7 bits of its own."""
+    """The quantization of each activation that uses more than 7 bits of its own."""
     reach = hulls(graph)
     clipped = _clipped_at_once(graph, reach)
 

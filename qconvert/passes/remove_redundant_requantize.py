@@ -82,7 +82,7 @@ class _Shortener:
         return None
 
     def _is_shift(self, op: Op) -> bool:
-        """Whether a Requantize moves integers and zero points by half the range and does nothing else."""
+        """Whether a Requantize shifts integers and zero points by half the range and does nothing else."""
         source, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         if result.dtype != {**UNSIGNED, **SIGNED}.get(source.dtype):
             return False

@@ -1,8 +1,7 @@
 """restate_attributes: what the source's format cannot state, as an earlier conversion noted it in the metadata. Exact.
 
 Padding that stands before its operator because the format could not state it there; a fused activation that the quantization implies, or
-how ties of an average are rounded; limits of a constant's integers: only notes that change nothing of what an operator computes beyond that
-are believed.
+how ties of an average are rounded; limits of a constant's integers. Notes are used only if the operator computes the same otherwise.
 """
 
 from __future__ import annotations

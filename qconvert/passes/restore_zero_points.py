@@ -1,10 +1,10 @@
 """restore_zero_points: activations whose zero points went by shift_to_symmetric get them back.
 
-The reverse of shift_to_symmetric, for a file that notes which tensors it shifted and from what zero point. It believes nothing: whatever
+The reverse of shift_to_symmetric, for a file that notes its shifted tensors and their old zero points. It believes nothing: whatever
 the note says, the graph computes what the file computes, up to float32 ties. Each noted tensor gets its zero point, and its float values
 are smaller by scale * zero point for it; then
 
-- biases of Conv and Gemm lose what the shifts of data and result had added to them, and what moves integers moves them on;
+- biases of Conv and Gemm lose what the shifts of data and result had added to them, and data movement stays as it is;
 - constants that were added to float values for the shifts' sake cancel: a float value is known as another one plus a constant until an
   operator reads it that adds none;
 - every other operator reads, and writes, the shifted quantization after a Reinterpret.
@@ -102,7 +102,7 @@ def _clipped(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
 
 
 def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantization) -> Tensor:
-    """A bias of these float values: the int32 that the source had where the file's float32 says which that are."""
+    """A bias of these float values: the int32 of the source if the file's float32 determines them."""
     assert old.data is not None
     if data is not None and not weights.block_size:
         quantization = accumulator_quantization(data, weights)

@@ -5,14 +5,13 @@ values have no zero point. Everything around makes up for it with ordinary opera
 
 - Conv, Gemm and MatMul with constant weights stay as they are: the shift of their data, times the sum of the weights of each output
   channel, and that of their result go into the bias, computed in float64 and rounded once to float32. They pad with real zero, which is
-  scale * zero point now: a Pad stands in front, between Dequantize and Quantize. An activation that the result's quantization does not
+  scale * zero point now: a Pad stands before them, between Dequantize and Quantize. An activation that the result's quantization does not
   imply is a Clip in float, at the bounds that it has there.
 - A MatMul of two activations is one of integers, less the shift of either times the sums of the other along the depth, in float32.
-- What moves, chooses or compares integers goes on to do so: shifts on all sides are equal.
+- Operators that move, choose or compare integers stay as they are: shifts on all sides are equal.
 - Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
   operators run in float between such.
-- Averages to their own quantization that round ties away from the stored zero, as TFLite's do, see shifted values: there that is away from
-zero
+- Averages to their own quantization that round ties away from the stored zero, as TFLite's do, see shifted values: away from zero
   (shifting/averages.py).
 - Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are written with plain numbers.
 

@@ -1,9 +1,9 @@
 """sparse_pairs: activations that no product reads as integers lose their quantization; a Clip to its range stays. Not exact.
 
-A Quantize and a Dequantize with nothing but data movement between them become a Clip at the float values of the quantization's two ends:
-what saturated still does, and with it an activation that the quantization implied. What is lost is the rounding, so results differ from the
-source's. Convolutions and products whose results nobody reads as integers give real ones. Quantizations before convolutions and products
-stay, and those of graph inputs and outputs.
+A Quantize and a Dequantize with nothing but data movement between them become a Clip at the quantization's lowest and highest float
+values: what saturated still does, and with it an activation that the quantization implied. The rounding is lost, so results differ
+from the source's. Convolutions and products whose results nobody reads as integers give real ones. Quantizations before convolutions
+and products stay, and those of graph inputs and outputs.
 """
 
 from __future__ import annotations

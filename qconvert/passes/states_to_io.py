@@ -1,8 +1,8 @@
 """states_to_io: states become inputs and outputs of the network, for formats that have no variables. Exact.
 
-The state "s" becomes the input "s" and the output "s_next". Whoever runs the network gives each input what its output was in the run
-before, and in the first run its first value; which belongs to which, and the first values, stand in the metadata (STATES), in the words
-of graph/carried.py, so that io_to_states makes states of them again.
+The state "s" becomes the input "s" and the output "s_next". The caller feeds each input with its output of the run before, and in
+the first run with its first value. The metadata (STATES) hold the pairs and the first values in the format of graph/carried.py;
+io_to_states makes states of them again.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ keep the type that the model has; a Requantize stands between. Likewise 16-bit o
 there inputs and outputs move along, unless the target leaves them free, and the note names them.
 
 The type before is noted in the metadata, so that a target whose `activations` are "source" can give it back. Without a note such a target
-keeps what the model has, if the weights next to uint8 data can be uint8 with one scale too, which is what kernels for uint8 take; else, or
-where an operator has a kernel for int8 alone and no zero point is lost, all becomes int8.
+keeps the model's type, if the weights next to uint8 data can be uint8 with one scale too, as kernels for uint8 require; else, or where an
+operator has a kernel for int8 alone and no zero point is lost, all becomes int8.
 
 A target whose `activations` are "int8_or_source" takes int8 where there are weights, and each of their integers less its zero point is an
 int8: so nothing is lost. Otherwise, and where there is a note (a .tflite file of uint8 is read with one too), it takes what "source" gives.

@@ -35,7 +35,7 @@ def as_signed(tensor: Tensor) -> Tensor:
 def needs_storage(graph: Graph, op: Op) -> bool:
     """Whether the stored integers themselves matter to an operator, or its rule names their type.
 
-    A state moves along with what is read and written, unless functions may name it, the operator stands in one, or what it is read for
+    A state follows the tensors of its ReadState and WriteState, unless functions may name it, the operator stands in one, or a reader
     takes integers as they are.
     """
     if kind_of(op).rule == "state":

@@ -1,8 +1,8 @@
 """sum_on_reals: MatMulInteger and ConvInteger become products of real numbers, for targets that lack them; every sum stays exact.
 
 Differences of integers and zero points are whole numbers, and so is every sum of their products; float32 holds those below 2^24, in
-whatever order they are added. Where a sum may reach that, the operator becomes several over parts of the depth, whose sums are added as
-int32, as ONNX has them.
+whatever order they are added. Where a sum may be larger, the operator becomes several over parts of the depth. Their sums are added as
+int32, the type of ONNX's result.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class _Decomposition:
             total = self._emit("Add", (total, whole), result, "int32") if total else whole
 
     def _parts(self, op: Op, depth: int, bounds: tuple[int, int]) -> list[tuple[int, int]]:
-        """Ranges of the depth over which no sum reaches 2^24; none if they are too many, or the depth cannot be divided."""
+        """Ranges of the depth with all sums below 2^24; none if they are too many, or the depth cannot be divided."""
         each = bounds[0] * bounds[1]
         right = self._graph[op.inputs[1]]
         if op.kind == "ConvInteger":

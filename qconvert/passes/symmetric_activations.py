@@ -1,9 +1,9 @@
 """symmetric_activations: signed activations get quantizations with zero point 0, as targets with symmetric kernels want them. Not exact.
 
-The new scale is the one that loses least over the codes of the old quantization, with the smallest mean square error between one that holds
-the range, max(highest / 127, lowest / -128) in 8 bits, and finer ones that clip a little: at zero point -64 three old steps are two new
+The new scale has the smallest mean square error over the codes of the old quantization: the scale of the whole range,
+max(highest / 127, lowest / -128) in 8 bits, or a finer one that clips a little: at zero point -64 three old steps are two new
 ones, and no code is off by more than half of an old step. After a Relu, where the zero point is -128, steps become twice as large. What
-saturated at an end of the old range still does: by an activation, or a Clip where none says it; after a Relu that the old quantization
+saturated at a limit of the old range still does: by an activation, or a Clip where none says it; after a Relu that the old quantization
 implied, this is the Relu. Biases move to the new scale of the products. Graph inputs and outputs stay as they are, with a Requantize after
 or before them, if the target leaves them free; else they change too, and the note names them. It says by how much steps grow: each value is
 off by up to half of a new step.

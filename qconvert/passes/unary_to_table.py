@@ -7,13 +7,13 @@ operators gives for each code, with every rounding between them, so nothing is r
     codes (int8) -> Cast to int32 -> Add 128 -> Gather of the table -> codes of the result
 
 By default (tables=missing) a function becomes a table only if a part of it has no operator in the target's format, or a formula of several
-that comes near to it. The table begins at the nearest tensor of codes that all of such parts are functions of, and takes in what belongs to
-the function after them, up to what somebody else reads. 16 bits have tables of 65,536 values.
+that comes near to it. The table begins at the nearest tensor of codes from which all such parts are computed, and includes the rest of the
+function after them, up to a tensor with other readers. 16 bits have tables of 65,536 values.
 
     x -> Div -> a -> Erf -> b -> Add -> c -> Mul by x -> y      becomes      x -> Cast -> Add -> Gather -> y
 
-With tables=chains every function of 8 bits that is made of two operators or more becomes one table, from the farthest tensor of codes from
-which nobody else reads what is between; with tables=chains16 those of 16 bits too.
+With tables=chains every function of 8 bits of two operators or more becomes one table. It begins at the farthest tensor of codes with no
+other readers in between; with tables=chains16 functions of 16 bits become tables too.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[s
 
 
 def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
-    """Return the ends of functions that are made of several operators, where nobody else reads what is between.
+    """Return the results of functions of several operators whose inner tensors have no other readers.
 
     Each comes with the farthest tensor of codes of at most so many bits that it is a function of.
     """

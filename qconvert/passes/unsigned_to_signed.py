@@ -1,6 +1,6 @@
 """unsigned_to_signed: unsigned quantized tensors of 4, 8 and 16 bits are stored as signed integers. Exact.
 
-The reverse of signed_to_unsigned, which says what is changed and what stays.
+The reverse of signed_to_unsigned; see there for the tensors that change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plugins: what they give (types), the hooks (hooks, the page that a plugin author reads), their host, and what is registered."""
+"""Plugins: the objects they give (types), the hooks (hooks, the page for plugin authors), their host, and the registry."""
 
 from __future__ import annotations
 

@@ -44,10 +44,10 @@ class Abilities:
         name: as in `--target`.
         format: the name of the format that it writes.
         summary: one line for `qconvert formats`.
-        cpu: "x86" or "arm" where the target stands for that family alone, so that a machine of another cannot tell how it runs.
+        cpu: "x86" or "arm" where the target stands for that family alone: a machine of another family gives no evidence.
         passes: names of the passes that fit a graph to the target, in the order in which they run; the other fields say what they do.
-        checked_by: what runs its files in a check where the user names nothing, as in `--kernels`, since what its format's first runtime
-            does with them is not what the destination does; "" for that runtime.
+        checked_by: the runtime of a check where the user names none, as in `--kernels`; "" for the format's first runtime. State it where
+            that one computes otherwise than the destination.
         write_options: options of the format's writer that are otherwise than by default here, unless the user states them.
         with_scales: the name of the target that stands in for this one where an option of the writer puts the scales in a file compared
             with the model; "" where the same one does.
@@ -58,13 +58,13 @@ class Abilities:
     How values are stored, and where operators run:
         layout: the data_format that spatial operators must have; "" keeps the source's.
         storage: the types that values are stored in, and what is demanded of their quantization.
-        kernels: the rows of its runtime's kernels: which operators run on integers, for which types, what is wrong or missing, which
-            scales they fix; by default all that is quantized does.
+        kernels: the rows of its runtime's kernels: operators that run on integers, their types, faults, gaps and fixed scales; by default
+            every quantized operator runs on integers.
         groups: what its kernels run as one: name -> Pattern. A partition takes the operators of a group together or not at all, groups that
             stand first here first.
         only_in_groups: kinds that a partition takes in such groups alone.
         floats: whether operators may run in float, between Dequantize and Quantize.
-        accelerator: what runs of the file all that it can, so that the audit says what it leaves to the CPU; None where the CPU runs all.
+        accelerator: the device that runs every operator it has; the audit lists those left to the CPU. None where the CPU runs all.
 
     What no field says:
         own_rules: graph -> operator -> what the target does not take of it beyond the fields above; None if there is nothing.
@@ -73,7 +73,7 @@ class Abilities:
         edge_rules: graph -> what the target does not take of inputs and outputs that no operator need read or write; None if there is
             nothing.
         sources: name of one of the demands above -> who demands it (a specification, a file, a measurement), for documentation.
-        replaces: its own name, where it takes the place of what another plugin gives under that name.
+        replaces: its own name, where it replaces another plugin's target of that name.
     """
 
     name: str

@@ -53,7 +53,7 @@ def replaced_by(function: Callable[..., Any]) -> tuple[str, ...]:
 class Hooks:
     """The hooks that a plugin may implement.
 
-    What bears the name of something that another plugin gives is left out, unless it says that it takes its place (`replaces`). A hook
+    An object with the name of another plugin's object is left out, unless it declares to replace that one (`replaces`). A hook
     that raises is skipped: `qconvert plugins` says so, and what the plugin gives in other hooks stays.
     """
 

@@ -50,7 +50,7 @@ BUILTIN = {
 
 P = ParamSpec("P")
 T = TypeVar("T")
-#: What a plugin may do wrong, a program that ends itself included.
+#: What a plugin may do wrong, including a plugin that exits the program.
 _FAILURES = (Exception, SystemExit)
 
 
@@ -62,7 +62,7 @@ class LoadedPlugin:
         name: as it is announced or registered.
         origin: the module, and the package if one announces it.
         problem: why it was skipped, as a whole or in one of its hooks; "" if it was not.
-        replaces: what of others it takes the place of, such as "format onnx".
+        replaces: the objects of other plugins that it replaces, such as "format onnx".
     """
 
     name: str
@@ -255,7 +255,7 @@ class _Given:
 
 
 def loaded() -> tuple[LoadedPlugin, ...]:
-    """Every plugin found, built-in ones first, with what of others it replaces, and the reason for each that was skipped."""
+    """Every plugin found, built-in ones first, with the objects of other plugins that it replaces, or the reason why it was skipped."""
     host = _host()
     given = [*map(_given, _GIVEN), *(_table(*names) for names in _TABLES)]
     problems, replaces = dict(host.problems), dict[str, list[str]]()

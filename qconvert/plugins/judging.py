@@ -99,7 +99,7 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
 
 
 def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
-    """Why the target has no kernel that moves the operator's integers; "" if it has."""
+    """Why the target has no kernel for the operator's data movement on integers; "" if it has one."""
     if not target.kernels.named(op.kind):
         return ""
     for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved(op) if name and graph[name].is_quantized):

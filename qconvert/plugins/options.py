@@ -108,7 +108,7 @@ FORM = Option(
     ("qdq", "qoperator", "qonnx"),
 )  # fmt: skip
 
-#: What the writer of TensorRT's calibration caches takes, and that of the model that one stands next to.
+#: Options of the writer of TensorRT's calibration caches, and of the writer of the model next to such a cache.
 CACHE = (
     Option("trt_version", str, "10.3.0", "The version of TensorRT that is to take a calibration cache; another refuses it."),
     Option(

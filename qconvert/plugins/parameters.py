@@ -58,10 +58,10 @@ class Parameters:
         dynamic: modules with weights that round their data at each run -> `arithmetic`, see operators/attributes.py.
         orders: modules whose weights have their inputs in another order -> int64, which input of the network stands at each place.
         factors: modules whose data are multiplied first -> float32, the factor of each input.
-        decodings: weights, by their names, whose real values no quantization says.
+        decodings: weights, by their names, whose float values no quantization expresses.
         trained: whether values are rounded where `results` and `inputs` say alone, and are real between, as in quantization-aware training.
             Else what has a quantization stays on one until an operator without a quantized form comes.
-        finished: what is still to be done to the graph of quantized operators that comes out, such as noting whose kernels they have.
+        finished: the last step on the resulting graph of quantized operators, such as noting whose kernels they have.
         places: module -> name of a tensor in the graph, as the user states it.
         metadata: of the graph.
         notes: what the user should know.

@@ -310,6 +310,6 @@ def runtimes_called(target: Target) -> list[str]:
 
 
 def _with_others(runtime: Runtime, kernels: str, listed: Sequence[tuple[Runtime, str]]) -> tuple[Runtime, str]:
-    """A runtime and its kernels, with those of others that the user wants where these run its files' parts."""
+    """A runtime and its kernels, followed by the user's kernels of other runtimes where these run its files' parts."""
     others = [f"{other.name}:{chosen}" for other, chosen in listed if other is not runtime] if runtime.by_others else []
     return runtime, ",".join((kernels, *others))

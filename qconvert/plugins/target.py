@@ -1,4 +1,4 @@
-"""A target: what one destination can do, the one judge of what it makes of an operator, and targets made of others."""
+"""A target: the abilities of one destination, the one judge of its operators, and targets derived from other targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Derived", "Target"]
 
-#: What derive() takes besides fields, which adds to the field of the target that it changes.
+#: Arguments of derive() that add to a field of the target instead of replacing it.
 _FURTHER = ("further_passes", "further_rules")
 
 
@@ -35,7 +35,7 @@ class Derived:
 
     @property
     def replaces(self) -> str:
-        """Its own name, where it takes the place of what another plugin gives under that name."""
+        """Its own name, where it replaces another plugin's target of that name."""
         return str(self.changes.get("replaces", ""))
 
 

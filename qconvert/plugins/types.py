@@ -40,18 +40,18 @@ class Format:
         summary: one line for `qconvert formats`.
         read: (file, options) -> Graph, or None if the format cannot be read.
         write: (Graph, file, options) -> notes, or None. It writes the file at the path given, and further files next to it if the
-            format needs them, which the caller moves into place; those without which it cannot be read get their names from
-            files.named_by_content(), so that no moment of a conversion pairs a model with the data of another. It may return what the user
-            should know of the form that it chose, in words or as Changes, which may declare that they are exact.
+            format needs them, which the caller renames into place; those without which it cannot be read get their names from
+            files.named_by_content(), so that no moment of a conversion pairs a model with the data of another. It may return notes on the
+            chosen form for the user, in words or as Changes; these may be declared exact.
         default_target: the target that a conversion to this format uses when none is named; of a format of encodings the one that
             calibrated scales suit then.
         own_target: likewise for a conversion from this format to itself.
         form_of: (file, write options) -> which of the format's forms will be written there, where targets are for one form each: the target
             that a conversion uses when none is named is then the first of the form. Raises OptionError where both contradict each other.
         recognizes: the first 64 bytes of a file -> whether they are this format's; None if nothing tells. It is asked only of a file that
-            could not be read as what its suffix or the user says, so that the error names the right format.
-        as_written: (file that `write` made, the graph that was written, what `check` returned) -> the quantized graph of the file, by whose
-            operators a conversion is judged: with all that the writer wrote for one operator, which `read` may make one of again. It
+            could not be read in the format of its suffix or of the user, and the error then names the right format.
+        as_written: (the file from `write`, the written graph, the result of `check`) -> the quantized graph of the file, for judging a
+            conversion: with all operators that the writer wrote for one, from which `read` may make one again. It
             returns None for a file that cannot be read; None where `read` gives the graph.
         contents: file -> what it says of itself, name -> text or number, and under "operators" its own operators with their counts.
         companions: file -> the further files that belong to it, or None if there are never any.
@@ -74,7 +74,7 @@ class Format:
         read_options, write_options: what `read` and `write`, or `read_encodings` and `write_encodings`, take; `write` gets the mapping
             "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
-        replaces: its own name, where it takes the place of what another plugin gives under that name.
+        replaces: its own name, where it replaces another plugin's format of that name.
     """
 
     name: str
@@ -159,7 +159,7 @@ class Pass:
         after: names of passes that, where they are in the same list, come before this one.
         requires: properties of the graph, in words of their own, that passes before this one, or reading, must ensure.
         ensures: properties of the graph that hold after this pass.
-        replaces: its own name, where it takes the place of what another plugin gives under that name.
+        replaces: its own name, where it replaces another plugin's pass of that name.
     """
 
     name: str
@@ -335,7 +335,7 @@ class Engine:
 
     Attributes:
         layers: the operators as it would run them, each under the layer of the engine that computes it.
-        notes: for what it was built, by what, and what else the user should know.
+        notes: the device it was built for, the builder, and further notes for the user.
     """
 
     layers: tuple[Layer, ...]
@@ -353,8 +353,8 @@ class Runtime:
         summary: one line for `qconvert formats`.
         title: what it is called in sentences.
         open: file -> the loaded model. Raises QConvertError.
-        rows: set of kernels -> its rows, of which a check takes how far integers may be from the exact values, and what kernels give
-            whose integers overflow.
+        rows: set of kernels -> its rows. A check takes from them the tolerance of integers, and the results of kernels whose integers
+            overflow.
         kernels: the sets of kernels, or ways to run a graph, that a user may choose from, as in `--kernels NAME:KERNELS`; the first by
             default.
         layout: the data_format that files for it have.
@@ -367,8 +367,8 @@ class Runtime:
         layers: file -> the operators as it runs them; None if it does not tell.
         build: file -> the engine for the device that the kernels name, which need not be at hand; None if there are no engines. Raises
             RuntimeRefusedError with what the builder says.
-        taken_by: file -> for operators whose arithmetic is that of another set of kernels than the chosen one, the set, by the
-            name of what they compute, with "/" after it for an operator that the file has as several; "onnxruntime:optimized" for one of
+        taken_by: file -> the sets of kernels that compute operators in place of the chosen set, by the name of the
+            operator's result, with "/" after it where the file has several operators for one; "onnxruntime:optimized" for one of
             another runtime. None if all are of the chosen one.
         around: (file, names of what operators compute that it cannot run, these as tensors, outputs, copy) -> None: writes a copy of the
             file without these operators, whose results are further inputs, and with these outputs, each with the name that the copy gives
@@ -377,7 +377,7 @@ class Runtime:
             then, which makes these, by the state's name, their values in the next run.
         by_others: whether other runtimes run what its files name: its kernels are then followed, after commas, by those that the user
             wants of these, as in `--kernels`.
-        replaces: its own name, where it takes the place of what another plugin gives under that name.
+        replaces: its own name, where it replaces another plugin's runtime of that name.
     """
 
     name: str
@@ -420,7 +420,7 @@ class Codegen:
         runtime: the name of the Runtime that runs the artefact; its `open` gets the file. Inputs and outputs are, in order, those of the
             region.
         states: whether an artefact can hold states that live from run to run; else these stay outside.
-        replaces: its own name, where it takes the place of what another plugin gives for that target.
+        replaces: its own name, where it replaces another plugin's code generator for that target.
     """
 
     name: str

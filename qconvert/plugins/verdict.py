@@ -22,7 +22,7 @@ class Violation:
         where: the operator and the tensor concerned.
         rule: what the target's specification says, in words.
         remedy: the pass or the option that would help; "" if there is none.
-        order: 0 for what the graph says, 1 for what cannot be written, 2 for what the file would hold: refusals are listed in this order.
+        order: 0 for the graph itself, 1 for an operator that cannot be written, 2 for the file's content: the order of refusals.
     """
 
     where: str

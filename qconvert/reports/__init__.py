@@ -1,4 +1,4 @@
-"""Reports as pages: what a model is, and what a conversion, a check or a calibration found, in one HTML file that needs nothing else."""
+"""Reports as pages: a model, or the findings of a conversion, a check or a calibration, in one self-contained HTML file."""
 
 from qconvert.reports.pages import html_report
 

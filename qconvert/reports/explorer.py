@@ -65,7 +65,7 @@ def _document(name: str, found: Mapping[str, tuple[float, str]]) -> dict[str, An
 
 
 def require_node_data(out: Path, force: bool = False) -> bool:
-    """Whether what stands at a place may be replaced by node data; see require_own()."""
+    """Whether what stands at a place may be replaced by node data; see require_replaceable()."""
     return require_own(out, (".json",), _GENERATOR, "a file of node data", force)
 
 

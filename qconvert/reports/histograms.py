@@ -22,7 +22,7 @@ class Bars:
     """A histogram as a page draws it.
 
     Attributes:
-        low, high: where the first bar begins and the last ends: stored integers of a quantized tensor, else float values.
+        low, high: the outer edges of the first and the last bar: stored integers of a quantized tensor, else float values.
         counts: of each bar.
         ends: of the quantization, in the same unit; () without a quantization.
         stored: whether the unit is stored integers.

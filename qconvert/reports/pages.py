@@ -76,7 +76,7 @@ def html_report(
 
 
 def require_page(out: Path, force: bool = False) -> bool:
-    """Whether what stands at a place may be replaced by a page; see require_own()."""
+    """Whether what stands at a place may be replaced by a page; see require_replaceable()."""
     return require_own(out, (".html", ".htm"), GENERATOR, "a page", force)
 
 

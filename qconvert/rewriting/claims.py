@@ -1,7 +1,7 @@
 """A correspondence as a file carries it, and its verification in values.
 
-The map in a file is a claim of whoever wrote the file. verify() runs the source, gives each operator of the result the values that the
-claims derive from the source's, and compares what the operator computes with what the claims say of its results. So a false claim is
+The map in a file is a claim of whoever wrote the file. verify() runs the source and derives the inputs of each operator of the result
+from the source's values by the claims. It compares the computed results with the claimed ones. So a false claim is
 found at the operator that computes the tensor or that reads it, and differences do not add up through the network.
 """
 

@@ -11,7 +11,7 @@ from qconvert.operators import kind_of
 
 __all__ = ["Cut", "computable", "cut"]
 
-#: What is appended to the name of a tensor at which the graph is cut for its second name, that of what the piece computes.
+#: Suffix of the second name of a tensor at which the graph is cut: that of the value that the piece computes.
 _COMPUTED = "/computed by the result"
 
 

@@ -87,7 +87,7 @@ def conditions(lacks: Condition) -> Callable[[Callable[..., Any]], Conditional]:
 
 
 def taking_as(other: Any, write: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a writer that takes the operators that another one takes, which it calls for some of them."""
+    """Return a writer with the conditions of another one, which it calls for some operators."""
     return Conditional(write, other.lacks) if isinstance(other, Conditional) else write
 
 
@@ -324,7 +324,7 @@ def lower(
 ) -> Lowered:
     """Put formulas in the place of operators that are not legal; what has no formula that helps stays.
 
-    An operator of a formula that is not legal is lowered in its turn, by formulas without kinds that are being lowered already: so it ends.
+    An operator of a formula that is not legal is lowered in its turn, by formulas other than those being expanded: so it terminates.
 
     Args:
         graph: with its functions, which are lowered too.

@@ -1,8 +1,8 @@
 """Recognition: an operator that a file has decomposed is found again by the formula that decomposes it.
 
 The formula is run on symbols, and what it computes is compared with what the graph computes, as normal forms (normal_forms.py): exporters
-write x / 2 * (1 + erf(x / sqrt(2))) in a dozen orders. What the formula takes is tried: its data are a tensor from which the result is
-computed, its parameters constants among what is read on the way, its attributes numbers and axes that stand there.
+write x / 2 * (1 + erf(x / sqrt(2))) in a dozen orders. The arguments of the formula are tried: its data are a tensor from which the result
+is computed, its parameters constants of the operators between, its attributes numbers and axes found there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Recognizer"]
 _DEPTH = 10
 #: Kinds that a decomposition ends with.
 _ENDS = frozenset(("Mul", "Add", "Div", "Sub"))
-#: Functions that forms keep, so that every decomposition of a formula has those that the formula has.
+#: Functions that forms keep: every decomposition of a formula has the functions of the formula.
 _FUNCTIONS = frozenset("Erf Tanh Sigmoid Exp Log Softplus ReduceMean ReduceSum ReduceMax Greater Less Where".split())
 #: What a limit may be: the formula has one of these where the graph may have another.
 _CLIPS = frozenset(("Clip", "Relu", "Max", "Min", "HardSigmoid"))
@@ -64,7 +64,7 @@ class Recognizer:
         self._kinds = {name for op in graph.ops for name in _names(op)}
 
     def found(self) -> Iterator[tuple[Op, Op]]:
-        """Yield each operator that ends a decomposition, and the operator that it computes, the last first; none is a part of another."""
+        """Yield the last operator of each decomposition and the operator that it computes, last first; none is a part of another."""
         ways = [way for way in self._ways if way.functions and way.functions <= self._kinds]
         if not ways:
             return

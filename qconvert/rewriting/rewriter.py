@@ -205,7 +205,7 @@ class Rewriter:
 
         Args:
             graph: the rewritten one.
-            converted: result -> what a Dequantize or an Identity makes it of, which holds the values of a result that was pruned.
+            converted: result -> the input of its Dequantize or Identity, with the values of a result that was pruned.
         """
         found = dict(self._relations)
         renamed = (*self._forwarded, *self._renamed)
@@ -220,7 +220,7 @@ class Rewriter:
 
 
 def needed_ops(graph: Graph, can_go: Callable[[Op], bool] | None = None) -> list[Op]:
-    """Return the operators that an output depends on, that write a state or for which `can_go` is false, in order."""
+    """Return the operators that outputs depend on, those that write a state, and those with a false `can_go`, in order."""
     wanted = set(graph.public)
     kept = []
     for op in reversed(graph.ops):

@@ -61,7 +61,7 @@ class TorchForms:
         self.done: Counter[str] = Counter()
 
     def visit(self, op: Op) -> None:
-        """Replace an operator by the form that rounds as its `arithmetic` says, or take that away where there is none or none is needed."""
+        """Replace an operator by the form that rounds as its `arithmetic` says; remove `arithmetic` if there is none or none is needed."""
         if not has_torch_form(op):
             return
         if op.kind == "Resize":

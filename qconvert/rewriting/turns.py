@@ -17,7 +17,7 @@ _EXACT = 2**24
 def turns_of(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None:
     """How many turns a Loop runs; None where only a run can say.
 
-    That is its count, or less where the condition after each turn says that numbers that grow by 1 are below constants.
+    That is its trip count, or less if its condition compares numbers that grow by 1 at each turn with constants.
 
     Args:
         outer: the tensors of the graph around it.

@@ -1,5 +1,5 @@
-"""What two graphs hold otherwise in tensors of one name: integers and float values of constants, scales and zero points; and which of that
-a conversion declared."""
+"""Differences between tensors of one name in two graphs (integers and float values of constants, scales and zero points), and the changes
+that a conversion declared."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def changed_names(graph: Graph, other: Graph) -> set[str]:
 def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
     """The name in each graph, and what differs.
 
-    A scale that the source states and nothing computes with may be another where the other side's comes from what it computes.
+    A scale that nothing in `graph` computes with is left out if `other` computes with its own.
     """
     idle = unread_labels(graph) - unread_labels(other)
     bounds, others = _bounds(graph), _bounds(other)
@@ -355,13 +355,13 @@ def _narrowed_digest(tensor: Tensor) -> str:
 
 
 def _narrowed(found: Mapping[str, object]) -> set[str]:
-    """Of which tensors the declared digests have limits."""
+    """The tensors whose declared digests include limits."""
     return {name for name, wanted in found.items() if " " in str(wanted)}
 
 
 def declared_changes(graph: Graph, names: Iterable[str], narrowed: Collection[str] = ()) -> dict[str, str]:
-    """What a conversion writes next to its result: the digest of each tensor that a pass gave other values or another quantization; of
-    those in `narrowed` with the limits, which alone are others."""
+    """The digest of each tensor whose values or quantization a pass changed, as a conversion writes it next to its result. For tensors in
+    `narrowed`, of which only the limits changed, the digest includes these."""
     return {name: (_narrowed_digest if name in narrowed else digest)(graph[name]) for name in sorted(names) if name in graph.tensors}
 
 
@@ -382,7 +382,7 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
 
 
 def redeclared(before: Graph, after: Graph) -> Graph:
-    """`after`, which says in another way what `before` said, with the declarations of its tensors: those of `before` that hold still do."""
+    """`after`, an equivalent form of `before`, with those declared changes of `before` that still hold there."""
     found = _read(before.metadata.get(CHANGED))
     names = [name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _is(before[name], wanted)]
     if not names:

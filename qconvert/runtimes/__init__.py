@@ -13,7 +13,7 @@ __all__ = ["RUNTIMES"]
 
 
 def _from(module: str, name: str) -> Callable[..., Any]:
-    """A function of a module of this package, which is imported when the function is called."""
+    """Return a function of a module of this package; the module is imported at the first call."""
 
     def call(*arguments: Any) -> Any:
         return getattr(import_module(f"qconvert.runtimes.{module}"), name)(*arguments)

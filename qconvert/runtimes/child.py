@@ -48,7 +48,7 @@ class Child:
     """A process that runs a program next to this module, and its pipes.
 
     Args:
-        program: its file, to which no package is near: what it imports is installed, or it has to be told where that is.
+        program: its file, run with -P: it imports installed packages only, unless its arguments name other folders.
         title: of what runs in it, as in errors.
         patience: seconds for which an answer is waited for.
         arguments: of the program.
@@ -74,7 +74,7 @@ class Child:
         self._end()
 
     def asked(self, question: Mapping[str, Any], values: Sequence[Array] = ()) -> Mapping[str, Any]:
-        """The answer to a message; its arrays follow (arrays()). Raises RuntimeRefusedError if there is none, or it is an error."""
+        """Send a message and return the answer; arrays() reads arrays after it. Raises RuntimeRefusedError without one, or for an error."""
         given = self._process.stdin
         assert given is not None
         try:
@@ -99,7 +99,7 @@ class Child:
         return found
 
     def arrays(self, described: Any) -> list[Array]:
-        """The arrays after an answer, as it describes them."""
+        """Read the arrays after an answer that describes their types and shapes."""
         found = []
         if not isinstance(described, list):
             self.close()
@@ -183,7 +183,7 @@ class _Server:
         weakref.finalize(self, _ended, self._process, self._socket, self._printed)
 
     def ask(self, message: bytes, descriptors: Sequence[int] = ()) -> int | None:
-        """The number that answers a message; None where the process is gone."""
+        """Send a message and return the number in the answer; None if the process has ended."""
         with self._lock:
             try:
                 self.tell(message, descriptors)
@@ -192,7 +192,7 @@ class _Server:
                 return None
 
     def tell(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
-        """Sends a message; one without an answer also while an answer is waited for, as the garbage collector may end a process then."""
+        """Send a message. kill() needs no lock for it, as the garbage collector may end a process while an answer is awaited."""
         socket.send_fds(self._socket, [message.ljust(_MESSAGE)], descriptors)
 
     def printed(self) -> bytes:
@@ -200,7 +200,7 @@ class _Server:
         return self._printed.read(_LONGEST)
 
 
-#: The running servers, by process and program: a process that was forked of this one has to have its own.
+#: The running servers, by process and program: a forked copy of this process needs its own.
 _SERVERS: dict[tuple[int, Path], _Server] = {}
 
 
@@ -223,7 +223,7 @@ class _Forked:
             self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
 
     def wait(self, timeout: float = 0.0) -> int:
-        """The exit code after at most so many seconds, when the process is killed."""
+        """Return the exit code; the process is killed after `timeout` seconds."""
         if self._code is None:
             found = self._server.ask(b"end %d %.3f" % (self._number, timeout))
             self._code = -signal.SIGKILL if found is None else found

@@ -1,5 +1,5 @@
-"""Inputs and outputs of 2 and 4 bits: onnxruntime's Python interface has no arrays of these, so that it runs a copy that takes and gives
-bytes."""
+"""Inputs and outputs of 2 and 4 bits: onnxruntime's Python interface has no arrays of these types, so it runs a copy of the model with
+bytes as inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUFFIX = "/qconvert_bytes"
 
 
 class Bytes:
-    """The inputs and outputs of a copy that are bytes there.
+    """The inputs and outputs of 2 and 4 bits, which are bytes in the copy.
 
     Args:
         types: name in the model -> canonical type.
@@ -31,23 +31,23 @@ class Bytes:
         self.types, self._held = types, held
 
     def own(self, name: str) -> str:
-        """What the copy calls an input or output of the model."""
+        """Return the name in the copy of an input or output of the model."""
         return name + _SUFFIX if name in self.types else name
 
     def named(self, name: str) -> str:
-        """What the model calls an input or output of the copy."""
+        """Return the name in the model of an input or output of the copy."""
         plain = name.removesuffix(_SUFFIX)
         return plain if plain in self.types else name
 
     def given(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The model's inputs as those of the copy."""
+        """Return the inputs of the copy for inputs of the model."""
         return {
             self.own(name): value.astype(self._held or _held(self.types[name])) if name in self.types else value
             for name, value in inputs.items()
         }
 
     def found(self, name: str, value: Array) -> Array:
-        """What the copy gave for an output of the model."""
+        """Return an output of the model for the value that the copy computed."""
         return value.astype(numpy_dtype(self.types[name])) if name in self.types else value
 
 
@@ -55,7 +55,7 @@ NO_BYTES = Bytes(MappingProxyType({}))
 
 
 def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any]) -> tuple[bytes, Bytes] | None:
-    """The copy; None for a model without such inputs and outputs, or with no operator that makes them bytes.
+    """Return the copy; None for a model without such inputs and outputs, or without an operator that converts them to bytes.
 
     Args:
         model: the file's content, or the file.
@@ -94,7 +94,7 @@ def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any
 
 
 def _converted(proto: Any, op_type: str, data: str, result: str, dtype: str, casts: bool) -> Any:
-    """The node between few bits and bytes; without Cast, onnxruntime's own conversion to real numbers with a scale of 1."""
+    """Return the node between few bits and bytes: Cast, or onnxruntime's own conversion to float32 with a scale of 1."""
     from onnx import helper
 
     if casts:

@@ -80,13 +80,13 @@ class LiteRT:
         return dict(zip(self.outputs, self.run_in_order([inputs[name] for name in self.inputs]), strict=True))
 
     def begin(self, values: Mapping[str, Array]) -> None:
-        """Makes these the values that operators keep of the run before, by the names of their variables."""
+        """Set the variables of stateful operators, by name, for the next run."""
         places = {item.name: item for item in self._tensors}
         given = [(places[name].number, _sent(value).reshape(places[name].shape)) for name, value in values.items()]
         self._asked({"begin": [(index, *_array(value)) for index, value in given]}, [value for _, value in given])
 
     def kept(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-        """What operators keep of the run before, by the names of their variables; those that the model has, in these shapes."""
+        """Return the variables of stateful operators after the last run, by name, in the given shapes; unknown names are left out."""
         places = {item.name: item.number for item in self._tensors if item.name in shapes}
         found = self._child.arrays(self._asked({"kept": list(places.values())})["values"])
         return {name: value.reshape(shapes[name]) for name, value in zip(places, found, strict=True)}
@@ -103,7 +103,7 @@ class LiteRT:
         return Timing(tuple(found["wall"]), tuple(found["processor"]), int(found["memory"]))
 
     def _described(self, inputs: Sequence[Array]) -> tuple[list[Array], list[tuple[Any, ...]]]:
-        """What is sent of inputs in the model's order, and its description."""
+        """Return the arrays to send for inputs in the model's order, and their descriptions."""
         given = [_sent(_joined(item, value)) for item, value in zip(self._given, inputs, strict=True)]
         return given, [(item.number, *_array(value)) for item, value in zip(self._given, given, strict=True)]
 
@@ -112,7 +112,7 @@ class LiteRT:
         return list(self._asked({"nodes": True})["nodes"])
 
     def names(self) -> dict[int, str]:
-        """The names of all tensors by their numbers."""
+        """Return the names of all tensors by number."""
         return {item.number: item.name for item in self._tensors}
 
 
@@ -126,8 +126,8 @@ class _Described(NamedTuple):
 
 
 def _by_name(tensors: Sequence[_Described]) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Type and shape by name. Tensors without a name, and second ones of a name, are called as the reader calls them, by their number; a
-    tensor that is listed twice is called by its place the second time."""
+    """Return type and shape by name. A tensor without a name, or with a name already in use, is called by its number, as in the reader; a
+    tensor that is listed twice has its position appended the second time."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
     for place, item in enumerate(tensors):
         names = (item.name or f"tensor_{item.number}", f"tensor_{item.number}", f"tensor_{item.number}/{place}")
@@ -137,19 +137,19 @@ def _by_name(tensors: Sequence[_Described]) -> dict[str, tuple[str, tuple[int, .
 
 
 def _joined(item: _Described, value: Array) -> Array:
-    """Complex numbers of real and imaginary parts along a last axis, as a graph has them."""
+    """Return complex numbers; a graph stores their real and imaginary parts along a last axis."""
     if item.dtype != "complex64" or value.dtype == np.complex64:
         return value
     return np.ascontiguousarray(value, np.float32).view(np.complex64)[..., 0]
 
 
 def _split(value: Array) -> Array:
-    """The parts of complex numbers along a last axis; other values as they are."""
+    """Return the parts of complex numbers along a last axis; other values unchanged."""
     return np.ascontiguousarray(value)[..., None].view(np.float32) if value.dtype == np.complex64 else value
 
 
 def _sent(value: Array) -> Array:
-    """A value as its bytes are sent: texts in UTF-8, as long as the longest."""
+    """Return an array in C order; texts become UTF-8 bytes of the length of the longest."""
     found = np.asarray(value, order="C")
     if found.dtype.kind not in "OU":
         return found
@@ -174,14 +174,14 @@ def keeps(graph: Graph) -> frozenset[str]:
 
 
 def _content(file: ModelFile) -> bytes:
-    """The file, with the entry point in front that was chosen."""
+    """Return the file's content; the chosen signature comes first."""
     from qconvert.formats.tflite.entries import entered
 
     return bytes(entered(map_file(file.path), str(file.options.get("signature", ""))))
 
 
 def _accepted(file: ModelFile) -> bytes:
-    """The file's content as LiteRT takes it."""
+    """Return the file's content in a form that LiteRT loads."""
     from qconvert.formats.tflite.probe import accepted_copy
 
     return accepted_copy(_content(file))
@@ -190,7 +190,7 @@ def _accepted(file: ModelFile) -> bytes:
 def around(
     file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
 ) -> None:
-    """See plugins.Runtime; what an operator computes that is gone has to have a shape in the file."""
+    """See plugins.Runtime; the file has to state the shapes of the removed operators' results."""
     from qconvert.formats.tflite.probe import without_operators
 
     unknown = next((tensor.name for tensor, _ in inputs if tensor.shape is None), "")
@@ -202,7 +202,7 @@ def around(
 
 
 class LiteRTInside:
-    """A .tflite file all of whose tensors are given out: with that, a tensor is what its operator computes by itself.
+    """A .tflite file whose tensors are all outputs, so that no operator is fused with the next one.
 
     Args:
         file: the file, with a key of KERNELS.
@@ -226,7 +226,7 @@ class LiteRTInside:
         self._probe.reset()
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        """All tensors by name, and what operators keep, as the run before left it."""
+        """Return all tensors by name, and the variables of stateful operators as the previous run left them."""
         kept = self._probe.kept(self._kept) if self._kept else {}  # a variable is given out too where a DEQUANTIZE makes its first value
         found = self._probe.run_in_order(list(feed.values()))
         return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}, **kept}
@@ -236,7 +236,7 @@ class LiteRTInside:
 
 
 class _Watched(LiteRT):
-    """A .tflite file that gives out these tensors, by their canonical names."""
+    """A .tflite file with the given tensors as outputs, by their canonical names."""
 
     def __init__(self, file: ModelFile, names: frozenset[str]) -> None:
         from qconvert.formats.tflite.probe import with_outputs
@@ -259,10 +259,10 @@ _FLOAT = {"FAKE_QUANT", "TFLite_Detection_PostProcess"}
 
 
 def layers(file: ModelFile) -> tuple[Layer, ...]:
-    """The operators of the main subgraph in order, with XNNPACK named where it runs them.
+    """Return the operators of the main subgraph in order, with XNNPACK named where it runs them.
 
-    The Python API lists the nodes after delegation, each delegated part being one further node DELEGATE; which operators are in it follows
-    from its inputs and outputs. What XNNPACK fuses inside is not told. Kernels on integers compute in integers.
+    The Python API lists the nodes after delegation: each delegated part is one more node DELEGATE, and its inputs and outputs tell its
+    operators. Fusions inside XNNPACK are not listed. Kernels on integers compute in integers.
     """
     model = LiteRT(_accepted(file), file.kernels)
     nodes, names = model.nodes(), model.names()
@@ -280,9 +280,9 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
 
 
 def taken_by(file: ModelFile) -> dict[str, str]:
-    """What XNNPACK leaves to TFLite's own kernels, which round as the reference kernels do.
+    """Return the operators that XNNPACK leaves to TFLite's own kernels; these round as the reference kernels do.
 
-    An operator that is written as several, the parts of y being called y/…, is named "y/": "mixed" if both have a part in it.
+    An operator y that the file has as several, called y/…, is listed as "y/": "mixed" if both run a part of it.
     """
     if file.kernels != "default":
         return {}
@@ -298,13 +298,13 @@ def taken_by(file: ModelFile) -> dict[str, str]:
 
 
 def _on_integers(node: Any) -> bool:
-    """Whether the data and the result of a node are stored as integers."""
+    """Whether data and result of a node are stored as integers."""
     types = [*node["operand_types"][:1], *node["result_types"][:1]]
     return bool(types) and all(kind in "iu" for kind in types)
 
 
 def _delegated(nodes: list[Any]) -> set[int]:
-    """Indices of the nodes between the inputs and the outputs of a DELEGATE."""
+    """Return the indices of the nodes between the inputs and the outputs of each DELEGATE."""
     writers = {int(index): node for node in nodes if node["op_name"] != "DELEGATE" for index in node["outputs"]}
     found: set[int] = set()
     for part in (node for node in nodes if node["op_name"] == "DELEGATE"):

@@ -38,8 +38,11 @@ def main() -> None:
 
 
 def serve(asked: socket.socket, litert: Any) -> None:
-    """Answers "fork" and two descriptors, of a socket and of a file for what is printed, with the number of a new process, "end NUMBER
-    SECONDS" with the exit code of a process, which is killed if it runs for longer than that; "drop NUMBER" kills without an answer."""
+    """Answer the messages of a fork server until its socket is closed.
+
+    "fork", with the descriptors of a socket and of a file for printed text, gives the number of a new process. "end NUMBER SECONDS" gives
+    the exit code of a process; it is killed after that time. "drop NUMBER" kills a process without an answer.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for answers
     while True:
         message, descriptors, _, _ = socket.recv_fds(asked, _MESSAGE, 2)
@@ -65,7 +68,7 @@ def serve(asked: socket.socket, litert: Any) -> None:
 
 
 def ended(number: int, seconds: float) -> int:
-    """The exit code of a process of this one, after at most so many seconds; of one that a signal ended, less than 0."""
+    """Return the exit code of a child process, below 0 if a signal ended it; it is killed after so many seconds."""
     until = time.monotonic() + seconds
     while True:
         found, status = os.waitpid(number, os.WNOHANG)
@@ -78,11 +81,11 @@ def ended(number: int, seconds: float) -> int:
 
 
 def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
-    """Answers each message: what a file takes and gives, what it computes, in what time, what its operators keep, what its nodes are."""
+    """Answer each message: load a file, run it, time it, set or read its variables, list its nodes."""
     model = Model(litert)
     while line := given.readline():
         question = json.loads(line)
-        values: list[Any] = []  # what gives each value, of which one is held at a time
+        values: list[Any] = []  # functions that return the values: one value is in memory at a time
         try:
             if "load" in question:
                 found = model.load(given.read(question["load"]), **question["with"])
@@ -118,8 +121,8 @@ class Model:
         self.held = held()
 
     def load(self, content: bytes, kernels: str, threads: int) -> dict[str, Any]:
-        """Loads a file, once more the one before where there is no content: only a new interpreter gives resource variables their first
-        values. Planning may fail with the sizes that stand for dynamic ones, and succeed with those of a run."""
+        """Load a file; without content, load the last file again, since only a new interpreter resets resource variables to their initial
+        values. Planning may fail with the placeholder sizes of dynamic dimensions, and succeed with the sizes of a run."""
         self.content = content or self.content
         resolver = getattr(self.litert.OpResolverType, kernels)
         self.interpreter = self.litert.Interpreter(model_content=self.content, experimental_op_resolver_type=resolver, num_threads=threads)
@@ -137,7 +140,7 @@ class Model:
         }
 
     def run(self, values: list[tuple[int, Any]]) -> list[Any]:
-        """Runs once with inputs by the numbers of their tensors; returns what gives each output, in the model's order."""
+        """Run once with inputs by tensor number; return a function for each output, in the model's order."""
         stated = {item["index"]: tuple(item["shape"]) for item in self.inputs}
         resized = [(index, value.shape) for index, value in values if tuple(value.shape) != stated[index]]
         for index, shape in resized:
@@ -162,7 +165,7 @@ class Model:
         return {"wall": wall, "processor": processor, "memory": max(0, held(at_most=True) - self.held)}
 
     def read(self, item: Any) -> Any:
-        """The value of a tensor; LiteRT gives none for some without elements."""
+        """Return the value of a tensor; LiteRT returns none for some empty tensors."""
         import numpy as np
 
         try:
@@ -175,7 +178,7 @@ class Model:
 
 
 def held(at_most: bool = False) -> int:
-    """Bytes of memory that this process holds, or held at most since forget_peak(); 0 where the system does not say (proc(5), status)."""
+    """Return the resident memory of this process in bytes, or its peak since forget_peak(); 0 if unknown (proc(5), status)."""
     word = "VmHWM:" if at_most else "VmRSS:"
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:
@@ -191,14 +194,14 @@ def forget_peak() -> None:
 
 
 def described(item: Any) -> list[Any]:
-    """Number, name, type and shape of a tensor."""
+    """Return number, name, type and shape of a tensor."""
     import numpy as np
 
     return [int(item["index"]), item["name"], np.dtype(item["dtype"]).name, [int(size) for size in item["shape"]]]
 
 
 def node(item: Any) -> dict[str, Any]:
-    """A node after delegation."""
+    """Return index, name, tensors and types of a node after delegation."""
     import numpy as np
 
     numbers = {key: [int(index) for index in item[key]] for key in ("inputs", "outputs")}
@@ -207,7 +210,7 @@ def node(item: Any) -> dict[str, Any]:
 
 
 def array(value: Any) -> list[Any]:
-    """Type and shape of an array whose bytes follow; texts are of the length of the longest."""
+    """Return type and shape of an array; texts have the length of the longest."""
     return [value.dtype.str if value.dtype.kind == "S" else value.dtype.name, list(value.shape)]
 
 

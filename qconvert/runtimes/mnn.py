@@ -1,4 +1,4 @@
-"""Runs a .mnn file in MNN, in a child process: what MNN cannot do ends the process that it runs in.
+"""Runs a .mnn file in MNN, in a child process, because MNN aborts its process at unsupported models.
 
 MNN takes and gives float values alone: inputs and outputs are those of the float model that the file was made of. mnn_child.py is the
 other end.
@@ -92,7 +92,7 @@ class MNNModel:
         return Timing(tuple(found["wall"]), tuple(found["processor"]))
 
     def _described(self, inputs: Mapping[str, Array]) -> tuple[list[Array], list[list[Any]]]:
-        """What is sent of inputs, and its description."""
+        """Return the arrays to send for inputs, and their descriptions."""
         values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
         packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]
         described = [[value.dtype.name, list(value.shape), how] for value, how in zip(values, packed, strict=True)]

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 
 
 def main() -> None:
-    """Answers each message: "load" with what a file, or a part of it, takes and gives, "run" with what it computes, "time" with how
-    long that takes."""
+    """Answer each message: "load" with the inputs and outputs of a file or a part of it, "run" with the results, "time" with the times of
+    runs."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     given = sys.stdin.buffer
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def described(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str, Any]:
-    """Loads a file, cut at the tensors that the message names, and says what it takes and gives."""
+    """Load a file, cut at the tensors that the message names; return its inputs and outputs."""
     module = nn.load_module_from_file(question["path"], question["inputs"], question["outputs"])
     found = module.get_info()
     named = zip(found["inputNames"], found["inputs"], strict=True)
@@ -80,7 +80,7 @@ def read(given: BinaryIO, item: list[Any], expr: Any) -> Any:
 
 
 def stored(var: Any, expr: Any) -> Any:
-    """A result as numpy has it, channels first."""
+    """Return a result as a numpy array, channels first."""
     import numpy as np
 
     if str(var.data_format).endswith("NC4HW4"):

@@ -20,7 +20,7 @@ from qconvert.runtimes.mnn import MNNModel, new_child
 
 __all__ = ["MNNInside"]
 
-#: Operators whose results MNN packs by channels, and those that keep what they are given.
+#: Operators whose results MNN packs by channels, and operators that keep the layout of their data.
 _PACKED = (
     "Convolution", "ConvolutionDepthwise", "Deconvolution", "DeconvolutionDepthwise", "Pooling", "Interp", "Resize", "ROIPooling",
     "DepthToSpace", "SpaceToDepth",
@@ -70,7 +70,7 @@ class MNNInside:
         return {**given, **self._whole.run(feed)}
 
     def _measured(self) -> Mapping[str, tuple[int | None, ...]]:
-        """The shapes of all tensors, by a run; none where the file leaves sizes of its inputs open, since MNN tells no others."""
+        """Return the shapes of all tensors, by a run; none if inputs have dynamic dimensions, since MNN states no other shapes."""
         described = self._whole.inputs
         if not self._shapes and all(isinstance(size, int) for _, shape in described.values() for size in shape):
             found = self.values({name: np.zeros(shape, dtype) for name, (dtype, shape) in described.items()})
@@ -78,7 +78,7 @@ class MNNInside:
         return self._shapes
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
-        child = new_child()  # its own: what crashes there ends nothing else
+        child = new_child()  # its own, so that a crash stops nothing else
         parts: dict[str, MNNModel] = {}
         for name in sorted(wanted & self.names):
             fed = self._fed(name, names)
@@ -103,7 +103,7 @@ class MNNInside:
         return Pieces(fed_names, frozenset(parts), dict.fromkeys(known, "float32"), {name: shapes.get(name) for name in known}, run)
 
     def _fed(self, wanted: str, names: frozenset[str]) -> list[str]:
-        """The tensors among `names`, or inputs, that one is computed from, as MNN's operators read each other."""
+        """Return the tensors among `names`, and the inputs, from which MNN computes a tensor."""
         found: list[str] = []
         seen: set[str] = set()
         waiting = self._read_by(self._makers[wanted])
@@ -120,7 +120,7 @@ class MNNInside:
         return found
 
     def _is_packed(self, name: str) -> bool:
-        """Whether a tensor is packed by channels where MNN computes it: operators of one element each keep the layout of what they read."""
+        """Whether MNN packs a tensor by channels where it is computed; elementwise operators keep the layout of their data."""
         seen: set[str] = set()
         while (node := self._makers.get(name)) is not None and name not in seen:
             seen.add(name)
@@ -138,7 +138,7 @@ class MNNInside:
 
 
 def _reshaped(value: Array, shape: Sequence[int | None] | None) -> Array:
-    """A value in the number of dimensions that is wanted: where MNN merges Reshapes, a name may be left on another side of them."""
+    """Return a value reshaped to the wanted rank: where MNN merges Reshapes, a name may stand on the other side of them."""
     if shape is None or value.ndim == len(shape) or any(size is None for size in shape):
         return value
     sizes = [int(size) for size in shape if size is not None]

@@ -1,4 +1,4 @@
-"""Copies of ONNX files without some operators, for checks of what is around them."""
+"""Copies of ONNX files without some operators, for checks of the operators around them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["around"]
 def around(
     file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
 ) -> None:
-    """See plugins.Runtime. Where the file does not state the type of what an operator computes that is gone, the graph says it. States stay
-    inputs and outputs, which the graph does not have as such."""
+    """See plugins.Runtime. The graph gives the types of removed operators' results if the file does not state them. States stay inputs and
+    outputs of the copy."""
     from onnx import ValueInfoProto, helper
 
     model = whole(file.path)

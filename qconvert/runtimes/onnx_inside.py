@@ -1,8 +1,8 @@
 """The inside of an ONNX file in onnxruntime: its inner values given out, and the file cut at them.
 
-The file is cut, not the canonical graph: whoever reads a value at which it is cut gets it as a graph input, whoever writes it writes a
-graph output. Between the cuts stand islands of nodes. Types and shapes are those that onnxruntime finds, since onnx's own inference
-does not know com.microsoft's operators.
+The file is cut, not the canonical graph: a value at which it is cut becomes a graph input for its readers and a graph output of its
+writer. Between the cuts stand islands of nodes. onnxruntime infers types and shapes, since onnx's own inference does not know the
+operators of com.microsoft.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qconvert.runtimes.qonnx import with_onnx_nodes
 
 __all__ = ["OnnxInside", "watch", "whole"]
 
-#: What is appended to the name of a value at which the file is cut for its second name, that of what the island computes.
+#: Suffix of the second name of a value at which the file is cut: the graph output of the island.
 _COMPUTED = "/computed"
 #: onnxruntime turns a MatMul by 8-bit weights into MatMulNBits, which by default (4) rounds the other operand to int8, an error of 0.7%
 #: that the whole model need not have, since whether it does so depends on the nodes around. 1 stands for float32.
@@ -94,7 +94,7 @@ class OnnxInside:
 
 
 class _Watched(OnnxRuntime):
-    """A model whose outputs are copied out one after the other, each one's own memory being free then: there are many."""
+    """A model with many outputs: they are copied one after the other, and the memory of each is freed after its copy."""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         from onnxruntime import OrtValue
@@ -108,7 +108,7 @@ class _Watched(OnnxRuntime):
 
 
 def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
-    """See plugins.Runtime. The file's own outputs are left out, so that nothing is computed for them alone."""
+    """See plugins.Runtime. The file's own outputs are dropped, so that nothing is computed for them alone."""
     from onnx import ValueInfoProto, load, save
 
     from qconvert.formats.onnx.container import external_files
@@ -138,7 +138,7 @@ def _sizes(shape: tuple[Any, ...]) -> tuple[int | None, ...] | None:
 
 
 def whole(path: Path) -> Any:
-    """The onnx.ModelProto of a file with its external data."""
+    """Return the onnx.ModelProto of a file with its external data."""
     from qconvert.formats.onnx.container import external_files, load_proto
 
     if sum(item.stat().st_size for item in (path, *external_files(path))) >= 2**31:
@@ -154,7 +154,7 @@ def whole(path: Path) -> Any:
 
 
 def _values(model: Any) -> set[str]:
-    """Names of everything that the main graph computes or is given."""
+    """Return the names of all values that the main graph computes or takes as inputs."""
     computed = {name for node in model.graph.node for name in node.output if name}
     return (computed | {value.name for value in model.graph.input}) - {item.name for item in model.graph.initializer}
 
@@ -177,7 +177,7 @@ def _value_info(name: str, dtype: str, shape: tuple[Any, ...]) -> Any:
 
 
 def _cut(model: Any, known: Mapping[str, Any], wanted: frozenset[str]) -> tuple[bytes, list[str], dict[str, str]]:
-    """The model cut at the values of `known` (name -> ValueInfoProto), with the nodes that compute those `wanted` among them, its inputs,
+    """Return the model cut at the values of `known` (name -> ValueInfoProto), with the nodes that compute the `wanted` ones; its inputs;
     and the name of each value's output."""
     from onnx import helper
 
@@ -199,7 +199,7 @@ def _cut(model: Any, known: Mapping[str, Any], wanted: frozenset[str]) -> tuple[
 
 
 def _leading_to(wanted: frozenset[str], known: Mapping[str, Any], model: Any) -> Any:
-    """A copy of the model with those nodes alone that compute what is wanted from values that are known, and their constants."""
+    """Return a copy of the model with only the nodes that compute `wanted` from the `known` values, and their constants."""
     needed, kept = set(wanted), []
     for node in reversed(model.graph.node):
         if any(name in needed for name in node.output):
@@ -215,7 +215,7 @@ def _leading_to(wanted: frozenset[str], known: Mapping[str, Any], model: Any) ->
 
 
 def _reads(node: Any) -> Iterator[str]:
-    """The names that a node reads, those in its subgraphs included."""
+    """Yield the names that a node reads, those in its subgraphs included."""
     yield from node.input
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):

@@ -1,4 +1,4 @@
-"""What onnxruntime makes of a model: the operators of the graph that it saves after optimizing, and which of them stay in float."""
+"""The operators of the graph that onnxruntime saves after optimizing, and which of them stay in float."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ _CONVERT = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 def layers(file: ModelFile) -> tuple[Layer, ...]:
     """The nodes of the optimized main graph, in order, on the CPU that this is.
 
-    A node is on integers if it is one of onnxruntime's for integers, or if what it reads as data is stored as integers of 8 or 16 bits.
-    A value of the file that is no more stands for the layer that it became part of: a fused QuantizeLinear, or one that is moved.
+    A node is on integers if it is one of onnxruntime's integer operators, or if its data are stored as integers of 8 or 16 bits. A value
+    of the file that the optimizer removed, such as the result of a fused or moved QuantizeLinear, is listed with its layer.
     """
     import onnx
 
@@ -77,10 +77,10 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
 
 
 def kept_in_float(file: ModelFile) -> dict[str, str]:
-    """See Runtime.taken_by: the results of products between DequantizeLinear and QuantizeLinear for which no kernel of integers is taken.
+    """See Runtime.taken_by: the results of products between DequantizeLinear and QuantizeLinear that run without an integer kernel.
 
-    Those are products before a Relu or Clip of floats, unless the quantization implies it (kernels/onnxruntime.py), and on x86 CPUs
-    convolutions and MatMul of int8 data (QDQIsInt8Allowed in qdq_selectors.cc), but for a MatMul that its addition makes a Gemm.
+    Those are products before a Relu or Clip in float, unless the quantization implies it (kernels/onnxruntime.py), and on x86 CPUs
+    convolutions and MatMul of int8 data (QDQIsInt8Allowed in qdq_selectors.cc), except a MatMul that is fused with its Add to a Gemm.
     """
     from onnx import TensorProto
 
@@ -111,9 +111,9 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
 
 
 def _became(model: Any, writers: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Value of the optimized graph -> values of the file that are gone and that it stands for.
+    """Return value of the optimized graph -> values of the file that it replaces.
 
-    Where a node is rewritten for another layout, its new result has the node's name.
+    The new result of a node that is rewritten for another layout has the node's name.
     """
     own = {name: node for node in model.graph.node for name in node.output}
     found: dict[str, list[str]] = {}
@@ -132,14 +132,14 @@ def _kind(node: Any) -> str:
 
 
 def _after_transposes(node: Any, writers: Mapping[str, Any]) -> Any:
-    """The node whose result one or several Transposes move."""
+    """Return the node before one or several Transposes."""
     while node.op_type == "Transpose" and node.input[0] in writers:
         node = writers[node.input[0]]
     return node
 
 
 def _integers(model: Any) -> set[str]:
-    """Names of the values that are stored as integers of 8 or 16 bits, as far as they can be known from the graph alone."""
+    """Return the names of the values that are stored as integers of 8 or 16 bits, as far as the graph alone tells."""
     from onnx import TensorProto
 
     stored = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.UINT16)

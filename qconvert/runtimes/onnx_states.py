@@ -22,7 +22,7 @@ TYPES = {
 
 
 def states_of(session: Any) -> tuple[Carried, ...]:
-    """What the metadata of a loaded model call states.
+    """Return the states that the metadata of a loaded model list.
 
     Raises:
         InvalidModelError: they name no inputs and outputs of it.
@@ -32,12 +32,12 @@ def states_of(session: Any) -> tuple[Carried, ...]:
 
 
 class CarriedStates:
-    """Runs a session of onnxruntime that has states. What has a known size is bound once, since binding costs as much as a small network.
+    """Runs a session of onnxruntime that has states. Values of known size are bound once, since binding costs as much as a small network.
 
     Args:
         session: the session.
         states: see states_of().
-        outputs: names of what a run gives: the outputs that are no states.
+        outputs: names of the outputs that are no states.
     """
 
     def __init__(self, session: Any, states: Sequence[Carried], outputs: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class CarriedStates:
         return {name: np.array(value.numpy()) for name, value in self._buffers[self._side].items()}
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """One step: stored values of the inputs that are no states -> those of the outputs."""
+        """Run one step: stored values of the inputs that are no states -> values of the outputs."""
         binding = self._bindings[self._side]
         for name, value in feeds.items():
             if name not in self._fixed:

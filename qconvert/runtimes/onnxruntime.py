@@ -37,7 +37,7 @@ class OnnxRuntime:
         keep_memory: whether the session keeps, for its next run, what it allocated; without, a run is hardly slower.
 
     Attributes:
-        inputs: name -> (dtype, shape), in order; a size dynamic is a string or None. Those that are states are left out.
+        inputs: name -> (dtype, shape), in order; a dynamic dimension is a string or None. States are left out.
         outputs: likewise.
         session: onnxruntime's own object.
         note: what a user should know of how it runs; "" if there is nothing.
@@ -99,7 +99,7 @@ class OnnxRuntime:
 
 
 def described(items: Sequence[Any], states: Collection[str] = (), few: Bytes = NO_BYTES) -> dict[str, tuple[str, tuple[Any, ...]]]:
-    """The types and shapes of inputs or outputs, without those that are states. An output that is given twice has a second name there.
+    """Return types and shapes of inputs or outputs without states. An output that is listed twice has a second name there.
 
     Args:
         items: what onnxruntime says of them.

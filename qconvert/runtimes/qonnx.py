@@ -21,7 +21,7 @@ _MODES: Mapping[str, tuple[str, float | None]] = {
 
 
 def with_onnx_nodes(model: Any) -> bool:
-    """Replaces every QONNX node in the main graph of a ModelProto; False, and nothing is done, if there is none or one that is not known.
+    """Replace every QONNX node in the main graph of a ModelProto; return False without a change if there is none, or an unknown one.
 
     Integers of a quantization get the names that the reader gives them (formats/onnx/qonnx), so that a check finds them.
     """
@@ -88,7 +88,7 @@ class _Decomposition:
         return f"{self._prefix}/{self._count}"
 
     def end(self, value: str) -> None:
-        """The value is the node's result."""
+        """Make a value the node's result."""
         from onnx import helper
 
         self._nodes.append(helper.make_node("Identity", [value], [self._output]))
@@ -116,7 +116,7 @@ class _Decomposition:
         return self.add("Max", self.add("Min", value, high), low)
 
     def shown(self, whole: str, limits: tuple[float, float], dtype: str, hint: str) -> str:
-        """Whole numbers within limits, by way of integers that have a name for others to see."""
+        """Clip whole numbers to limits and store them as integers with a name of their own; return them as float32."""
         from onnx import helper
 
         name = f"{self._output}/{hint}"

@@ -1,4 +1,4 @@
-"""What native libraries print to the process's standard error, past Python."""
+"""Redirection of the process's standard error, to which native libraries print past Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["captured"]
 
 @contextmanager
 def captured() -> Iterator[list[str]]:
-    """Standard error goes to the list, filled when the block ends, instead of the terminal."""
+    """Redirect standard error to the yielded list, which is filled at the end of the block."""
     found: list[str] = []
     saved = os.dup(2)
     with temporary_file() as sink:

@@ -1,4 +1,4 @@
-"""What keeps onnxruntime exact on x86-64 CPUs without VNNI, where its kernels of unsigned activations and signed weights saturate.
+"""Unsigned weights for onnxruntime on x86-64 CPUs without VNNI, where its kernels of unsigned activations and signed weights saturate.
 
 They add two neighbouring products in 16 bits (the instruction vpmaddubsw). There the model is run with such weights stored as unsigned
 ones, each and its zero point 128 higher, which are the same numbers and have kernels that are exact. onnxruntime does the same by itself
@@ -37,20 +37,20 @@ _INTEGER_OPERATORS = {
 }  # fmt: skip
 #: Operators that onnxruntime's optimizer gives integer kernels if they stand between DequantizeLinear and QuantizeLinear.
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-#: What may stand between weights and the DequantizeLinear that they come from.
 _CPUINFO = Path("/proc/cpuinfo")
 _X86 = ("x86_64", "amd64", "i386", "i686", "x86")
+#: Operators that may stand between weights and their DequantizeLinear.
 _MOVING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 
 
 def cpu_saturates(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
-    """Whether this CPU is an x86 one that has no VNNI, or none that says so; see has_vnni()."""
+    """Whether this CPU is an x86 one without VNNI, or does not list it; see has_vnni()."""
     return (machine or platform.machine()).lower() in _X86 and not has_vnni(cpuinfo, machine)
 
 
 @cache
 def has_vnni(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
-    """Whether this CPU is an x86 one that says that it has VNNI.
+    """Whether this CPU is an x86 one and lists VNNI.
 
     Args:
         cpuinfo: where Linux lists the CPU's features.
@@ -67,12 +67,12 @@ def has_vnni(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
 
 
 def with_unsigned_weights(model: bytes | Path, optimize: bool) -> bytes | None:
-    """The model with unsigned weights wherever signed ones would meet unsigned activations in kernels on integers; None if nowhere.
+    """Return the model with unsigned weights wherever integer kernels would multiply signed ones by unsigned activations; None if nowhere.
 
     Args:
         model: an .onnx file or its content.
-        optimize: whether onnxruntime optimizes its graph, which makes operators on integers of those between DequantizeLinear and
-            QuantizeLinear.
+        optimize: whether onnxruntime optimizes its graph, where operators between DequantizeLinear and QuantizeLinear become integer
+            operators.
     """
     proto = _parsed(model)
     if proto is None:
@@ -87,7 +87,7 @@ def with_unsigned_weights(model: bytes | Path, optimize: bool) -> bytes | None:
 
 
 def _parsed(model: bytes | Path) -> Any:
-    """The ModelProto with functions inlined and constants in it; None if it has no int8 constant, or is none that can be changed."""
+    """Return the ModelProto with functions inlined and external data loaded; None without an int8 constant, or if it cannot be changed."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto, TensorProto, inliner
     from onnx.external_data_helper import load_external_data_for_model
@@ -141,7 +141,7 @@ class _Weights:
             node.input[zero] = self._shifted(node.input[zero]) if node.input[zero] else self._zero_point(node, np.array(128, np.uint8))
 
     def of_real_operator(self, node: Any) -> None:
-        """Weights that are dequantized, of data that are; the storage of a DequantizeLinear does not change its result."""
+        """Shift dequantized weights if the data are dequantized too; the storage of a DequantizeLinear does not change its result."""
         weights, data = self._dequantize(_input(node, 1)), self._dequantize(_input(node, 0), through_all=True)
         if weights is None or data is None or any(a.name == "block_size" and a.i for a in weights.attribute):
             return
@@ -158,8 +158,7 @@ class _Weights:
             node.input[position] = self._shifted(node.input[position])
 
     def _stored_in(self, node: Any) -> list[tuple[Any, int]]:
-        """The inputs of operators that hold the constants which a DequantizeLinear makes real, its zero point among them; [] if not all
-        are known."""
+        """Return the operator inputs with the constants of a DequantizeLinear, its zero point included; [] if not all are known."""
         places, name = [(node, 2)], node.input[0]
         while not self._is_signed_constant(name):
             node = self._producers.get(name)
@@ -178,7 +177,7 @@ class _Weights:
         return [*places, (node, 0)]
 
     def _dequantize(self, name: str, through_all: bool = False) -> Any:
-        """The DequantizeLinear that a value comes from, by way of operators that move it, or of any; None if from none."""
+        """Return the DequantizeLinear before a value, through data movement or through all operators; None if there is none."""
         node = self._producers.get(name)
         while node is not None and node.op_type != "DequantizeLinear":
             node = self._producers.get(_input(node, 0)) if through_all or node.op_type in _MOVING else None
@@ -200,7 +199,7 @@ class _Weights:
         return (node is not None and node.op_type == "DynamicQuantizeLinear") or self._types.get(data) == TensorProto.UINT8
 
     def _shifted(self, name: str) -> str:
-        """The name of a constant that is 128 higher, as uint8."""
+        """Return the name of a uint8 constant that is 128 higher."""
         from onnx import numpy_helper
 
         if name not in self._new:

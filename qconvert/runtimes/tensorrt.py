@@ -1,7 +1,7 @@
 """TensorRT builds an engine of an .onnx file, and runs it where a GPU is at hand.
 
-Without one, the engine is built all the same, for the compute capability that the kernels name, and a run is one of the file in
-onnxruntime, node by node: what the file says, not what the engine computes.
+Without one, the engine is still built, for the compute capability that the kernels name, and onnxruntime runs the file node by node: the
+results are those of the file, not of the engine.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from qconvert.targets.trtexec import bounds
 
 __all__ = ["TensorRTModel", "build_engine", "open_model"]
 
-#: Operators after another that belong to it: a bound, a shift, the rounding.
+#: Operators after a product that belong to it: a bound, a shift, the rounding.
 _BEHIND = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
-#: Operators that give values of their data, or where these are: on integers or in float, in whichever kernel they stand.
+#: Operators that return values of their data, or positions of these: they compute alike on integers and in float.
 _CHOICES = (
     *MOVES, "ArgMax", "ArgMin", "Clip", "GatherElements", "GatherND", "GlobalMaxPool", "Max", "Min", "ReduceMax", "ReduceMin", "Relu",
     "Resize", "ReverseSequence", "ScatterElements", "ScatterND", "TopK", "Where",
@@ -75,7 +75,7 @@ class TensorRTModel:
 
 
 def _brief(reason: str) -> str:
-    """Why an engine cannot run here; without a driver CUDA says it at length."""
+    """Shorten the reason why an engine cannot run here; CUDA's text without a driver is long."""
     return "no GPU" if "CUDA driver version is insufficient" in reason or "no CUDA-capable device" in reason else reason[:200]
 
 
@@ -103,7 +103,7 @@ def _built_by(found: Build) -> str:
 
 
 def _built(builder: Builder, model: NamedModel, file: ModelFile, *, run: bool = False) -> tuple[Build, str]:
-    """The engine, and in words which sizes were taken where the file leaves them open; raises RuntimeRefusedError."""
+    """Build the engine; return it, and in words the sizes chosen for dynamic dimensions. Raises RuntimeRefusedError."""
     stated = _stated(model, file.bounds)
     left = [name for name, shape in model.inputs.items() if name not in stated and any(isinstance(size, str) for size in shape)]
     taken = _guessed(model, file, left) if left else {}
@@ -116,12 +116,12 @@ def _built(builder: Builder, model: NamedModel, file: ModelFile, *, run: bool = 
 
 
 def _sized(shapes: Bounds) -> str:
-    """Bounds as --shape takes them."""
+    """Format bounds as --shape takes them."""
     return ",".join("x".join(map(str, shape)) for shape in (shapes if len(set(shapes)) > 1 else shapes[:1]))
 
 
 def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]:
-    """The bounds that a user states; raises OptionError where the model has no such input."""
+    """Return the bounds that a user states; raise OptionError if the model has no such input."""
     for name, (least, *_) in given.items():
         if name not in model.inputs:
             raise OptionError(
@@ -135,7 +135,7 @@ def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]
 
 
 def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> dict[str, Bounds]:
-    """Bounds of inputs that a file leaves open: what its operators demand."""
+    """Return bounds of inputs with dynamic dimensions, as the file's operators demand them."""
     try:
         found = bounds(load(file.path, **file.options))
     except QConvertError:  # TensorRT may take what we do not read
@@ -145,7 +145,7 @@ def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> dict[str, 
 
 
 def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[Layer]:
-    """The nodes of the file under the layers that compute them; one of several is in that which sums its products, or the last."""
+    """Yield the nodes of the file with their layers; a node of several layers is in the one that sums its products, or the last."""
     within: dict[Node, EngineLayer] = {}
     for layer in layers:
         for node in layer.nodes:
@@ -157,7 +157,7 @@ def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[L
 
 
 def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
-    """Whether a node runs on integers, or 8-bit floats; None if it converts, or chooses among data in a kernel of others."""
+    """Whether a node runs on integers, or 8-bit floats; None if it converts, or chooses among data in a kernel of other nodes."""
     if node.operator in _CONVERSIONS:
         return None
     sides = [*layer.inputs, *layer.constants[: max(0, 2 - len(layer.inputs))]]
@@ -171,7 +171,7 @@ def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
 
 
 def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
-    """Node -> the tensors whose values are its own, after bounds, shifts and roundings."""
+    """Return node -> the tensors with its values, after bounds, shifts and roundings."""
     writers = {name: node for node in model.nodes for name in node.outputs if name}
     found: dict[Node, list[str]] = {}
     for name, node in writers.items():
@@ -180,7 +180,7 @@ def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
 
 
 def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) -> Node:
-    """The node that a value comes from: a product after which only its own bounds, shifts and roundings stand, or what is rounded."""
+    """Return the node of a value: a product before its own bounds, shifts and roundings, or the node before a rounding."""
     inner = node
     seen: set[Node] = set()
     while node.operator in _BEHIND and node not in seen:

@@ -1,4 +1,4 @@
-"""What TensorRT makes of an .onnx file: parsed, and built to an engine, in a child process.
+"""Engines of .onnx files, which TensorRT parses and builds in a child process.
 
 TensorRT-RTX builds for a compute capability without any device. tensorrt_child.py is the other end.
 """
@@ -52,7 +52,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What became of a model.
+    """The result of a build.
 
     Attributes:
         package: what parsed and built it, with its version.
@@ -78,7 +78,7 @@ class Build:
     not_run: str = ""
 
     def refused(self) -> RuntimeRefusedError:
-        """The error where there is no engine: what TensorRT says, with the node."""
+        """Return the error for a model without an engine: TensorRT's text, with the node."""
         who = f"{_TITLE}'s {'builder' if self.parsed else 'parser'} ({self.package})"
         if not self.errors:
             return RuntimeRefusedError(f"{who} built no engine and gave no reason", rule="model-refused")
@@ -89,9 +89,9 @@ class Build:
 
 
 class Builder:
-    """A process in which TensorRT parses files and builds engines, one after the other. What ends it is known by its last words.
+    """A process in which TensorRT parses files and builds engines, one after the other. If it crashes, its last output says why.
 
-    A build that fails leaves its compute capability to the next one in the process (1.7.1), so another process takes that.
+    A failed build leaves its compute capability to the next build in the process (1.7.1), so another process is started.
 
     Raises:
         MissingPackageError: no package of TensorRT is installed.
@@ -149,7 +149,7 @@ class Builder:
         return done
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """What the engine that was built last computes."""
+        """Run the engine that was built last."""
         values = [np.ascontiguousarray(value).reshape(np.shape(value)) for value in inputs.values()]
         described = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
         found = self._child.asked({"run": described, "sizes": [value.nbytes for value in values]}, values)
@@ -161,7 +161,7 @@ def _started() -> Child:
 
 
 def _memory() -> int:
-    """The machine's memory in bytes, which is the most that the process may take; 0 if nobody tells."""
+    """Return the machine's memory in bytes, the limit of the process; 0 if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):

@@ -26,7 +26,7 @@ WARNING = 2
 
 
 def main() -> None:
-    """Answers each message: "build" with what becomes of a model, "run" with what the engine built last computes."""
+    """Answer each message: "build" builds an engine of a model, "run" runs the engine that was built last."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     given = sys.stdin.buffer
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def bounded(most: int) -> None:
-    """Lets the process take that many bytes, and be the first that a system without memory ends."""
+    """Limit the process to that many bytes, and make it the first one that the system kills when memory is short."""
     try:
         import resource
 
@@ -70,7 +70,7 @@ def bounded(most: int) -> None:
 
 
 def keep_freed() -> None:
-    """Lets the process keep what was freed: a builder allocates and frees so much that half of its time is the system's otherwise."""
+    """Keep freed memory in the process: a builder allocates and frees so much that otherwise half of its time is the system's."""
     from ctypes import CDLL
 
     try:
@@ -81,7 +81,7 @@ def keep_freed() -> None:
 
 
 def import_any() -> tuple[str, Any]:
-    """The name of the package that is there, and itself; what is wrong with them, and None, if none is."""
+    """Return name and module of the first package that can be imported; the errors and None if there is none."""
     wrong: list[str] = []
     for name in PACKAGES:
         try:
@@ -113,7 +113,7 @@ def logger_of(trt: Any) -> Any:
 
 
 def built(trt: Any, log: Any, model: bytes, question: dict[str, Any]) -> tuple[dict[str, Any], Any]:
-    """What becomes of a model: the parser's errors, messages, the list of layers; and the engine, if it can run here."""
+    """Parse and build a model; return the parser's errors, messages and the list of layers, and the engine if it can run here."""
     log.kept, log.layers = [], ""
     began = time.monotonic()
     builder = trt.Builder(log)
@@ -143,7 +143,7 @@ def strong_types(trt: Any) -> int:
 
 
 def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -> tuple[Any, str]:
-    """The builder's configuration, and the compute capability that it builds for; "" for that of the device at hand."""
+    """Return the builder's configuration, and its compute capability; "" for that of the device at hand."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     capability = getattr(getattr(trt, "ComputeCapability", None), question["capability"], None)
@@ -162,12 +162,12 @@ def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -
 
 
 def renamed(name: str, inputs: list[str]) -> str:
-    """An input as TensorRT calls it: one that is an output besides gets another name from the parser."""
+    """Return TensorRT's name of an input: the parser renames an input that is also an output."""
     return f"__{name}" if name not in inputs and f"__{name}" in inputs else name
 
 
 def loaded(trt: Any, log: Any, plan: Any) -> tuple[Any, str]:
-    """The engine, ready to run, and "", or None and why it cannot run here."""
+    """Return the engine, ready to run, and ""; or None and the reason why it cannot run here."""
     before = len(log.kept)
     try:
         engine = trt.Runtime(log).deserialize_cuda_engine(plan)
@@ -197,7 +197,7 @@ class Engine:
         self._cuda = next(filter(None, map(library, ("libcudart.so.13", "libcudart.so.12", "libcudart.so"))), None) or CDLL(None)
 
     def inspected(self) -> str:
-        """The layers, as TensorRT's inspector writes them."""
+        """Return the layers as JSON of TensorRT's inspector."""
         inspector = self._engine.create_engine_inspector()
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 

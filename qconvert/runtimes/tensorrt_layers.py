@@ -1,4 +1,4 @@
-"""The layers of an engine, read from what TensorRT tells of them: a list in the builder's messages, or an inspector's JSON."""
+"""The layers of an engine, read from a list in the builder's messages, or from the JSON of TensorRT's inspector."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ _LINE = re.compile(
     r", Outputs: \[(?P<outputs>.*?)\], TacticName: (?P<tactic>.*?), StreamId: -?\d+(?:, Metadata: (?P<metadata>.*))?"
 )
 _TENSOR = re.compile(r"\{ Name: (.*?), Dimensions: \[([-\d,]*)\].*?, Datatype: (\w+), Format:")
-#: Kinds of layers that sum products, of which one is what a node of several layers runs in.
-_DECOMPRESSED = "runtime_fusion"  # whose weights become float values in the product
+#: A kind of layers whose weights become float values in the product.
+_DECOMPRESSED = "runtime_fusion"
+#: Kinds of layers that sum products; a node of several layers runs in such a layer.
 _SUMS = ("correlation", "deconv", "gemm", _DECOMPRESSED)
-#: In the tactics of generated kernels, which sum products too: of convolutions over one dimension without a bias, for one.
+#: In the tactics of generated kernels that sum products too, such as those of 1-D convolutions without a bias.
 _GENERATED = re.compile(r"__myl_\w*Corr")
 _INTEGERS = ("Int8", "UInt8")
 _CONVERSIONS = {"QuantizeLinear", "DequantizeLinear"}
@@ -74,7 +75,8 @@ class EngineLayer:
 
     @property
     def integer(self) -> bool | None:
-        """Whether its arithmetic is on integers; None if it only converts between real and stored values, or moves besides."""
+        """Whether its arithmetic is on integers; None if it only converts between float and stored values, with or without data
+        movement."""
         data = [side.dtype in _INTEGERS for side in self.inputs]
         if self.sums:
             weights = self.constants if self.type == "kgen" else self.constants[:1]  # generated kernels have scales before them
@@ -88,7 +90,7 @@ class EngineLayer:
 
 
 def layers_listed(text: str, model: NamedModel) -> tuple[EngineLayer, ...]:
-    """The layers in a message of the builder that lists them."""
+    """Parse the layers in a message of the builder that lists them."""
     return tuple(_listed(found, model) for line in text.splitlines() if (found := _LINE.fullmatch(line.strip())))
 
 
@@ -105,7 +107,7 @@ def _tensors(text: str) -> tuple[EngineTensor, ...]:
 
 
 def layers_inspected(text: str, model: NamedModel) -> tuple[EngineLayer, ...]:
-    """The layers in the JSON of TensorRT's inspector, by its documentation; those that are not understood are left out."""
+    """Parse the layers in the JSON of TensorRT's inspector, by its documentation; entries of another form are left out."""
     try:
         found = json.loads(text)["Layers"]
     except (ValueError, KeyError, TypeError):
@@ -125,7 +127,7 @@ def _inspected(item: Mapping[str, Any], model: NamedModel) -> EngineLayer:
 
 
 def _dtype(side: Mapping[str, Any]) -> str:
-    """The type of a side, in the words of the builder's list."""
+    """Return the type of a side by its name in the builder's list."""
     text = str(side.get("Datatype", side.get("Format/Datatype", ""))).upper()
     words = {
         "INT8": "Int8",

@@ -1,4 +1,4 @@
-"""An .onnx file as TensorRT gets it: each node has a name of its own, by which it is known in what TensorRT says.
+"""An .onnx file with a unique name for each node, by which TensorRT's messages refer to it.
 
 A file may have nodes without names, several of one name, and names that look like a part of TensorRT's messages.
 """
@@ -42,9 +42,9 @@ class NamedModel:
     Attributes:
         content: the file with these names.
         nodes: its nodes as they were, those of subgraphs too.
-        inputs: name -> sizes of each input that is no initializer; a size that is open is a text, "" if it has no name.
+        inputs: name -> sizes of each input that is no initializer; a dynamic dimension is a text, "" if it has no name.
         constants: names of its initializers.
-        file: the file, next to which further data may be; "" if there is none.
+        file: the file, in whose folder its external data are; "" if there is none.
     """
 
     content: bytes
@@ -54,17 +54,17 @@ class NamedModel:
     file: str = ""
 
     def nodes_in(self, text: str) -> tuple[Node, ...]:
-        """The nodes that a text of TensorRT's names, each once."""
+        """Return the nodes in a text of TensorRT, each once."""
         found = dict.fromkeys(int(index) for index in _TOKEN.findall(text))
         return tuple(self.nodes[index] for index in found if index < len(self.nodes))
 
     def restored(self, text: str) -> str:
-        """A text of TensorRT's with the nodes' own names."""
+        """Return a text of TensorRT with the file's own node names."""
         return _TOKEN.sub(lambda match: nodes[0].name if (nodes := self.nodes_in(match[0])) else match[0], text)
 
 
 def named_model(file: Path | bytes) -> NamedModel:
-    """The model of a file, or of its content; raises InvalidModelError if it is none."""
+    """Give each node of a file, or of its content, a unique name; raises InvalidModelError if it is no ONNX model."""
     import onnx
     from google.protobuf.message import DecodeError
 

@@ -85,7 +85,7 @@ class TFLiteMicro:
 
 
 def _loaded(interpreter: Any, model: bytes) -> Any:
-    """The interpreter in the smallest arena that holds the model."""
+    """Load the model into the smallest arena that holds it."""
     for arena in _ARENAS:
         with captured() as printed:
             try:
@@ -102,7 +102,7 @@ def _loaded(interpreter: Any, model: bytes) -> Any:
 
 
 def _reason(printed: list[str], failure: Exception) -> str:
-    """What the interpreter printed, which says more than its exception."""
+    """Return the printed text of the interpreter, which says more than its exception."""
     lines = [line.strip() for line in "".join(printed).splitlines() if line.strip()]
     return "; ".join(lines[:3]) or str(failure)
 

@@ -1,8 +1,8 @@
 """Runs PyTorch's files in PyTorch.
 
-Loading a file in PyTorch runs what the file says (torch.jit.load and torch.export.load both). So by default PyTorch gets a program that is
-made again of what our own reader, which runs nothing, finds in the file; "trusted" runs the file itself. What PyTorch cannot be given is
-evaluated by the meaning of its operators, and the model says that PyTorch did not judge it.
+Loading a file in PyTorch runs what the file says (torch.jit.load and torch.export.load both). By default PyTorch runs a
+program that is rebuilt from the graph of our own reader; the reader runs nothing. "trusted" runs the file itself. A graph that cannot be
+written for PyTorch is evaluated by the meaning of its operators, and the model says that PyTorch did not judge it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Function = Callable[[Sequence[Array]], Sequence[Array]]
 
 __all__ = ["TorchModel", "arguments", "as_array", "carrying", "loaded", "open_model", "program"]
 
-_ANEW = "PyTorch ran programs that were rebuilt from what was read of the file, which itself was not loaded"
+_ANEW = "PyTorch ran programs rebuilt from what was read of the file, which itself was not loaded"
 
 
 class TorchModel:
@@ -51,7 +51,7 @@ class TorchModel:
         form, rebuilt: see plugins.LoadedModel.
 
     Attributes:
-        inputs, outputs: name -> (dtype, shape), in order; a size dynamic is a string.
+        inputs, outputs: name -> (dtype, shape), in order; a dynamic dimension is a string.
         note, unjudged, form, rebuilt: as above.
     """
 
@@ -101,7 +101,10 @@ def open_model(file: ModelFile) -> TorchModel:
 
 
 def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:
-    """What program() gives, and what makes its states begin again: they are inputs and outputs of it, which are carried here."""
+    """Return what program() returns, for a graph with states, and what makes a function with their initial values; None without states.
+
+    The states are inputs and outputs of the program, and are carried here.
+    """
     plain, _ = states_to_io.run(graph, None)
     function, refused = program(plain, engine)
     if not graph.states:
@@ -122,14 +125,15 @@ def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Fun
 
 
 def _newer() -> str:
-    """What to know of results of a PyTorch that is newer than those that were measured."""
+    """Return a note for a PyTorch newer than the measured versions; else ""."""
     version = newer_version()
     return f"; PyTorch {version} rounds otherwise in places than 2.13, whose roundings are expected" if version else ""
 
 
 def program(graph: Graph, engine: str) -> tuple[Function, str]:
-    """What computes a graph, values of its inputs in order -> those of its outputs: PyTorch, or where that cannot be given it the meaning
-    of its operators; and why it cannot, in words, "" if it can.
+    """Return a graph's function, values of inputs in order -> values of outputs, and why it does not run in PyTorch; "" if it does.
+
+    A graph that cannot be written for PyTorch is evaluated by the meaning of its operators.
 
     Args:
         graph: the graph.
@@ -153,7 +157,7 @@ def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
 
 
 def loaded(path: Path, engine: str) -> Any:
-    """The file as PyTorch loads it, which runs code that it holds."""
+    """Load the file in PyTorch; this runs code in the file."""
     torch = torch_package()
     content = io.BytesIO(bytes(map_file(path)))
     try:
@@ -169,9 +173,9 @@ def loaded(path: Path, engine: str) -> Any:
 
 
 def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
-    """The function of a module: values of its inputs in order, as arrays -> those of all tensors in what it returns.
+    """Return the function of a module: arrays of its inputs in order -> arrays of all tensors in its result.
 
-    It raises RuntimeRefusedError where PyTorch fails.
+    The function raises RuntimeRefusedError where PyTorch fails.
 
     Args:
         module: the module.
@@ -194,7 +198,7 @@ def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callabl
 
 
 def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
-    """Return what a module that PyTorch loaded from a file takes: quantized tensors, and tensors in lists, tuples and dictionaries.
+    """Return the arguments of a module loaded by PyTorch: quantized tensors, and tensors in lists, tuples and dictionaries.
 
     Args:
         module: the module.
@@ -237,13 +241,13 @@ def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
 
 
 def _flat(value: Any) -> list[Any]:
-    """The tensors in what a module returns, in the order in which our reader has them."""
+    """Return the tensors in a module's result, in the order of our reader."""
     if isinstance(value, Mapping):
         return [tensor for item in value.values() for tensor in _flat(item)]
     return [tensor for item in value for tensor in _flat(item)] if isinstance(value, (list, tuple)) else [value]
 
 
 def as_array(value: Any) -> Array:
-    """A tensor as numpy has it; of a quantized one the stored integers."""
+    """Return a tensor as a numpy array; a quantized one as its stored integers."""
     tensor = value.int_repr() if value.is_quantized else value
     return np.asarray(tensor.detach().cpu().numpy())

@@ -1,4 +1,4 @@
-"""Operators of PyTorch's quantized engines, run by PyTorch's own kernels of them: what a file means that was made for an engine.
+"""Operators of PyTorch's quantized engines, run by PyTorch's own kernels, for files that were made for an engine.
 
 Packed parameters belong to the engine that is chosen when they are packed; additions and averages ask for it each time they run.
 """
@@ -28,14 +28,14 @@ _LAST = ("fbgemm_vectors", "fbgemm_adaptive")
 
 
 def engine_of(graph: Graph) -> str:
-    """The engine whose arithmetic a graph has; "" if it has none."""
+    """Return the engine whose arithmetic a graph has; "" if it has none."""
     engine = graph.metadata.get(SOURCE_KERNELS, "").removeprefix("torch:")
     return engine if engine in ENGINES else ""
 
 
 @contextmanager
 def running(engine: str) -> Iterator[None]:
-    """Has PyTorch's engine be that one, if this PyTorch has it; "" changes nothing."""
+    """Set PyTorch's quantized engine for the block, if this PyTorch has it; "" changes nothing."""
     if not engine:
         yield
         return
@@ -49,7 +49,7 @@ def running(engine: str) -> Iterator[None]:
 
 
 def writers_of(engine: str) -> Mapping[str, WriteFunction]:
-    """What writes the operators that an engine has kernels for; nothing where there is no engine, or none in this PyTorch."""
+    """Return the writers of the operators with kernels in an engine; none without an engine, or if this PyTorch lacks it."""
     if not engine or engine not in torch_package().backends.quantized.supported_engines:
         return {}
     return _writers()
@@ -62,7 +62,7 @@ def _writers() -> Mapping[str, WriteFunction]:
 
 
 def _either(packed: Callable[[Op, Builder], Any], otherwise: WriteFunction) -> WriteFunction:
-    """The engine's kernel where it has one for the operator."""
+    """Return a writer that uses the engine's kernel if it takes the operator, else `otherwise`."""
 
     def write(op: Op, b: Builder) -> None:
         found = packed(op, b) if _is_quantized(b.tensor(op.outputs[0])) else None
@@ -84,7 +84,7 @@ def _numbers(tensor: Tensor) -> tuple[float, int]:
 
 
 def _on(tensor: Tensor) -> Callable[[Any], Any]:
-    """From stored integers to a quantized tensor of PyTorch."""
+    """Return the function from stored integers to a quantized tensor of PyTorch."""
     scale, zero_point = _numbers(tensor)
     make: Callable[..., Any] = torch_package()._make_per_tensor_quantized_tensor
     return lambda values: make(values, scale, zero_point)
@@ -102,8 +102,8 @@ def _weights(data: Array, quantization: Quantization, axis: int) -> Any:
 def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | None:
     """Data, weights with their quantization, and the real bias of a layer that qnnpack has kernels for.
 
-    Those of the other engines add products in pairs of 16 bits, which saturate: depthwise ones everywhere, all on CPUs without VNNI. Else
-    they give what the operators mean, which is computed in their place.
+    The kernels of the other engines add pairs of products in 16 bits, which saturate: depthwise ones everywhere, all on CPUs without VNNI.
+    Otherwise their results are the exact ones, so that the operators' meaning is computed instead.
     """
     if torch_package().backends.quantized.engine != "qnnpack":
         return None

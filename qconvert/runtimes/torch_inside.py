@@ -1,4 +1,4 @@
-"""The inside of a PyTorch file: the program that is made again of it gives out its inner tensors, and is cut at them."""
+"""The inner tensors of a PyTorch file: a program rebuilt from the file returns them, and is cut at them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["TorchInside", "inside_of"]
 
 
 def inside_of(file: ModelFile, graph: Graph) -> Inside:
-    """See plugins.Runtime: of the file itself where it is trusted, else of the program that is made again of it."""
+    """See plugins.Runtime: of the file itself if it is trusted, else of the program rebuilt from it."""
     if file.kernels == "trusted":
         from qconvert.runtimes.torch_trusted import TrustedInside
 
@@ -28,7 +28,7 @@ def inside_of(file: ModelFile, graph: Graph) -> Inside:
 class TorchInside:
     """A PyTorch file whose tensors are known by the names of a canonical graph.
 
-    What is cut is the graph as the file has it, before it is brought into its normal form.
+    The graph is cut as it was read, before it is brought into its normal form.
 
     Args:
         file: the file.
@@ -62,12 +62,12 @@ class TorchInside:
 
 
 def _is_one_width(a: str, b: str) -> bool:
-    """Whether both types are one, or integers of one are those of the other, moved, as the exchange with another runtime moves them."""
+    """Whether two types are equal, or differ only in sign, so that integers of one are those of the other with another zero point."""
     return a == b or {a, b} in ({"int8", "uint8"}, {"int16", "uint16"})
 
 
 def _sizes_alone(graph: Graph) -> set[str]:
-    """The tensors that are computed from sizes: a program has numbers for them, and no tensors at which it could be cut."""
+    """Return the tensors that are computed from sizes: in a program they are numbers, at which it cannot be cut."""
     known = {tensor.name for tensor in graph.constants()}
     found: set[str] = set()
     for op in graph.ops:

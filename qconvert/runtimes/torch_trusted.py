@@ -1,7 +1,7 @@
-"""The inner tensors of PyTorch's files as PyTorch itself loads them, which runs what they say.
+"""The inner tensors of PyTorch's files that PyTorch itself loads, which runs code in the files.
 
-A program has names for what its calls give. TorchScript keeps none that a reader finds again: there the calls that ran and the tensors that
-our reader made of them are put side by side in their order, by operator, type and quantization. What has no partner is not given out.
+A program of torch.export has names for the results of its calls. TorchScript has none, so the calls that ran are aligned in order with the
+tensors of our reader, by operator, type and quantization. Tensors without a match are not returned.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["TrustedInside"]
 
 
 class _Call(NamedTuple):
-    """A call that ran; its name is that of the program, "" where that gives none."""
+    """A call that ran. The name is the one in the program; "" if it has none."""
 
     operator: str
     name: str
@@ -36,10 +36,10 @@ class _Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A loaded file that tells of its calls.
+    """A loaded file that records its calls.
 
     Attributes:
-        operators: names of what it calls, such as "aten::relu".
+        operators: names of the called operators, such as "aten::relu".
         run: inputs as PyTorch's tensors -> the calls that give a tensor.
     """
 
@@ -95,7 +95,7 @@ def _probe_of(module: Any) -> _Probe:
 
 
 def _of_script(module: Any) -> _Probe:
-    """TorchScript: its code, with methods in place of their calls, returns all that the operators outside of branches give."""
+    """Return a probe of TorchScript: its code with methods inlined returns the results of all operators outside of branches."""
     torch = torch_package()
     graph = module.inlined_graph.copy()
     torch._C._jit_pass_inline(graph)
@@ -119,7 +119,7 @@ def _of_script(module: Any) -> _Probe:
 
 
 def _of_program(module: Any) -> _Probe:
-    """torch.export: the nodes are run one after the other."""
+    """Return a probe of a torch.export program: it runs the nodes one after the other."""
     torch = torch_package()
 
     class Told(torch.fx.Interpreter):  # type: ignore[name-defined,misc]
@@ -145,7 +145,7 @@ def _of_program(module: Any) -> _Probe:
 
 
 def _called(node: Any) -> str:
-    """The operator of a call, as "aten::add"."""
+    """Return the operator of a call, such as "aten::add"."""
     return "::".join(str(node.target).split(".")[:2])
 
 
@@ -154,7 +154,7 @@ def _operator(source: str) -> str:
 
 
 def _matched(graph: Graph, calls: Sequence[_Call]) -> Iterator[tuple[str, Array]]:
-    """Tensors of the graph, each with what the call gave that stands for it."""
+    """Yield the tensors of the graph with the results of their calls."""
     made = [(_operator(op.source), name) for op in graph.ops for name in op.outputs if name]
     outputs = {name for _, name in made}  # what is called y/… is a part of the call that gives y
     own = [(operator, graph[name]) for operator, name in made if name.rpartition("/")[0] not in outputs]

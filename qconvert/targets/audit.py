@@ -66,9 +66,9 @@ def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
 
 
 def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
-    """Every operator with a quantized side, next to an accelerator every operator, in functions too, with the target's word on it.
+    """Every operator with a quantized input or output, or for an accelerator every operator, with the target's verdict on it.
 
-    A Call is none: what is in its function runs.
+    Operators of functions are included, but no Call.
     """
     for inner in closed_graphs(graph):
         for op, verdict in target.placements(inner):

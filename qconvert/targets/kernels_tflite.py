@@ -1,4 +1,4 @@
-"""Which operators of TFLite have kernels for which types, up to which rank, in LiteRT and in tflite-micro.
+"""The kernels of LiteRT and tflite-micro: types and largest ranks for each operator of TFLite.
 
 kernel_table_tflite.py was found by running a model of one operator for every entry, with LiteRT's default kernels, and comparing the result
 with the exact one; tests/targets/test_kernels.py repeats it. Kernels that run but are wrong are not in it: quantized DIV (one or two

@@ -1,4 +1,4 @@
-"""What MNN demands beyond the data of its target, measured with MNN 3.6.1: what it computes otherwise, or not at all, without a word."""
+"""What MNN demands beyond the data of its target, measured with MNN 3.6.1: cases that it computes wrongly, or not at all."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def _types(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _is_edge(graph: Graph, op: Op, tensor: Tensor) -> bool:
-    """Whether a uint8 tensor is an input that is cast at once, an output that a Cast gives, or a constant that is cast; or passed on from
+    """Whether TensorRT takes a uint8 tensor here: as an input or a constant that a Cast reads, as an output of a Cast, or passed on from
     input to output."""
     if op.kind == "Identity":
         return op.inputs[0] in graph.inputs and op.outputs[0] in graph.public
@@ -203,7 +203,7 @@ def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]
 
 
 def _added(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
-    """What the pass spread_addends leaves: there is one channel, and one position or nobody knows how many."""
+    """Addends that the pass spread_addends leaves: for one channel, with one position or a dynamic number of them."""
     number = addend(graph, op, producers)
     if number is not None:
         yield number.name, "is such a number"

@@ -81,7 +81,7 @@ def _like(name: str, find: Callable[..., Iterator[Breach]]) -> Rule:
 
 
 def stated(demand: Demand, target: Target, find: Callable[..., Iterator[Breach]] = lambda graph, op: iter(())) -> Rule:
-    """A demand of a target's data as a rule: its words, and who demands it."""
+    """A demand of a target's data as a rule, with its text and its source."""
     return Rule(demand.text(target), target.sources.get(demand.name, ""), demand.remedy(target), find)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # targets are listed without numpy
 
 __all__ = ["bounds", "trtexec"]
 
-#: Batches of an input whose first size is open: the fewest, those that the engine is made for, the most.
+#: Sizes of a dynamic batch: smallest, optimal, largest.
 _BATCHES = (1, 4, 16)
 #: What is tried for other dynamic dimensions, at most.
 _LARGEST = 224
@@ -53,9 +53,9 @@ def _sized(shape: Shape) -> str:
 
 
 def bounds(graph: Graph) -> dict[str, tuple[Shape, Shape, Shape]]:
-    """Smallest, usual and largest shapes of the inputs whose sizes are known only at run time.
+    """Smallest, optimal and largest shapes of the inputs whose sizes are known only at run time.
 
-    A first size that is nothing else, a batch, is 1 to 16 where the operators take that; another is one number that they take.
+    A batch (a first size that occurs nowhere else) is 1 to 16 if the operators take that. Another size is a single number that they take.
     """
     from qconvert.data.sizes import number_of
 

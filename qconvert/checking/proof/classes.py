@@ -52,7 +52,7 @@ class Proof(Shown):
         lost: operators of the source that none of the result stands for.
         faults: in sentences, which codes are other ones in the result whatever the kernels do, as where a Clip is lost, or one too many.
         equal_for_all_inputs: whether every output has the source's integers for every input.
-        equal_once_quantized: whether that is so but for the operators that round the float inputs, which runtimes do in several ways.
+        equal_once_quantized: the same, except for operators that quantize float inputs: runtimes round these in several ways.
     """
 
     operators: tuple[Proved, ...]

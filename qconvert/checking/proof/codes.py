@@ -1,4 +1,4 @@
-"""Which codes a tensor of the source can have, and of which of them source and result make other ones."""
+"""The codes that a tensor of the source can have, and those that source and result map to different codes."""
 
 from __future__ import annotations
 

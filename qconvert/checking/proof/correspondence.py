@@ -4,8 +4,8 @@ Every tensor of the result is traced to elements of a tensor that the source com
 source's if both are of one kind, take the same elements, have the same attributes and constants, and store results with the same
 quantization; integers may be stored as the other type of as many bits, and axes in another order.
 
-Operators that only clip codes need no partner: what they make of each code is kept, so that a Clip or an activation may stand elsewhere,
-and one that is lost, or one too many, is found where the codes are computed with.
+Operators that only clip codes need no partner. Their mapping of codes is kept, so that a Clip or an activation may stand elsewhere; a lost
+or superfluous one is found at the next operator that computes with the codes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from qconvert.rules.differences import attribute_differences
 
 __all__ = ["NOT_TRACED", "Pair", "Trace"]
 
-#: What tells apart how operators compute, or in which order their axes lie, not what.
+#: Attributes that say how operators compute, or the order of their axes, but not what they compute.
 _HOW = ("arithmetic", "data_format", "activation", "axis")
 _NO_SUCH = "the source has no such operator on what it reads"
 #: Of an output that is not one of the source's tensors.
@@ -265,7 +265,7 @@ class Trace:
         return next(filter(None, found), "")
 
     def _take(self, own: Elements, given: Elements) -> None:
-        """Remember operators that clip the elements of a tensor on either side."""
+        """Collect operators that clip the elements of a tensor on either side."""
         for known, side in zip(self.clips, (own, given), strict=True):
             known += [op for op in side.by if all(op is not other for other in known)]
 
@@ -316,7 +316,7 @@ class Trace:
         return [self.result[name].quantization for name in op.inputs[:2]]
 
     def _chooses(self, op: Op) -> bool:
-        """Whether an operator of the source moves or chooses stored integers: all its data and results have one quantization."""
+        """Return whether an operator of the source is data movement, or a choice of stored integers of one quantization."""
         kind = kind_of(op)
         if kind.rule in ("move", "state"):
             return True

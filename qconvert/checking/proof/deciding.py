@@ -109,7 +109,7 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     for side in (own, other):
         if output and (fault := side.kernels.fault(side.graph, side.op)):
             return found("?", why=fault)
-    if pair.moves or not output:  # what has no output writes a state, whose stored values are what it reads
+    if pair.moves or not output:  # without an output it writes a state: its input as it is stored
         return found("E0", "identical parameters")
     if rule == "stored":  # the kind is the kernel, whose integers its form gives
         return found("E1", "form of the kernel")

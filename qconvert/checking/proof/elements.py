@@ -90,7 +90,7 @@ class Elements:
 
 
 def follow_elements(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Elements] | None:
-    """The outputs of an operator that moves elements of a tensor whose own are known."""
+    """Return the outputs of data movement on a tensor whose elements are known; None for other operators."""
     if not op.inputs or op.inputs[0] not in known or any(name in known for name in op.inputs[1:] if name):
         return None
     given = known[op.inputs[0]]
@@ -108,7 +108,7 @@ def follow_clip(graph: Graph, op: Op, known: Mapping[str, Elements]) -> list[Ele
 
 
 def _move_elements(graph: Graph, op: Op, given: Elements) -> list[Elements] | None:
-    """The outputs of an operator that moves the elements of its one computed input, whatever these are; None if it is no such operator.
+    """Return the outputs of data movement on one computed input, if they are the same elements for all values; None for other operators.
 
     Args:
         graph, op: the operator; further inputs are constants.

@@ -112,8 +112,8 @@ def _compared(side: Side, graph: Graph) -> Graph:
 def _rows(side: Side, name: str) -> Kernels:
     """The kernels that compute a tensor of a side.
 
-    Of a set that a user may choose, and that the runtime takes in the place of the chosen one, it is not known which variant of its kernels
-    runs, and so no integers.
+    If the runtime replaces the chosen set of kernels by another one that a user may choose, the variant that runs is not known: rows then
+    have no reference.
     """
     chosen = side.kernels_of(name)
     runtime, _, kernels = chosen.partition(":")

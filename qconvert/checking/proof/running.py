@@ -1,4 +1,4 @@
-"""What a kernel gives for all codes of its operands, found by running it where no reference says it."""
+"""Results of a kernel for all codes of its operands, found by running it where it has no reference."""
 
 from __future__ import annotations
 

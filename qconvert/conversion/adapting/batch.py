@@ -27,7 +27,7 @@ def with_batch(graph: Graph, number: int) -> Graph:
     """The graph for so many samples in each run.
 
     Args:
-        graph: whose inputs have samples along their first axis, or along that whose dynamic dimension is called "batch"; inputs without
+        graph: its inputs have samples along their first axis, or along the axis with the dynamic dimension "batch"; inputs without
             axes are left alone.
         number: of samples, at least 1.
 

@@ -87,7 +87,7 @@ def _carried_on(walk: Walk, op: Op, found: Sequence[FunctionCall], results: Sequ
                 continue
             if places[index] is not None:
                 name = call.inputs[index].tensor or call.function
-                raise walk.refused(op, f"moves the samples of {name!r} from one iteration to the next")
+                raise walk.refused(op, f"carries the samples of {name!r} along another axis into the next iteration")
             places[index], is_new = result[output], True
     return is_new
 

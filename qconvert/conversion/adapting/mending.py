@@ -32,8 +32,10 @@ def mended(samples: Samples, op: Op) -> Op:
 
 
 def _reshaped(samples: Samples, op: Op, data: str, place: Place) -> Op:
-    """A Reshape whose result has the samples along an axis of their own, or with what stood before them; of one sample also along
-    any axis of size 1, by Transposes, as converters write a Reshape for a Transpose that moves but such axes."""
+    """A Reshape with the samples along an axis of their own in its result, or joined with the axes before them.
+
+    A single sample may also stand along any axis of size 1, by Transposes: converters write a Reshape for a Transpose of size-1 axes.
+    """
     before, given = samples.graph[op.outputs[0]].static_shape, samples.graph[data].static_shape
     if before is None or given is None:
         return op

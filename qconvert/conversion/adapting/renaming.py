@@ -21,7 +21,7 @@ def renamed(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) -> G
     Args:
         graph: what is renamed.
         pairs: texts such as "old=new", which hold at the same time.
-        whole: where the graph is a part of it, that whole, so that the error can say so.
+        whole: the whole graph, if `graph` is a part of it: names the reason in the error.
 
     Raises:
         OptionError: a name is not known, or would be that of two tensors.

@@ -27,7 +27,7 @@ class Place:
 
 
 class Choices:
-    """Which of several axes has the samples where that is not said, as after some Reshapes: all combinations, one walk after the other."""
+    """Choices among several possible batch axes, as after some Reshapes: all combinations, one walk after the other."""
 
     def __init__(self) -> None:
         self._taken: dict[object, tuple[int, int]] = {}

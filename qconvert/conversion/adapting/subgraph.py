@@ -122,7 +122,7 @@ def names_in(text: str, known: Collection[str]) -> tuple[str, ...] | None:
 
 
 def _leading(graph: Graph, cuts: frozenset[str], outputs: Iterable[str]) -> tuple[list[Op], list[str], set[str]]:
-    """The operators that lead to outputs and to the states that they read, the inputs that these lack, and what is read."""
+    """The operators that compute the outputs and their states, the names of missing inputs, and the names of tensors read."""
     writers = graph.producers()
     waiting, seen = list(outputs), set[str]()
     kept: set[int] = set()

@@ -1,4 +1,4 @@
-"""Weights whose real values no quantization says: codes with a table of values, and blocks with an offset."""
+"""Weights that no Quantization describes, decoded by operators: codes with a table of values, and blocks with an offset."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ __all__ = ["decoded"]
 
 
 def decoded(network: Network, stored: str, decoding: Decoding, source: str) -> tuple[str, list[Op]]:
-    """The name of the real values of a stored weight, and the operators that compute them.
+    """The name of a stored weight decoded to float, and the operators that decode it.
 
     Args:
-        network: gets the tensors between.
+        network: gets the intermediate tensors.
         stored: the weight, [N, K].
-        decoding: what makes real values of it.
+        decoding: the scales, and the table or offsets.
         source: of the operators.
     """
     ops: list[Op] = []

@@ -1,4 +1,4 @@
-"""Names of modules and tensors: a prefix that one side alone has, and what is near to a name that is not found."""
+"""Names of modules and tensors: a prefix of the file or of the graph alone, and paths compared with "_" for "."."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def same_path(path: str) -> str:
 
 
 def aligned(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callable[[str], str]]:
-    """The parameters without the prefix that the graph's names lack, such as "module." of a wrapper, and with that which only these have.
+    """The parameters without a prefix missing in the graph's names, such as "module." of a wrapper, and with a prefix missing in the file.
 
     Args:
         parameters: of the file.

@@ -116,7 +116,7 @@ class Network:
         return fresh
 
     def data(self, op: Op) -> list[str]:
-        """The inputs of an operator that it computes on, and that are no constants and no weights that are dequantized."""
+        """The data inputs of an operator that are neither constants nor dequantized weights."""
         return [name for name in kind_of(op).data(op) if self.constant(name) is None and self.stored(name) is None]
 
     def stored(self, name: str) -> Tensor | None:

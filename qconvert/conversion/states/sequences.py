@@ -48,7 +48,7 @@ def place_sequences(network: Network, places: Places) -> None:
 def _place_functions(network: Network, places: Places, path: str, quantizations: Sequence[QParams]) -> None:
     """The operators of a module's own code that need a quantization and have none yet take these in their order.
 
-    A quantization that an earlier tensor has may stand for the result of an operator that keeps it, which needs none.
+    A quantization equal to an earlier tensor's may belong to an operator that keeps its data's quantization; the result needs none then.
     """
     ends = places.ends_of(path) if path and len(quantizations) == 1 else []
     if len(ends) == 1:
@@ -98,7 +98,7 @@ def _needs_quantization(network: Network, places: Places, op: Op) -> bool:
 
 
 def _place_observed(network: Network, places: Places, quantizations: Sequence[QParams]) -> None:
-    """Places the observers of FX: of each operator that it quantizes those of its data which have none yet, then that of its result.
+    """Places the observers of FX, for each operator that FX quantizes: first on its data without an observer, then on its result.
 
     An operator that keeps its data's quantization has the same observer once more, unless a concatenation shares one among its data: so it
     is seen whether the operators of the graph are those of the list.

@@ -31,7 +31,7 @@ def packed(model: TableObject, identifier: bytes = b"") -> bytes:
 
     Args:
         model: an object of a schema's class.
-        identifier: four bytes that say what the file is, where its format has such.
+        identifier: four bytes, the file_identifier of the format; empty if it has none.
 
     Raises:
         TooLargeError: it would be above 2 GB.
@@ -68,14 +68,14 @@ class _Packer:
         self._vtables: dict[bytes, int] = {}
 
     def add(self, part: bytes) -> None:
-        """Puts bytes in front."""
+        """Prepends bytes."""
         self.parts.append(part)
         self.size += len(part)
         if self.size > LARGEST:
             raise TooLargeError
 
     def align(self, alignment: int, following: int = 0) -> None:
-        """Puts zeros in front, so that what comes after `after` more bytes lies at a multiple of `alignment`."""
+        """Prepends zeros, so that what comes after `after` more bytes lies at a multiple of `alignment`."""
         if alignment > self.alignment:
             self.alignment = alignment
         count = -(self.size + following) % alignment

@@ -1,7 +1,7 @@
 """The tables of a FlatBuffers schema: their fields, as views on a file, and as objects that are written.
 
 A view (Schema.root(), Table) reads a field when it is asked for; the file must have passed verify_tables(). An object holds the values of
-its fields under the same names and is written by packing.packed(). Names are those of the API that flatc generates.
+its fields under the same names and is written by packing.pack_model(). Names are those of the API that flatc generates.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Table:
         return offset and self._position + offset
 
     def target(self, slot: int) -> int:
-        """Where lies what a field refers to; 0 if it is absent."""
+        """The position that a field refers to; 0 if it is absent."""
         place = self.place(slot)
         return place and place + int(_U32(self._data, place)[0])
 

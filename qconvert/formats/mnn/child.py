@@ -1,4 +1,4 @@
-"""Child processes in which MNN runs: what it cannot do ends its process, so it never runs in this one."""
+"""Run MNN in child processes, because MNN aborts its process on what it does not support."""
 
 from __future__ import annotations
 

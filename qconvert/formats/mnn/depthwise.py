@@ -2,9 +2,9 @@
 
 The kernel adds the zero point of the result to the integer sum, in units of data scale * weight scale, and cuts off what is no whole unit:
 trunc(zero point / M), M being data scale * weight scale / result scale. Every element is then off by up to a unit, all of a channel in one
-direction (measured with MNN 3.6.1: the offsets of all channels of a network are these). A bias that is lower by one where more than half a
-unit is cut off brings that to half a unit at most, in either direction. The bias itself is cut off likewise, by a whole unit where float32
-puts it below a whole number; a quarter of a unit more keeps it there.
+direction (measured with MNN 3.6.1: the offsets of all channels of a network are these). A bias that is lower by one unit, wherever more
+than half a unit is cut off, leaves an error of at most half a unit in either direction. The bias itself is cut off likewise, by a whole
+unit where float32 puts it below a whole number; a quarter of a unit more keeps it there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ABOVE = 0.25
 
 
 def compensated(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
-    """The float network with such biases, and how many values are others.
+    """The float network with such biases, and the number of changed values.
 
     Args:
         network: of float values.

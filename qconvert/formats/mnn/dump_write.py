@@ -1,4 +1,4 @@
-"""The layout in which MNN's offline quantizer dumps scales, for tools that read it (dump.py has what it says).
+"""Write scales in the layout of the dumps of MNN's offline quantizer, for tools that read these (see dump.py for the fields).
 
 An array of operators, each with the index, the scale and the zero point of its inputs and outputs; 0 where a tensor has none. Indices are
 those of the .mnn where there is one, else they count the tensors of the float model in the order in which its operators have them.
@@ -46,7 +46,7 @@ def _tensor(index: int, quantization: Activation | None) -> dict[str, Any]:
 
 
 def operators_of_network(network: Network) -> Iterator[DumpOperator]:
-    """The operators of a .mnn. What MNN put in to change a layout has the name of the tensor whose values it moves."""
+    """The operators of a .mnn. The result of a layout conversion that MNN inserted is named after its source tensor."""
     moved: dict[int, str] = {}
     for node in network.nodes:
         for index in node.outputs:

@@ -15,16 +15,16 @@ __all__ = ["names_of_rounded", "split"]
 def split(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
     """The graph in float, and the quantizations that its tensors had, with their integers.
 
-    MNN's converter drops an Identity, and one of its names. So there is none here but between two names that are seen, and where it rounds
-    to another quantization (roundings.py writes these).
+    MNN's converter drops an Identity, and one of its names. So the result has an Identity only between two visible names, and where it
+    rounds to another quantization (roundings.py writes these).
 
     Args:
         graph: the quantized graph.
-        exact: whether it rounds there. Else a tensor that was requantized has the quantization on which it was computed, and the name of
-            the output that it becomes.
+        exact: whether such an Identity rounds. Otherwise a requantized tensor has the quantization on which it was computed, and the name
+            of the output that it becomes.
 
     Raises:
-        UnsupportedError: stored integers are taken for others than they are (Reinterpret), which no float value does.
+        UnsupportedError: the graph has a Reinterpret of stored integers, which has no form in float.
     """
     network, encodings = extracted(graph)
     readers = network.consumers()
@@ -39,7 +39,7 @@ def split(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
 
 
 def names_of_rounded(graph: Graph, network: Graph) -> dict[str, str]:
-    """What float values that one Quantize alone reads, and that have its quantization in the float network, are called after it."""
+    """Float value -> result of the only Quantize that reads it, if the float network has no tensor of that name."""
     readers = graph.consumers()
     found = {op.inputs[0]: op.outputs[0] for op in graph.ops if op.kind == "Quantize" and len(readers[op.inputs[0]]) == 1}
     return {name: after for name, after in found.items() if after not in network.tensors}

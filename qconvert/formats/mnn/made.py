@@ -1,4 +1,4 @@
-"""What MNN's converter made, read back and compared with what was asked for."""
+"""Compare the .mnn file that MNN's converter made with the requested integers and scales."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NAMED = 5
 
 
 def compared(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
-    """Lines on the layers of a .mnn: how many are int8 with the integers and scales that were asked for, and which stayed float.
+    """Lines on the layers of a .mnn: how many are int8 with the requested integers and scales, and which stayed float.
 
     Raises:
-        UnsupportedError: weights, scales or zero points are others than those that were asked for, or no such file.
+        UnsupportedError: weights, scales or zero points differ from the requested ones, or there is no such file.
     """
     try:
         network = read_network(path)
@@ -70,7 +70,7 @@ def _is_integer(layer: MadeLayer | None) -> bool:
 
 
 def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
-    """What a layer has otherwise than asked for, in words."""
+    """Differences between a layer and the requested one, in words."""
     assert made.weights is not None
     if layer.integers is not None and not _equal(layer.integers, made.weights.integers):
         yield "other integers of weights"

@@ -86,7 +86,7 @@ class Network:
 
 
 def renamed(network: Network, named: Network) -> Network:
-    """A network with the names of another that has the same operators in the same order, as before MNN's quantizer with EMA made it again.
+    """A network with the names of another one with the same operators, such as the one before MNN's quantizer with EMA rebuilt it.
 
     Raises:
         InvalidModelError: the other has other operators.

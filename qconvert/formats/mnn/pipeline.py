@@ -1,7 +1,7 @@
 """MNN's compression parameters (`mnnconvert --compressionParamsFile`): a Pipeline as JSON or as protobuf -> Encodings.
 
-MNN finds a layer by the name of its result, `output[0].name`, which is that of the operator that it fuses after the layer, if any. Names
-of inputs and weights are free text. tools/converter/source/compression/MNN_compression.proto has the messages.
+MNN finds a layer by the name of its result, `output[0].name`. If MNN fuses an operator after the layer, that is the fused operator's name.
+Names of inputs and weights are free text. tools/converter/source/compression/MNN_compression.proto has the messages.
 """
 
 from __future__ import annotations

@@ -60,8 +60,8 @@ def _moves(node: Node) -> bool:
 
 
 def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
-    """The tensors that have the name of another result: where MNN moves a Reshape after other operators, these keep their names, and the
-    tensors theirs."""
+    """The tensors that have the name of another operator's result: when MNN puts a Reshape after other operators, operators and tensors
+    keep their names."""
     operators = {plain(node.name) for node in nodes}
     return frozenset(
         index
@@ -115,7 +115,7 @@ def _results(
 def _operands(
     nodes: Sequence[Node], makers: Mapping[int, Node], names: Sequence[str] | None, quantizations: Mapping[int, QParams]
 ) -> Iterator[tuple[Place, QParams, bool]]:
-    """The same of operands that MNN's own operators move to the model's, where they do not have the quantization of what is moved."""
+    """The same of operands that MNN's own operators pass on to the model's with another quantization than their source."""
     parted = {node.name.removesuffix(MATMUL) for node in nodes if node.name.endswith(MATMUL)} | {group_of(node.name) for node in nodes}
     for node in nodes:
         if is_own(node) or not node.outputs or node.name in parted:  # which puts together what others computed
@@ -132,7 +132,7 @@ def _operands(
 
 
 def _start(index: int, makers: Mapping[int, Node]) -> int | None:
-    """The tensor whose values MNN's own operators only move here: one of the model, or where the file ends; None where they compute."""
+    """The tensor whose values MNN's own operators copy: one of the model, or -1 if the file states no input; None if they compute."""
     seen: set[int] = set()
     while (maker := makers.get(index)) is not None and is_own(maker):
         if index in seen or not _moves(maker):

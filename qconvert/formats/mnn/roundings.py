@@ -124,18 +124,18 @@ def _quantization(encodings: Encodings, name: str) -> QParams | None:
 
 
 def _ends(quantization: QParams) -> tuple[np.float32, np.float32]:
-    """The smallest and the largest real number of a quantization."""
+    """The smallest and the largest float value of a quantization."""
     low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(quantization.quantization, quantization.dtype))
     return low, high
 
 
 def _steps(quantization: QParams) -> tuple[float, ...]:
-    """The real numbers of a quantization: their distance, and the ends."""
+    """The scale, the smallest and the largest float value of a quantization."""
     return float(quantization.quantization.scale.reshape(-1)[0]), *map(float, _ends(quantization))
 
 
 def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
-    """The tensors that nothing puts to their quantizations, and somebody reads who does not do it either."""
+    """The tensors to round: nothing rounds them to their quantization before a reader that needs rounded values."""
     quantizations = {name: quantization for name in network.tensors if (quantization := _quantization(encodings, name)) is not None}
     readers = network.consumers()
     integer = _integer(network, quantizations, layers, exact)
@@ -156,7 +156,7 @@ def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact
 
 
 def _passes_back(op: Op) -> bool:
-    """Whether MNN takes the scale of a result for that of the data too, which then are rounded where they were computed."""
+    """Whether MNN also uses the scale of the result for the data, so that the operator before rounds them."""
     return kind_of(op).rule == "move" or op.kind in _PASSED_BACK
 
 
@@ -172,12 +172,12 @@ def _shared(op: Op, quantizations: Mapping[str, QParams]) -> bool:
 
 
 def _keeps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Whether an operator gives numbers of the quantization on which all its tensors are."""
+    """Whether the results of an operator are values of the quantization that all its tensors share."""
     return kind_of(op).rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, quantizations))
 
 
 def _integer(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
-    """The tensors that MNN has as integers: of layers, what only moves these or takes the largest, and sums between layers."""
+    """The tensors that MNN stores as integers: results of layers, copies and pools of these, and sums between layers."""
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
@@ -191,7 +191,7 @@ def _integer(network: Graph, quantizations: Mapping[str, QParams], layers: Seque
 
 
 def _seen(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
-    """The tensors that an output is, or an operator reads that MNN runs in float, perhaps after data movement. Layers round their data."""
+    """Outputs, and tensors that operators in float read, also after data movement. Layers round their data themselves."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
     for op in reversed(network.ops):

@@ -99,7 +99,7 @@ def _take(entries: dict[Place, Encoding], words: list[str], at: str) -> None:
 
 
 def _scales(inverse: Array, at: str) -> Array:
-    """Scales of the numbers in a table. 0 stands for a channel of zeros, which any scale holds: it gets that of its neighbours.
+    """Scales of the numbers in a table. 0 marks a channel of zeros, which any scale holds: it gets the largest scale of the others.
 
     Raises:
         InvalidModelError: a number is no positive one.

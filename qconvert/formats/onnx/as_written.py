@@ -1,4 +1,4 @@
-"""The graph of a file that was just written, in which operators that the writer decomposed are the nodes that are in the file."""
+"""Read back the graph of a file just written: operators that the writer decomposed are their nodes in the file."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _labelled(tensor: Tensor, written: Tensor | None) -> Tensor:
 
 
 def _cut(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
-    """A ModelProto of the nodes that compute the tensors `written` from other tensors of the graph."""
+    """A ModelProto of the nodes that compute the tensors `decomposed` from other tensors of the graph."""
     import onnx
 
     nodes = _nodes(proto.graph.node, decomposed, graph.tensors.keys() - decomposed)

@@ -110,7 +110,7 @@ class Builder:
         return name
 
     def inside(self, graph: Graph) -> Builder:
-        """What collects the nodes of a graph inside a node."""
+        """A builder for the nodes of a graph inside a node."""
         found = Builder(graph, self.opset, forms=self.forms)
         found.is_exact, found.functions, found.domains, found.stated_scales = (
             self.is_exact,
@@ -155,7 +155,7 @@ class Builder:
         self._hoisted[name] = data
 
     def show(self, name: str, tensor: Tensor) -> None:
-        """Says what an output is that no tensor of the graph has as its name."""
+        """Declares type and shape of an output whose name is not that of a tensor of the graph."""
         self._shown[name] = replace(tensor, name=name)
 
     def shown(self, name: str) -> Tensor:
@@ -238,7 +238,7 @@ class Builder:
             self.nodes.append(item)
 
     def once(self, what: str, of: str, made: Callable[[], list[str]]) -> list[str]:
-        """The values `what` of the value `of`, made when first asked for."""
+        """The values `what` derived from the value `of`; `made` writes them at the first call."""
         if (what, of) not in self._once:
             self._once[what, of] = made()
         return self._once[what, of]
@@ -337,7 +337,7 @@ class Builder:
         return self._parameters[value, real]
 
     def _axis(self, quantization: Quantization, where: str) -> dict[str, Any]:
-        """The attributes that say along which axis, and in which blocks, the scales run."""
+        """The attributes `axis` and `block_size` of a quantization; those that it has."""
         if quantization.block_size and self.opset < _BLOCKS:
             raise OptionError(
                 f"blocks of scales need opset {_BLOCKS}, not {self.opset}",
@@ -421,7 +421,7 @@ class Builder:
             self.node("Identity", [value], [name])
 
     def _show(self, name: str, real: str) -> None:
-        """Remembers under which name the float values of the quantized tensor `name` are."""
+        """Records `real` as the value that holds the float values of the quantized tensor `name`."""
         self._real[name], self._stored[real] = real, name
 
     def reals(self, op: Op) -> list[str]:

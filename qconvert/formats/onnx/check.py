@@ -1,4 +1,4 @@
-"""Checks an .onnx file that was just written: what reading checks of any file, and that its nodes stand in an order that runs.
+"""Checks an .onnx file that was just written, as reading does, and the order of its nodes.
 
 No shape is inferred and no large constant is read, so that it takes a small part of the time of writing.
 """

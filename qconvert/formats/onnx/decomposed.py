@@ -40,7 +40,7 @@ def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
 
 
 def with_decomposed(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
-    """The graph with the operators that its metadata note in place of the nodes that they are decomposed into; see restored()."""
+    """The graph with the operators that its metadata note in place of the nodes that they are decomposed into; see restore_operators()."""
     return restored(graph, rewritten, _stored_elsewhere, on_noted_quantizations)
 
 

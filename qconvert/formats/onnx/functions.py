@@ -79,7 +79,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
 
 
 def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, shape: Shape | None) -> None:
-    """Declares an input of the graph: as the graph says it, where that fits what it is given."""
+    """Declares an input of the graph, with the type and shape stated in the graph if they are compatible with `given`."""
     if "unknown" not in (dtype, given.dtype) and dtype != given.dtype:
         raise r.invalid(f"takes {name!r} of {dtype} in its graph, but gives it {given.dtype}", rule="type-mismatch")
     known = given.dtype if dtype == "unknown" else dtype
@@ -167,14 +167,14 @@ def _with_captures(inner: Inner, captures: Sequence[str], outer: Draft) -> Graph
 
 
 def outer_shape(graph: Graph, index: int) -> Shape | None:
-    """The shape of an output of a function as one outside may see it: sizes that its inputs do not name are open."""
+    """The shape of an output of a function for its caller: sizes that its inputs do not name are unknown."""
     known = {size for name in graph.inputs for size in graph[name].shape or ()}
     shape = graph[graph.outputs[index]].shape
     return None if shape is None else tuple(size if isinstance(size, int) or size in known else UNKNOWN for size in shape)
 
 
 def agreed_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    """What two shapes have in common; sizes that differ are open."""
+    """What two shapes have in common; sizes that differ are unknown."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else UNKNOWN for x, y in zip(a, b, strict=True))

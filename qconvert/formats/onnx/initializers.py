@@ -1,8 +1,8 @@
 """Where the constants of an ONNX model go: into the model's file, or into a file of their own next to it.
 
 A protobuf holds 2 GB at most, and whoever loads it copies everything in it; external data can be memory-mapped (ONNX,
-docs/ExternalData.md). Constants that are views on a memory-mapped source pass through in pieces whose pages are given back, so
-that writing a large model needs little memory.
+docs/ExternalData.md). Views on a memory-mapped source are copied in pieces, and the pages of each piece are released: writing a large
+model needs little memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Quantizations that notes alone state, among operators that ONNX has on plain integers.
 
-An operator that is found again (written.py) computes with quantizations, and the nodes around it on the same integers without one. What
-moves integers takes the quantization along. Everywhere else a Reinterpret stands between both: the same integers with and without a label.
+An operator restored from its note (formats/reading/decomposed.py) computes with quantizations, and the nodes around it on the same
+integers without one. Data movement keeps the quantization. Everywhere else a Reinterpret between both changes the label of the integers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Quantizations:
     def __init__(self, graph: Graph, labelled: Graph, ops: Sequence[Op]) -> None:
         self._graph = graph
         self._noted = {id(op) for op in ops}
-        # What moves integers is the same with any quantization; it takes that of its data.
+        # Data movement is the same with any quantization; it takes that of its data.
         self._fixed = {id(op) for op in ops if kind_of(op).rule != "move"}
         given = {name for op in ops if id(op) in self._fixed for name in (*op.inputs, *op.outputs) if name}
         self._found = {
@@ -73,7 +73,7 @@ class _Quantizations:
         return self._added[name] if name in self._added else self._graph[name]
 
     def _look_back(self, op: Op) -> None:
-        """Takes the quantization of what an operator moves to where another reads it."""
+        """Gives the data of a movement the quantization that is noted for its result."""
         data, results = kind_of(op).moved(op), kind_of(op).results_of(op)
         if id(op) in self._fixed or kind_of(op).rule != "move" or len(data) != 1 or len(results) != 1:
             return
@@ -106,7 +106,7 @@ class _Quantizations:
         self._append(op)
 
     def _move(self, op: Op) -> None:
-        """A move of integers, with the one quantization that its data have; without any if they have several."""
+        """Data movement of integers, with the one quantization that its data have; without any if they have several."""
         moved = kind_of(op).moved(op)
         results = [name for name in kind_of(op).results_of(op) if name]
         sources = [self._whole.get(name, name) for name in moved]
@@ -182,8 +182,8 @@ class _Quantizations:
         return fresh
 
     def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], quantization: Quantization | None) -> None:
-        """Appends an operator that reads the inputs chosen, others without a noted quantization; its results in `ends` get their own after
-        it."""
+        """Appends an operator that reads the inputs chosen, others without a noted quantization; a Reinterpret gives each of the results
+        `ends` its own quantization."""
         inputs = tuple(chosen[name] if name in chosen else self._without(name) if name in self._found else name for name in op.inputs)
         stored = {name: self._new(name, "stored", quantization) for name in ends}
         self._append(replace(op, inputs=inputs, outputs=tuple(stored.get(name, name) for name in op.outputs)))

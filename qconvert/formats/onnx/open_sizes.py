@@ -1,4 +1,4 @@
-"""Copies of .onnx files whose inputs take any sizes: onnxruntime refuses others than those that a file states, whatever its nodes take."""
+"""Copies of .onnx files with dynamic dimensions: onnxruntime refuses inputs of other sizes than the file states."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ __all__ = ["with_open_sizes"]
 
 
 def with_open_sizes(path: Path, folder: Path) -> Path | None:
-    """A copy of a file, in a folder that is made, that states no sizes of inputs, outputs and tensors inside; None for a file with
-    constants in others next to it.
+    """Copy a file to a new folder with dynamic dimensions of inputs, outputs and inner tensors; None for a file with external
+    constants.
 
     Raises:
         QConvertError: see load_proto().

@@ -1,4 +1,4 @@
-"""What a node's read function sees: the node (node.py), labels for its inputs (labels.py), and here ways to add canonical operators.
+"""What a node's read function sees: the node (node.py), labels for its inputs, and ways to add canonical operators.
 
 Reading is literal: a QuantizeLinear becomes a Quantize, a DequantizeLinear a Dequantize, and what stands between them stays on real
 values. passes/absorb_quantization.py then turns the pattern into quantized operators.
@@ -88,7 +88,7 @@ class Reading(LabellingReading):
         Args:
             kind: a kind of ops.KINDS.
             inputs, outputs: tensor names. Outputs that do not exist yet are declared.
-            dtype: of the outputs, one for all or one each; by default that of the first input, or what the file says if that differs.
+            dtype: of the outputs, one for all or one each; by default the type stated in the file, else that of the first input.
             quantization: of the outputs. Data movement hands on that of its input.
             integers: whether the node is defined on quantized values (QLinearConv …), so that labelled integers mean float values.
             attributes: of the operator.
@@ -168,7 +168,7 @@ class Reading(LabellingReading):
 
     @staticmethod
     def _along(quantization: Quantization, shape: Shape) -> Quantization | None:
-        """Scales along an axis survive a move only where the axis does; the validation says whether they fit."""
+        """Scales along an axis are kept by data movement that keeps the axis; the validation says whether they fit."""
         axis, sizes, block = quantization.axis, quantization.scale.shape, quantization.block_size
         if axis is None or axis >= len(shape):
             return None
@@ -180,7 +180,7 @@ class Reading(LabellingReading):
     def _plain(self, kind: str, names: list[str], ordered: bool) -> list[str]:
         """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are.
 
-        What only compares and moves (`ordered`) gives the same on integers and in float, if all have one label.
+        Comparisons and data movement (`ordered`) give the same on integers and in float, if all have one label.
         """
         if ordered:
             op = Op(kind, tuple(names), ())
@@ -196,7 +196,7 @@ class Reading(LabellingReading):
         return [self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
 
     def _of_states(self, labels: Sequence[Quantization | None]) -> Quantization | None:
-        """The one label that stands next to plain integers, where it is that of a state: what joins a state's integers has its
+        """The label of a state, if it is the only one among `labels`: integers that are joined with those of a state get its
         quantization."""
         stated = [label for label in labels if label is not None]
         same = bool(stated) and all(label == stated[0] for label in stated)

@@ -48,7 +48,7 @@ def add_constants(graph: Any, draft: Draft) -> None:
 
 
 def constant_data(tensor: Any) -> Array:
-    """The data of a constant (mapped.py); text as str."""
+    """The data of a constant (mapped_constants.py); text as str."""
     data = np.asarray(tensor.numpy())
     if data.dtype.kind in "OSU":
         texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]

@@ -1,8 +1,8 @@
 """Checks every node against the signature of its operator: how many inputs and outputs, which must be there, and types of attributes.
 
 The signatures of ONNX's own domains are the schemas of the onnx package, by opset; those of other operators that are read stand in
-contrib.py. A node whose operator neither knows is not looked at: it becomes an opaque one. Read functions and onnx's shape inference,
-which ends the process where a required input is absent, may rely on what is checked here.
+contrib.py. A node whose operator neither knows is not checked: it becomes an opaque one. Read functions rely on these checks, and so does
+onnx's shape inference: an absent input that the schema requires would crash the process.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         graph: activations and weights in the layout and storage types that the target wants; shapes known.
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
-            constants go to a file next to `path` even if they are less than 1 GiB), "form" ("qdq", the default, "qoperator", where what
-            has no such form stays in that of QDQ, or "qonnx"), "numerics" and "guards" as in build().
+            constants go to a file next to `path` even if they are less than 1 GiB), "form" ("qdq", the default, "qoperator", with QDQ
+            for operators without such a form, or "qonnx"), "numerics" and "guards" as in build().
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.

@@ -195,7 +195,7 @@ def needed(graph: Graph, ops: list[Op]) -> list[Op]:
     wanted, kept = set(graph.outputs), []
     for op in reversed(ops):
         if wanted.intersection(op.outputs):
-            wanted.difference_update(op.outputs)  # which an operator in front writes too, if it is written with this one's nodes
+            wanted.difference_update(op.outputs)  # an earlier operator may write them too, if it is decomposed with this one's nodes
             wanted.update(op.inputs)
             kept.append(op)
     return kept[::-1]

@@ -49,7 +49,7 @@ def encoded(value: Value) -> bytes:
     """A value as a FlexBuffer.
 
     Raises:
-        InvalidModelError: a key has a zero byte, which ends it.
+        InvalidModelError: a key contains a zero byte, its terminator.
     """
     from flatbuffers import flexbuffers
 
@@ -63,7 +63,7 @@ def _add(builder: Any, value: Value) -> None:
         with builder.Map():
             for key, item in value.items():
                 if "\0" in key:
-                    raise InvalidModelError(f"{key!r} holds a zero byte, which ends a key of a FlexBuffer", rule="name-not-storable")
+                    raise InvalidModelError(f"{key!r} contains a zero byte; a key of a FlexBuffer must have none", rule="name-not-storable")
                 builder.Key(key.encode("utf-8"))
                 _add(builder, item)
     elif isinstance(value, list):

@@ -133,7 +133,7 @@ def _holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> t
 
 
 def _refill(draft: Draft, op: Op, value: int, quantization: Quantization) -> None:
-    """Gives the padding of integers the label that they got; none where it is real zero. ONNX's default is the integer 0."""
+    """Gives the padding of integers the label that they got; none where it means 0.0. ONNX's default is the integer 0."""
     tensor = draft.tensors[op.outputs[0]]
     inputs = op.inputs[:2]
     if value != int(quantization.zero_point[0]):
@@ -143,6 +143,6 @@ def _refill(draft: Draft, op: Op, value: int, quantization: Quantization) -> Non
 
 
 def label_key(quantization: Quantization) -> str:
-    """Tells labels apart in the names of variants."""
+    """A hash of a label, for the names of variants."""
     parts = quantization.scale.tobytes() + quantization.zero_point.tobytes() + str(quantization.axis).encode()
     return hashlib.sha256(parts).hexdigest()[:8]

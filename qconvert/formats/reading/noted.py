@@ -48,8 +48,8 @@ def stated(graph: Graph, op: Op, on_quantizations: Callable[[Op], Sequence[str]]
     Args:
         graph: the graph.
         op: the operator.
-        on_quantizations: the names of those of its tensors whose quantizations are noted; by default those that it computes with, and of a
-            move none.
+        on_quantizations: the names of those of its tensors whose quantizations are noted; by default those that it computes with, and of
+            data movement none.
     """
     names = (_on_quantizations if on_quantizations is None else on_quantizations)(op)
     unread = _unread(graph, op)
@@ -84,7 +84,7 @@ def noted(item: Mapping[str, Any]) -> Noted:
 
 
 def _on_quantizations(op: Op) -> tuple[str, ...]:
-    """The tensors whose quantizations an operator needs; one that moves integers is the same on any."""
+    """The tensors whose quantizations an operator needs; data movement is the same with any."""
     return () if kind_of(op).rule == "move" else (*op.inputs, *op.outputs)
 
 

@@ -22,7 +22,7 @@ def keys(model: Any) -> list[str]:
 
 
 def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
-    """The file with the subgraph in front that a signature enters, and no other signature.
+    """The file with the subgraph of one signature first, and without other signatures.
 
     Args:
         data: a whole file, of any content.
@@ -54,7 +54,7 @@ def entered(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
 
 
 def _swapped(model: Any, place: int) -> bytes:
-    """The file of a model whose subgraph that a signature enters has changed places with the first."""
+    """The file of a model after its first subgraph and that of a signature have changed places."""
     chosen = model.signatureDefs[place]
     number = chosen.subgraphIndex
     if not 0 <= number < len(model.subgraphs):

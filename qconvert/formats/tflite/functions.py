@@ -60,7 +60,7 @@ class Functions:
         """A subgraph, read by itself; it is no function of the network yet.
 
         Raises:
-            InvalidModelError: as named() does.
+            InvalidModelError: as function_name() does.
         """
         if not 0 < index < len(self._model.subgraphs):
             raise InvalidModelError(
@@ -92,7 +92,7 @@ class Functions:
         return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)
 
     def beside(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:
-        """The function with inputs and outputs with the quantizations of what is given to it and taken from it: itself, or one like it.
+        """The function with the quantizations of the operator's inputs and outputs: itself, or a copy.
 
         Raises:
             InvalidModelError: it takes or gives another number of values, or other types.

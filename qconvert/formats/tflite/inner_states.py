@@ -22,7 +22,7 @@ _PLACES = {
 
 
 def inner_states(graph: Graph) -> frozenset[str]:
-    """The states that one operator alone reads, and writes again, and that start with what a runtime resets variables to."""
+    """The states that a single operator reads and writes, with the initial value of a runtime's reset (first_value())."""
     if not graph.states:
         return frozenset()
     reads, writes = _uses(graph, "ReadState"), _uses(graph, "WriteState")

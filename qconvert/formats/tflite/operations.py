@@ -37,7 +37,7 @@ _DEEPEST, _MOST = 16, 200_000
 class Operations:
     """Reads operators of subgraphs into a draft.
 
-    Raises UnsupportedError if there are operators that no plugin reads, all of which are listed, or subgraphs that are not reached.
+    Raises UnsupportedError for operators that no plugin reads (all are listed), and for subgraphs without any reference.
     """
 
     def __init__(self, model: Any, data: mmap.mmap | bytes, draft: Draft) -> None:
@@ -218,7 +218,7 @@ class _Code(NamedTuple):
 
 
 def _operator_codes(model: Any) -> list[_Code]:
-    """The operator codes of a model; one that is wrong has an empty name, which counts only where an operator has it."""
+    """The operator codes of a model. An invalid code has an empty name, and is an error only if an operator uses it."""
     builtin = dict(enumerate(BUILTIN_OPERATOR_NAMES))
     found = []
     for code in model.operatorCodes:

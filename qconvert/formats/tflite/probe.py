@@ -47,13 +47,13 @@ def require_for_micro(data: bytes) -> None:
     """tflite-micro reads the bias of an SVDF where there is none.
 
     Raises:
-        RuntimeRefusedError: it would end the process.
+        RuntimeRefusedError: it would crash the process.
     """
     verify(data)
     for _, _, inputs in _operators(unpacked(root(data)), _SVDF):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
             raise RuntimeRefusedError(
-                "an SVDF has no bias; tflite-micro reads one all the same, which ends the process", rule="kernel-reads-outside"
+                "an SVDF has no bias; tflite-micro reads one all the same, which crashes the process", rule="kernel-reads-outside"
             )
 
 
@@ -151,12 +151,12 @@ class _Copies:
         self.last: list[Any] = []
 
     def before(self, name: str, wanted: str) -> int:
-        """The tensor `wanted`, of which `name` is made."""
+        """The index of a new tensor `wanted`, from which a RESHAPE makes `name`."""
         number = self._numbers[name]
         return number if name == wanted else self._copied(self.first, number, wanted, forth=False)
 
     def following(self, name: str, wanted: str) -> int:
-        """The tensor `wanted`, which is made of `name`."""
+        """The index of a new tensor `wanted`, which a RESHAPE makes from `name`."""
         number = self._numbers[name]
         return number if name == wanted else self._copied(self.last, number, wanted, forth=True)
 

@@ -166,7 +166,7 @@ def _ignored(draft: Draft) -> dict[str, str]:
 
 
 def _activations(draft: Draft) -> dict[str, str]:
-    """The type of all 8-bit activations where that is uint8, so that the way back to TFLite keeps it."""
+    """The type of the 8-bit activations if all are uint8, so that a conversion back to TFLite keeps it."""
     found = {t.dtype for t in draft.tensors.values() if t.dtype in ("int8", "uint8") and t.is_quantized and not t.is_constant}
     return {ACTIVATIONS: "uint8"} if found == {"uint8"} else {}
 

@@ -88,7 +88,7 @@ class Reading(OperatorReading):
         return _FUSED[code]
 
     def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
-        """The function that a subgraph is, next to what is given to it and taken from it.
+        """The function of a subgraph, with the quantizations of the tensors that go in and come out.
 
         Args:
             subgraph: its index.
@@ -101,7 +101,7 @@ class Reading(OperatorReading):
         return self.functions.beside(self.functions.named(subgraph, self._draft, where), given, results, where)
 
     def body(self, subgraph: int) -> Graph:
-        """A subgraph that says what the operator does with numbers, which no function of the network stands for."""
+        """A subgraph that defines the arithmetic of the operator; it is no function of the network."""
         if self.functions is None:
             raise self.unsupported("a subgraph as its body", rule="subgraph-not-covered")
         return self.functions.graph(subgraph, self._draft, self._where())
@@ -293,7 +293,7 @@ class Reading(OperatorReading):
     ) -> list[str]:
         """Appends a canonical operator; inputs and outputs are this operator's unless given. Returns the outputs' names.
 
-        The results of an operator that moves stored integers have its data's label and get their own after it, see emit_stored().
+        The results of data movement have the quantization of the data, and get their own after it; see emit_stored().
         """
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)

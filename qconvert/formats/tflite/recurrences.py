@@ -33,7 +33,7 @@ _BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Spells the recurrences of the network and of its functions, all at once: their steps are functions of the network."""
+    """Decompose the recurrences of the network and of its functions, all at once: their steps are functions of the network."""
     if target is None or target.format != "tflite" or all(op.kind not in CELLS for _, inner in all_graphs(graph) for op in inner.ops):
         return graph, ()
     functions, counts, done = dict(graph.functions), Counter[str](), dict[str, Graph]()
@@ -274,7 +274,7 @@ class _Recurrence:
         after: Sequence[Value],
         captures: list[tuple[str, str]],
     ) -> tuple[list[Value], Value]:
-        """The states that stay after the end of a sequence, and what is shown there: zeros."""
+        """The states, which stay after the end of a sequence, and the results, which are zeros there."""
         column = self._make("Unsqueeze", (lengths, self._ints([1])), (self._batch, 1), "int32")
         inside = self._symbol(body, (self._batch, 1), "lengths", "int32")
         captures.append((column, inside.name))

@@ -18,7 +18,7 @@ from qconvert.graph import Array
 __all__ = ["Leaves", "leaves_of"]
 
 _DENSE, _CSR = 0, 1
-#: Elements that a dense tensor may have for each value that is stored, and beyond that.
+#: The most elements of a dense tensor: for each stored value, and in addition.
 _MOST_EACH, _ALLOWANCE = 4096, 2**20
 
 #: The place in the dense tensor, flat, of each value that is stored.

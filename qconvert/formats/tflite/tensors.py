@@ -89,7 +89,7 @@ def _handle(draft: Draft, name: str, is_input: bool) -> str:
 
 
 def _sound_quantization(tensor: Any, dtype: str, shape: Shape) -> tuple[Quantization | None, str]:
-    """The quantization; or none, and what is wrong with it, which only matters where an operator computes with it."""
+    """The quantization; or None and the fault, which matters only if an operator computes with the tensor."""
     try:
         return _quantization(tensor, dtype, shape), ""
     except InvalidModelError as error:

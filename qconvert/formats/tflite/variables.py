@@ -1,4 +1,4 @@
-"""The resource variables of a .tflite file: which there are, what they hold at first, and the states that they become."""
+"""The resource variables of a .tflite file: their names, their initial values, and the states that they become."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Variables:
 
     @property
     def renamed(self) -> dict[str, list[str]]:
-        """Container and shared name of the states that these do not call as they are called here."""
+        """Container and shared name of each state whose name here is another one."""
         return {name: [*key] for key, name in self._names.items() if key != ("", name)}
 
     def declare(self, handle: str, options: Any) -> None:

@@ -1,4 +1,4 @@
-"""The operators that a graph becomes: made once, for the rules of a target that judge them and for the file that holds them."""
+"""The TFLite operators of a graph, made once for the rules of a target and for the file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _last: dict[int, Written] = {}
 
 
 def written(graph: Graph) -> Written:
-    """Runs the writers on every operator that has one, so that all that they refuse is known at once."""
+    """Run the writers on all operators that have one, so that every refusal is known at once."""
     found = _last.get(id(graph))
     if found is None or found.graph is not graph:
         found = _write(graph)
@@ -63,7 +63,7 @@ def written(graph: Graph) -> Written:
 
 
 def taken(graph: Graph) -> Written:
-    """The same, for the caller alone, who may change it."""
+    """The same, but not kept for a later call, so that the caller may change it."""
     found = written(graph)
     _last.clear()
     return found

@@ -58,7 +58,7 @@ def _modules(path: Path) -> Mapping[str, str]:
 
 
 def _form_of(path: Path, options: Mapping[str, Any]) -> str:
-    """What is written under a name: programs of torch.export in .pt2, TorchScript of quantized modules in .pt and .ptl."""
+    """The form of a file by its name: programs of torch.export in .pt2, TorchScript of quantized modules in .pt and .ptl."""
     suffix, stated = path.suffix.lower(), str(options.get("form") or "")
     if suffix in (".pth", ".safetensors"):
         reason = f"files that end in {suffix} hold tensors, and no graph"
@@ -81,7 +81,7 @@ def _recognizes(start: bytes) -> bool:
     return start[:4] == b"PK\x03\x04" and inside and name.isascii() and name.decode("ascii").isprintable()
 
 
-#: Forms of what is written -> the suffixes under which PyTorch's users look for them, and what they are.
+#: Written forms -> the file suffixes that PyTorch's users expect, and a description of the form.
 _SUFFIXES = {"program": (".pt2",), "modules": (".pt", ".ptl")}
 _HOLDS = {"program": "a torch.export program", "modules": "TorchScript"}
 _WRITE_OPTIONS = (

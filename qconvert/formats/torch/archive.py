@@ -26,7 +26,7 @@ __all__ = ["Archive"]
 _MOST_ENTRIES = 100_000
 #: What is not a storage: code and JSON. The largest seen has 11 MB.
 _LARGEST_TEXT = 2**28
-#: zlib cannot compress by more than 1032; code and JSON of real models reach 40.
+#: zlib cannot compress by more than 1032; code and JSON of real models have ratios up to 40.
 _LARGEST_RATIO = 200
 #: What all compressed entries that are read may expand to: this, and so many times the file.
 _EXPANDED, _EXPANDED_TIMES = 2**20, 16
@@ -43,9 +43,9 @@ class Archive:
 
     Raises:
         FileAccessError: it cannot be read.
-        InvalidModelError: it is no zip archive, is damaged, or breaks a limit: 100,000 entries, 256 MB and a ratio of 200 for what is
-            compressed, 1 MB and 16 times the file for all of that which is read, names that leave the archive, an entry that lies upon
-            another, something before the first.
+        InvalidModelError: it is no zip archive, is damaged, or breaks a limit: at most 100,000 entries; at most 256 MB an entry of
+            code or JSON; a compression ratio of at most 200; at most 1 MB plus 16 times the file for all compressed entries that are
+            read; no name leaves the archive, no entry overlaps another, no bytes precede the first.
     """
 
     def __init__(self, source: Path | memoryview) -> None:

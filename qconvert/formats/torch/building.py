@@ -1,4 +1,4 @@
-"""What all forms of PyTorch's files share: a builder is given a graph's inputs, operators and outputs in their order."""
+"""Filling a builder with a graph's inputs, operators and outputs, in their order: shared by all forms of PyTorch's files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REMEDY = "Write these operators in a plugin (hook qconvert_operators, format to
 
 
 def lowered(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: bool) -> Lowered:
-    """The graph without operators that PyTorch lacks, where formulas have others for them.
+    """Return the graph with operators that PyTorch lacks decomposed by formulas.
 
     Args:
         graph: the graph.

@@ -33,7 +33,7 @@ class Calls:
         return self._session.constants
 
     def call(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
-        """What a call returns.
+        """Return the results of a call.
 
         Args:
             name: such as "aten::conv2d", without the name of an overload.
@@ -65,7 +65,7 @@ class Calls:
 
 
 def _read(operator: Operator, call: Call) -> Any:
-    """What an operator gives. Arguments of a damaged file may be anything that the signature allows: text for a number, a size below 0."""
+    """Return the results of an operator. In a damaged file any argument may stand that fits the signature, such as a negative size."""
     try:
         return operator.read(call)
     except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError) as error:

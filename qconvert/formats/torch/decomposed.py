@@ -1,4 +1,4 @@
-"""Fake quantization that is decomposed in plain operators becomes a Quantize and a Dequantize; what is left of constants is computed.
+"""Decomposed fake quantization becomes a Quantize and a Dequantize; constant subgraphs are computed.
 
 Brevitas, ModelOpt, pytorch-quantization, AIMET and OneFlow's networks leave in an exported program
 
@@ -29,7 +29,7 @@ _TYPES = ("uint8", "int8", "uint16", "int16")
 
 @dataclass(slots=True)
 class _Found:
-    """What was found walking back from the result."""
+    """A fake quantization, found walking back from its result."""
 
     data: str
     stored: str
@@ -57,7 +57,7 @@ class _Walk:
         self._draft = draft
 
     def found(self, op: Op) -> _Found | None:
-        """The fake quantization that ends with an operator."""
+        """Return the fake quantization whose last operator is `op`, or None."""
         if op.kind not in ("Mul", "Div") or op.attributes.get("activation"):
             return None
         steps, scale = self._parts(op)
@@ -109,7 +109,7 @@ class _Walk:
         return found if found is not None and found.dtype == np.float32 and not self._draft.tensors[name].is_quantized else None
 
     def _shift(self, name: str, sign: int) -> tuple[str, Array]:
-        """What is added to a value (sign 1) or subtracted from it (-1), and the value; zero if nothing is."""
+        """The value before an Add or Sub of a constant, and the constant as added (sign 1) or subtracted (-1); zero if there is none."""
         nothing = np.zeros((), np.float32)
         op = self._draft.producers.get(name)
         if op is None or op.kind not in ("Add", "Sub") or op.attributes.get("activation"):
@@ -216,7 +216,7 @@ def _quantization(found: _Found, shape: Sequence[int | str] | None, dtype: str) 
 
 
 def compute_constants(draft: Draft) -> None:
-    """What operators compute of constants alone becomes a constant; integers after a Dequantize stay integers."""
+    """Fold operators on constants alone into constants; integers after a Dequantize stay integers."""
     unpacked: set[str] = set()
     kept = []
     for op in draft.ops:

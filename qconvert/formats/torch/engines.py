@@ -155,7 +155,7 @@ def _of_mean(graph: Graph, op: Op, engine: str, order: _Order) -> str:
 
 
 def _divides(data: Tensor, op: Op) -> bool:
-    """Whether the windows of an adaptive average lie side by side and cover the data, which is what qnnpack has a kernel for."""
+    """Whether the windows of an adaptive average tile the data. qnnpack has a kernel for this case alone."""
     sizes = (data.shape or ())[2:]
     return tuple(op["strides"]) == tuple(op["kernel_shape"]) and all(
         isinstance(size, int) and size % kernel == 0 for size, kernel in zip(sizes, op["kernel_shape"], strict=True)

@@ -1,4 +1,4 @@
-"""What both readers do when a program has been followed to its end."""
+"""Finishing a graph after a program has been read: shared by both readers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def finished(
 
 
 def _without_unread(draft: Draft, outputs: Sequence[str]) -> None:
-    """Leaves away the last states that nobody reads; the first result of an operator always has a name."""
+    """Drops trailing states that nothing reads; the first result of an operator always has a name."""
     read = {*outputs, *(name for op in draft.ops for name in op.inputs)}
     for index, op in enumerate(draft.ops):
         if op.kind in GATES and not read.issuperset(op.outputs[1:]):
@@ -63,7 +63,7 @@ def _without_unread(draft: Draft, outputs: Sequence[str]) -> None:
 
 
 def _stored(draft: Draft, name: str) -> str:
-    """An output; the integers that int_repr takes from a quantized tensor are what the graph stores of it."""
+    """The name of an output; for int_repr of a quantized tensor, the quantized tensor itself, which stores the same integers."""
     maker = draft.producers.get(name)
     if maker is None or maker.kind != "Reinterpret" or draft.tensors[name].is_quantized:
         return name
@@ -71,7 +71,7 @@ def _stored(draft: Draft, name: str) -> str:
 
 
 def _apart(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
-    """Outputs that are inputs or constants are given out as Identities of these."""
+    """Outputs that are inputs or constants become Identities of them."""
     found = []
     for name in outputs:
         tensor = draft.tensors[name]

@@ -1,7 +1,7 @@
-"""Changes in place: what a tensor is from there on, and every view of it, and what it is a view of.
+"""Changes in place: the new values of the tensor, of its views, and of the tensor that it views.
 
-A graph has no changes. A view that changed is written back into what it is a view of (views.py), up to the tensor that holds the elements;
-other views of that tensor are made again when they are read next.
+A graph has no changes. A changed view is written back into its base (views.py), up to the tensor that holds the elements; other views of
+that tensor are rebuilt when they are read next.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class _Held:
 
 
 class InPlace:
-    """Which tensors changed, and into what. Tensors are told apart by identity: a clone has the name of what it is a clone of.
+    """Tensors that changed, and their new values. Tensors are compared by identity, since a clone has the name of its source.
 
     Args:
         call: calls an operator by its name, with arguments by position and by name, where it stands and the name of its result.
@@ -110,7 +110,7 @@ class InPlace:
         return value if held is None else self._current(held)
 
     def noted(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:
-        """What an operator gives: notes what it changes, and what shares elements with its input.
+        """Return the result of an operator; notes changes, and results that share elements with its input.
 
         Args:
             name: of the operator, with the "_" of one that changes its input.
@@ -170,7 +170,7 @@ class InPlace:
         return id(value) in self._strided
 
     def _of(self, value: Any) -> _Held:
-        """What is noted of a tensor."""
+        """The note of a tensor, made if there is none."""
         return self._held.get(id(value)) or self._note(value, _Held(value))
 
     def _note(self, value: Any, held: _Held) -> _Held:
@@ -179,7 +179,7 @@ class InPlace:
         return held
 
     def _turn(self, first: Any, new: Any, step: _Step) -> None:
-        """A tensor has another shape: it is a view of what it was."""
+        """Notes that a tensor has another shape: it becomes a view of its former value."""
         base = self._of(first)
         self._note(first, _Held(new, base.root().version, base, step))
         self._strided[id(first)] = first
@@ -219,7 +219,7 @@ class InPlace:
         held.version = held.root().version
 
     def _current(self, held: _Held) -> Any:
-        """What a tensor is now."""
+        """The current value of a tensor, rebuilt from its base if that changed."""
         root = held.root()
         if root.torn:
             raise _unknown(root.torn)

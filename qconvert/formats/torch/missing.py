@@ -1,4 +1,4 @@
-"""What a model holds that is not covered, gathered while the rest is followed, so that all of it is named at once."""
+"""Operators of a model that are not covered, collected while the rest is read, so that one error lists all of them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Missing:
             raise self._error([])
 
     def all_with(self, error: QConvertError) -> QConvertError:
-        """The error for what was noted and for what ended the reading; that alone where nothing was noted."""
+        """The error for all noted operators and the one that ended the reading; `error` itself if nothing was noted."""
         if not self._operators and not self._forms:
             return error
         return self._error([f"{error.where}: {error.reason}".removeprefix(": ")] if isinstance(error, UnsupportedError) else [])

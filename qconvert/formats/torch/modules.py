@@ -1,4 +1,4 @@
-"""Which module a file of PyTorch says that its tensors are of."""
+"""The module of each tensor, as files of PyTorch state it."""
 
 from __future__ import annotations
 

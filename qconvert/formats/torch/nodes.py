@@ -21,7 +21,7 @@ class Node:
         arguments, named: of the call, by position and by name: numbers, texts, None, TorchTypes, Nodes, and lists of these.
         name: of an input or a constant.
         data: of a constant.
-        function: what is called, where a program that is never written calls what has no name in PyTorch.
+        function: the Python function, for a call without a name in PyTorch; only in programs that are never written to a file.
     """
 
     operator: str

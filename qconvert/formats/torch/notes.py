@@ -29,7 +29,7 @@ _FOLDERS = ("extra", "extra_files")
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What is noted of a program.
+    """The notes of a program.
 
     Attributes:
         name: of the graph; None if none is stated.
@@ -54,7 +54,7 @@ class Notes:
 
 
 def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "") -> dict[str, Any]:
-    """What is noted of a graph as a whole: its name, metadata, entry points and attributes that PyTorch cannot state.
+    """The notes of a graph as a whole: its name, metadata, entry points and attributes that PyTorch cannot state.
 
     Args:
         graph: that is written.
@@ -112,7 +112,7 @@ def _texts(notes: Any, key: str) -> dict[str, str]:
 
 
 def _usable(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
-    """The names that give no two tensors one name: of two that are to have one, the first; what has it without a note gets another."""
+    """The names without duplicates: of two tensors with one noted name, the first gets it; others of that name are renamed."""
     found: dict[str, str] = {}
     taken: set[str] = set()
     for old, new in names.items():
@@ -148,7 +148,7 @@ def _renamed(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str],
 
 
 def _sizes_after(graph: Graph, names: Mapping[str, str], noted: Mapping[str, str]) -> dict[str, str]:
-    """Names for sizes that are called after a tensor and its axis, where that tensor gets another name; no two sizes get one."""
+    """New names for dynamic dimensions called <tensor>_<axis>, if the tensor is renamed. Names stay unique."""
     shapes = [(name, tensor.shape or ()) for name, tensor in graph.tensors.items()]
     found = {
         size: f"{names[name]}_{axis}"

@@ -1,4 +1,4 @@
-"""What a program returns, as outputs of a graph."""
+"""The results of a program as outputs of a graph."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _convolution(state: Any, name: str) -> Packed:
 
 
 def verified(packed: Packed) -> Packed:
-    """Packed parameters whose weights are quantized, or those of a linear layer rounded to float16, and whose sizes fit them.
+    """Return packed parameters after checks: quantized weights (or a linear layer's, rounded to float16), and sizes that fit them.
 
     Raises:
         InvalidModelError: they are not.
@@ -154,6 +154,6 @@ def verified(packed: Packed) -> Packed:
 
 
 def in_float16(data: Array) -> Array:
-    """Values that float16 holds, as float32; what lies beyond its range becomes its limit."""
+    """Values rounded to float16, as float32; values outside of its range are clipped."""
     limit = float(np.finfo(np.float16).max)
     return np.clip(data, -limit, limit).astype(np.float16).astype(np.float32)

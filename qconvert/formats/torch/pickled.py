@@ -54,7 +54,7 @@ _MARK = object()
 
 
 def unpickled(content: bytes, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str] = frozenset()) -> Any:
-    """What a pickle of PyTorch holds.
+    """Return the value in a pickle of PyTorch.
 
     Args:
         content: of the entry.

@@ -63,7 +63,7 @@ def quantization_along(c: Call, scales: Array, zero_points: Array | None, axis: 
 
 
 def sound(c: Call, quantization: Quantization, dtype: str) -> Quantization:
-    """The quantization, whose scales have to be positive numbers and whose zero points have to be of the type.
+    """Return the quantization. Its scales have to be positive numbers, its zero points within the type.
 
     Raises:
         InvalidModelError: they are not.
@@ -95,7 +95,7 @@ def whole(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
 def on_quantization(
     c: Call, name: str, dtype: str, quantization: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = ""
 ) -> Ref:
-    """The tensor `name` of float values as integers: a constant, or a Quantize, before which a Clip stands if the quantization has limits.
+    """The tensor `name` of float values as integers: a constant, or a Quantize, after a Clip if the quantization has limits.
 
     Args:
         c: the call.
@@ -104,7 +104,7 @@ def on_quantization(
         quantization: with its limits.
         order: of the rounding of constants (rounding.py).
         exact: the scales as the file has them.
-        hint: what stands after the result's name, where it is not what the call gives.
+        hint: suffix of the tensor's name; "" for the result of the call.
     """
     data = c.known(name)
     if data is not None and data.dtype.kind == "f":

@@ -127,7 +127,7 @@ def _other_container(path: Path) -> QConvertError | None:
 
 
 def _without_graph(archive: Archive) -> QConvertError:
-    """The error for an archive that holds no graph: what it holds instead. Its pickle is looked at, and names what it would run."""
+    """The error for an archive without a graph. It states the contents, by the names in the pickle."""
     inner = [name for name in archive if name.endswith((".pt", ".pt2", ".ptl", ".pth"))]
     if "data.pkl" not in archive:
         remedy = f"The archive contains {inner[0]}: extract and read that file." if inner else READABLE

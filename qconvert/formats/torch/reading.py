@@ -1,4 +1,4 @@
-"""What an operator's read function sees: one call of a PyTorch operator with its arguments, and ways to add canonical operators.
+"""The interface of operators' read functions: one call of a PyTorch operator with its arguments, and ways to add canonical operators.
 
 Both kinds of files end here: TorchScript, whose tensors carry their quantizations with them, and .pt2, where operators between float values
 quantize and dequantize. A read function returns what the operator returns: a Ref, or a list or tuple of them.
@@ -87,7 +87,7 @@ class Call(OperatorReading):
         return [self._named(value) for value in self._values[argument]]
 
     def names_or_none(self, argument: str) -> list[str | None]:
-        """The same of a list in which None may stand."""
+        """The names of the tensors in a list; None for None."""
         return [None if value is None else self._named(value) for value in self._values[argument]]
 
     def _named(self, value: StoredTensor | Ref) -> str:
@@ -116,7 +116,7 @@ class Call(OperatorReading):
         return self.unknown_shape_of(self.name(argument), argument)
 
     def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
-        """The same of a tensor by its name in the graph."""
+        """The error for a tensor of unknown shape, by its name in the graph."""
         error = self.unsupported(f"{argument} of a shape that the file does not state, {self.lookup(name).shape},", rule="shape-not-stated")
         error.remedy = "State the shape of the model's inputs, like --input-shape 1,3,224,224 or --input-shape name=1,3,224,224."
         return error
@@ -255,7 +255,7 @@ class Call(OperatorReading):
         return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
     def take(self, size: int) -> None:
-        """Counts bytes of what the program makes of numbers alone; raises EndlessError where there are too many."""
+        """Counts bytes of tensors that the program makes from numbers alone. Raises EndlessError if there are too many."""
         self.session.made[0] += size
         if self.session.made[0] > _MOST_MADE:
             raise EndlessError(
@@ -326,7 +326,7 @@ class Call(OperatorReading):
         hint: str = "",
         **attributes: Attribute,
     ) -> list[Ref]:
-        """The same for an operator of several outputs of one type, such as Split."""
+        """emit() for an operator with several outputs of one type, such as Split."""
         for key in _STEPS:
             steps = attributes.get(key, ())
             if isinstance(steps, tuple) and any(isinstance(step, int) and abs(step) >= _LARGEST_STEP for step in steps):
@@ -358,7 +358,7 @@ class Call(OperatorReading):
     def emit_each(
         self, kind: str, inputs: Sequence[str], results: Sequence[tuple[str, Quantization | None]], **attributes: Attribute
     ) -> list[Ref]:
-        """The same for an operator whose outputs have types and quantizations of their own, such as TopK.
+        """emit() for an operator whose outputs differ in type and quantization, such as TopK.
 
         Args:
             kind: a kind of KINDS.

@@ -1,4 +1,4 @@
-"""What all calls of one model of PyTorch share while it is read."""
+"""The state that all calls of one PyTorch model share while it is read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Session"]
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What all calls of one model share.
+    """The state that all calls of one model share.
 
     Attributes:
         draft: the graph while it grows.

@@ -1,9 +1,9 @@
 """The arguments of operators, by order, name and default, in a short form of PyTorch's own schemas.
 
-"T input, T weight, T? bias=None, l stride=1" has four arguments. The letters say what may stand there, which is what tells overloads apart
-in TorchScript, whose code does not name them: T a tensor, q a quantized one (calls.py verifies that), t several, i a whole number, f a
-number, l one or several whole numbers, r numbers, x a tensor or a number, b a truth value, s a text, o an object, a anything, "?" besides
-None. Arguments after "*" are given by their names alone.
+"T input, T weight, T? bias=None, l stride=1" has four arguments. The letters are types; they tell overloads
+apart, since TorchScript's code does not name overloads: T a tensor, q a quantized one (calls.py verifies that), t several, i an integer,
+f a number, l one or several integers, r numbers, x a tensor or a number, b a bool, s a string, o an object, a anything, "?" or None.
+Arguments after "*" are passed by name alone.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def reshaped(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> 
 
 
 def batched(c: Call, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
-    """What `read` makes of data with channels and `spatial` axes; data without a batch get one, and the result loses it."""
+    """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
     name, rank = c.name(argument), c.lookup(c.name(argument)).rank
     if rank != spatial + 1:
         return read(name)

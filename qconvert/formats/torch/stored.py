@@ -1,4 +1,4 @@
-"""What a file of PyTorch stores: tensors with their quantizations, types, and objects of classes, as data."""
+"""Stored values of PyTorch's files as data: tensors with their quantizations, types, and objects of classes."""
 
 from __future__ import annotations
 

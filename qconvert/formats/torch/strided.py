@@ -62,6 +62,6 @@ class Storages:
             raise ValueError(f"a tensor of shape {sizes} repeats the {available} elements of its storage")
         last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
         if last >= available:
-            raise ValueError(f"the storage {key!r} has {available} elements, and a tensor of shape {sizes} ends at {last + 1}")
+            raise ValueError(f"the storage {key!r} has {available} elements, and a tensor of shape {sizes} needs {last + 1}")
         flat = content[: available * kind.itemsize].view(kind)
         return np.lib.stride_tricks.as_strided(flat[offset:], sizes, [stride * kind.itemsize for stride in strides], writeable=False)

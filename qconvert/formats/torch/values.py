@@ -13,11 +13,11 @@ __all__ = ["UNKNOWN", "EndlessError", "Named", "Packed", "PackedCell", "Ref", "U
 
 
 class EndlessError(InvalidModelError):
-    """What the program does has no end, or none that is near: it is not tried again."""
+    """The program does not end within the limits; it is not tried again."""
 
 
 class Unknown:
-    """What an operator that is not covered would give; reading goes on with it only to find what else is not covered."""
+    """The result of an operator that is not covered; reading continues with it only to find further ones."""
 
 
 UNKNOWN = Unknown()
@@ -66,7 +66,7 @@ class Uncomputed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """What a packed-parameters object holds.
+    """The contents of a packed-parameters object.
 
     Attributes:
         name: of the object, by its place in the model.
@@ -107,7 +107,7 @@ _MOST_ITEMS, _DEEPEST = 2**18, 200
 
 
 def leaves(value: Any, spend: Callable[[int], None] = lambda count: None) -> Iterator[Any]:
-    """What stands in a value that may be a list, a tuple or a dictionary, or the value itself.
+    """The items of a value that may be a list, a tuple or a dictionary, or the value itself.
 
     A list may stand in another several times, or in itself: what is small in a file may be endless here.
 

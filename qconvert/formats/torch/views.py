@@ -1,4 +1,4 @@
-"""Operators that give a view, which shares its elements with what it is made of: a change of either is a change of both."""
+"""Operators that return a view. A view shares its elements with its base: a change of either changes both."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ MAKES = frozenset(
 
 
 def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, new: Any, call: _Call) -> Any:
-    """What a tensor is when a view of it has changed.
+    """Return the new value of a tensor after a view of it has changed.
 
     Args:
         name: of the view's operator.
@@ -92,7 +92,7 @@ def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str,
 
 
 def _with_part(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, axis: int, new: Any, call: _Call) -> Any:
-    """A tensor of which one of several parts has changed: the parts joined again."""
+    """Concatenate the parts of a tensor again after one of them has changed."""
     parts = list(call(name, [base, *given], named))
     parts[part] = new
     return call("aten::cat", [parts, axis], {})

@@ -53,7 +53,7 @@ def rearranged(c: Call, name: str, move: Callable[[Array], Array], turn: Callabl
 
 
 def unmoved(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
-    """The dequantized constant that transpositions and reshapes lead from to weights, and `move` leads back to; None if none is so."""
+    """The dequantized constant before transpositions and reshapes that `move` undoes; None if there is none."""
     moves: list[Op] = []
     op = c.producer(name)
     while op is not None and op.kind in ("Transpose", "Reshape") and len(moves) < _MOST_MOVES:

@@ -84,7 +84,7 @@ def live(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunct
 
 
 def _exported(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
-    """The torch.export program, without what names the machine that writes it."""
+    """The torch.export program, without stack traces and paths of the machine that writes it."""
     torch, graph = torch_package(), builder.graph
     sizes = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))
     apart = {size: _SAMPLE_SIZES[index % len(_SAMPLE_SIZES)] for index, size in enumerate(sizes)}
@@ -138,7 +138,7 @@ def _notes(graph: Graph, builder: Builder, made: Module, program: Any, provenanc
 
 
 def _aligned(made: Module, program: Any) -> dict[Node, str]:
-    """Nodes that were built, each with the name of the one in the program that calls the same operator on the same values.
+    """Map built nodes to the names of the program's nodes with the same operator and operands.
 
     Calls on sizes are left out: PyTorch asks for each size once, and first.
     """

@@ -1,4 +1,4 @@
-"""What an operator's write function sees: nodes for the stored and the float values of tensors, and ways to add calls.
+"""The interface of operators' write functions: nodes for the stored and the float values of tensors, and ways to add calls.
 
 A quantized tensor exists in two forms in the written program: its stored integers, and its float values after a dequantize_per_tensor or
 dequantize_per_channel of quantized_decomposed, one for each reader, as PyTorch's own exporter has them.
@@ -128,7 +128,7 @@ class Builder:
         return node
 
     def set(self, name: str, node: Node) -> None:
-        """Says that a node gives the stored values of the tensor `name`."""
+        """Sets the node of the stored values of the tensor `name`."""
         if not name:
             return
         if node in self.names or not node.operator:  # another tensor's already
@@ -152,7 +152,7 @@ class Builder:
         return self.aten("to.dtype", node, self.dtype("float64"))
 
     def note_operator(self) -> None:
-        """Says that the operator being written is written so that only a note finds it again."""
+        """Marks the current operator as one that a reader recognizes only by a note."""
         if self.op is not None and id(self.op) not in self._whole:
             self.decomposed[id(self.op)] = self.op
 
@@ -283,7 +283,7 @@ class Builder:
         return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip(), rule=rule)
 
     def finish_program(self) -> None:
-        """Says what the program returns, and drops what it does not need for that."""
+        """Sets the outputs of the program, and drops nodes that they do not depend on."""
         self.outputs = [self.given_out(name) for name in self.graph.outputs]
         self.nodes = needed(self.nodes, self.outputs)
 

@@ -26,7 +26,7 @@ __all__ = [
 
 
 def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
-    """In words, each factor that a kernel cannot hold.
+    """Yield, in words, each factor that a kernel cannot hold.
 
     Args:
         builtin: the operator.
@@ -48,7 +48,7 @@ def _outside(factors: Iterable[_Factor], data: Tensor) -> Iterator[str]:
 
 #: A factor, its least value, the first value that is too large, and its name in words.
 _Factor = tuple[float, float, float, str]
-#: (builtin, inputs, data, result, beta) -> factors; see outside().
+#: (builtin, inputs, data, result, beta) -> factors; see list_unfit_factors().
 Factors = Callable[[str, "Sequence[Tensor]", "Tensor", "Tensor", float], Iterator[_Factor]]
 
 
@@ -149,7 +149,7 @@ FACTORS: Mapping[str, Factors] = {
 
 
 def holds(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], str]:
-    """For Kernel.fault: what a kernel cannot hold of an operator's scales."""
+    """Return a function for Kernel.fault: the first factor of an operator's scales that a kernel cannot hold."""
 
     def fault(graph: Graph, op: Op) -> str:
         inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]

@@ -1,4 +1,4 @@
-"""Operators of which LiteRT's integer kernels know some forms alone; the others run in float."""
+"""Forms of operators that LiteRT's integer kernels do not support; they run in float."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def volume(graph: Graph, op: Op) -> str:
 
 
 def square_root(graph: Graph, op: Op) -> str:
-    """TFLite's own models, and what they became elsewhere (passes/match_rounding.py), mean its kernel."""
+    """Models of TFLite, also after conversion (passes/match_rounding.py), mean its kernel."""
     own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "litert:default"
     return "" if own else "its kernel drops the fraction of its results"
 
@@ -54,5 +54,5 @@ def logarithm(graph: Graph, op: Op) -> str:
 
 
 def uncleared(graph: Graph, op: Op) -> str:
-    """SUM of the reference kernels gives any value but in its first sum (measured with LiteRT 2.3)."""
+    """SUM of the reference kernels is right only in its first sum (measured with LiteRT 2.3)."""
     return "its reference kernel adds onto what is not cleared"

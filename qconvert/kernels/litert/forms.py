@@ -51,8 +51,8 @@ def pair(graph: Graph, op: Op) -> str:
 def convolution(graph: Graph, op: Op) -> str:
     """Of a Conv of 16-bit data with sums of 64 bits, if its integers are exact in two sums of float32.
 
-    That is, the data fall into two parts of at most 128 in magnitude, and neither sum reaches 2^24; with a multiplier of 15 bits the
-    whole stays below 2^53.
+    That is, the data are split into two parts of at most 128 in magnitude, and both sums are below 2^24; with a multiplier of 15 bits the
+    total is below 2^53.
     """
     if len(op.inputs) < 3 or not op.inputs[2]:
         return ""
@@ -125,8 +125,9 @@ def interpolation(graph: Graph, op: Op) -> str:
 
 
 def line(graph: Graph, op: Op) -> tuple[float, float] | None:
-    """The scale of its data and the slope below zero with which a LeakyRelu between Dequantize and Quantize, which onnxruntime runs as a
-    table, gives the integers of such an operator: XNNPACK multiplies by whole 256ths of the ratio of the scales and takes ties up.
+    """Return data scale and negative slope of a LeakyRelu between Dequantize and Quantize with the integers of XNNPACK's operator.
+
+    XNNPACK multiplies by whole 256ths of the ratio of the scales and takes ties up; onnxruntime runs the LeakyRelu as a table.
 
     Ties go up where positive data are larger by a share, and negative ones smaller: results are multiples of 1/256 over at most 255 steps,
     so that so small a share crosses no other tie (found right in all of 8,000 random cases; 2^-16 to 2^-22 are).

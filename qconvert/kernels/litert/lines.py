@@ -1,7 +1,7 @@
-"""How far off are TFLite's int16 kernels that look functions up: lines between 513 points over the whole range of the input.
+"""Tolerances of TFLite's int16 lookup tables: lines between 513 points over the whole range of the input.
 
-Each point is moved by half of what the line is off in the middle, and rounded (LUTPopulate, tensorflow/lite/kernels/internal/common.h and
-reference/integer_ops/lut.h). How far the lines are off is known for each of the 65,536 inputs; from an exact value follows the input.
+Each point is shifted by half the error of the line in the middle, and rounded (LUTPopulate, tensorflow/lite/kernels/internal/common.h and
+reference/integer_ops/lut.h). The error of the lines is known for each of the 65,536 inputs; an exact value determines the input.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OUTSIDE = {"Log": -32768.0, "Rsqrt": 32767.0}
 
 
 def line_tolerance(graph: Graph, op: Op, exact: Array) -> Array | None:
-    """How far such a kernel's integers may be from the exact values before the last rounding; None where scales are not known.
+    """Return how far such a kernel's integers may be from the exact values before the last rounding; None if scales are unknown.
 
     Args:
         graph, op: the operator.

@@ -1,5 +1,5 @@
-"""The integers of LiteRT's kernels, XNNPACK's and TFLite's own, where their 32 bits overflow or C leaves open what they do too (arithmetic:
-wrapped, division, comparisons, each with its source)."""
+"""The integers of LiteRT's kernels, XNNPACK's and TFLite's own, also where their 32 bits overflow or C leaves the result undefined; the
+sources are in arithmetic."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greate
 
 
 def _once(found: tuple[Array, bool]) -> Integers:
-    """Integers of a kernel that computes all elements alike, and whether something overflows."""
+    """Return the integers of a kernel that computes all elements alike, with the fault if something overflows."""
     return Integers((found[0],), "overflows" if found[1] else "")
 
 
 def _quantizations(graph: Graph, names: Sequence[str]) -> list[Quantization]:
-    """The quantizations of tensors; none unless each has one scale."""
+    """Return the quantizations of tensors; none unless each has one scale."""
     quantizations = [graph[name].quantization for name in names]
     found = [quantization for quantization in quantizations if quantization is not None and quantization.is_per_tensor]
     return found if len(found) == len(quantizations) else []
@@ -116,7 +116,7 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 
 def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """A function of bytes, which the kernel makes a table of in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
+    """A function of bytes: the kernel computes a table in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
     elementwise.cc)."""
     quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
     if not quantizations:
@@ -150,7 +150,7 @@ def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization |
 
 
 def averaged(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """MEAN of int16, whose result may have a scale far below that of the data, as a mean that calibration saw as 0."""
+    """MEAN of int16. The result's scale may be far below that of the data if calibration saw only means of 0."""
     quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
     if quantization is None or not results or results[0] == quantization:  # of one quantization the kernel divides
         return None
@@ -185,7 +185,7 @@ def logarithm(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 
 def divided(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """DIV whose quotients ask for shifts that C does not define."""
+    """DIV, also with quotients that need shifts undefined in C."""
     names = *op.inputs, *op.outputs
     quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
     if any(value is None for value in stored[:2]) or not quantizations or len(types) > 1 or not types < {"int8", "uint8", "int16"}:

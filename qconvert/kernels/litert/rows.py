@@ -39,7 +39,7 @@ _DIFFERENCES, _TABLES, _EXPONENTIAL = holds(factors.sums), holds(factors.tables)
 
 
 def _rows(plain: bool) -> tuple[Kernel, ...]:
-    """TFLite's own kernels: the reference ones, or those that are optimized, which round alike but for what is said."""
+    """Return the rows of TFLite's own kernels: the reference or the optimized ones. Both round alike except where `plain` is read."""
     either = partial(Kernel, as_fast_on_reals=True)
     twice = Requantizer("tflite_double_rounding")
     conv, dense = (twice, Requantizer("tflite_float")) if plain else (None, None)
@@ -122,7 +122,7 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
 
 
 def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -> tuple[Kernel, ...]:
-    """The rows of some kinds, for those of their types that are among some."""
+    """Return the rows of some kinds, restricted to some types."""
     found = []
     for row in rows:
         own, both = tuple(kind for kind in row.kinds if kind in kinds), tuple(dtype for dtype in row.types if dtype in types)
@@ -132,7 +132,7 @@ def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -
 
 
 def _left_to_tflite(graph: Graph, op: Op) -> str:
-    """Which weights XNNPACK leaves to TFLite's own kernels; of others that it leaves the runtime says so (Runtime.taken_by)."""
+    """Refuse weights that XNNPACK leaves to TFLite's own kernels; the runtime lists its other refusals (Runtime.taken_by)."""
     weights = graph[op.inputs[1]] if op.has(1) else None
     return "such weights" if weights is not None and "int4" in weights.dtype else ""
 
@@ -161,12 +161,12 @@ def _other_types(graph: Graph, op: Op) -> str:
 
 
 def _of_tflite(graph: Graph, op: Op) -> str:
-    """TFLite has no Clip: that of another format is a QUANTIZE, where quantizations differ, and a MAXIMUM and a MINIMUM after it."""
+    """TFLite has no Clip: one of another format becomes a QUANTIZE if quantizations differ, then a MAXIMUM and a MINIMUM."""
     return "TFLite's own activations" if graph.is_from("tflite") else _other_types(graph, op)
 
 
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """XNNPACK's kernels, which demand of scales what TFLite's own kernels of the same kinds demand."""
+    """Return the rows of XNNPACK's kernels; they require the same of scales as TFLite's own kernels of these kinds."""
     requantized, products = references.requantized_by_xnnpack, Requantizer("single_float32", "float32")
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
@@ -195,7 +195,7 @@ _BOTH = Kernels(DEFAULT), Kernels(REFERENCE)
 
 
 def _either(graph: Graph, op: Op, exact: Array) -> Found:
-    """Where XNNPACK and TFLite's own kernels each have a part in an operator."""
+    """Return the tolerance of an operator that XNNPACK and TFLite's own kernels run in part each."""
     (one, first), (other, second) = (kernels.tolerance(graph, op, exact) for kernels in _BOTH)
     return np.maximum(one, other), first or second
 
@@ -204,7 +204,7 @@ MIXED = (Kernel(runs="reals", tolerance=_either),)
 
 
 def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """tflite-micro's kernels, which demand and round as the reference ones do; whether they overflow alike was not measured."""
+    """Return the rows of tflite-micro's kernels; they require and round as the reference ones. Their overflows were not measured."""
     rows = (*_among(_OPTIMIZED, ("Elu", "ReduceSum"), _ALL), *REFERENCE)  # LiteRT's reference kernels have no ELU, and another SUM
     return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in _among(rows, kinds, types))
 

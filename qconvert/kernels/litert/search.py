@@ -1,7 +1,7 @@
-"""A bounded search over scales and slopes: a plain form of another runtime that gives a kernel's integers for all codes.
+"""A bounded search for the scales and slopes of a HardSwish in float32 with the integers of TFLite's kernel for all codes.
 
-A curve has no ties that a share would move, as those of a line (forms.py); but a form has a few numbers that may be moved by less than a
-hundredth, and of these hardly any matters where no result is near a tie.
+The ties of a curve cannot be shifted by a factor, as those of a line can (forms.py). But the form has a few parameters, and changes of less
+than a hundredth matter only where a result is near a tie.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HardSwishForm(NamedTuple):
 
 
 def hard_swish_form(graph: Graph, op: Op) -> HardSwishForm | None:
-    """The form in float32 that gives the integers of TFLite's HARD_SWISH for each of 256 codes; None where none is found, or sides have
+    """Return the form in float32 with the integers of TFLite's HARD_SWISH for each of 256 codes; None if none is found, or sides have
     several scales."""
     given, result = graph[op.inputs[0]], graph[op.outputs[0]]
     quantizations = given.quantization, result.quantization
@@ -65,7 +65,7 @@ def _found(given: tuple[float, int], result: tuple[float, int], dtype: str) -> H
 
 
 def _differing(steps: Array, numbers: Array, output: Quantization, wanted: Array) -> Array:
-    """For each form, how many codes give other integers; whether or not the runtime rounds alpha * x before it adds beta."""
+    """Count for each form the codes with other integers, whether or not the runtime rounds alpha * x before it adds beta."""
     scale, alpha, beta = (numbers[:, place : place + 1] for place in range(3))
     real = steps * scale
     low, high = integer_range(wanted.dtype.name)

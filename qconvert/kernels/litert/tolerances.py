@@ -1,8 +1,8 @@
 """How far LiteRT's integers may be from the exact values, kernel by kernel, each from its source.
 
 XNNPACK multiplies sums by a float32 (24 bits); its add has 20-bit, its requantize and leaky_relu multipliers with 8 fractional bits.
-TFLite's own kernels multiply 32-bit sums by MultiplyByQuantizedMultiplier(int32_t), which rounds twice, and 64-bit sums (int16 data) by
-that of int64_t, which keeps 16 bits of the multiplier (tensorflow/lite/kernels/internal/common.cc). Resizing has 10- and 11-bit weights.
+TFLite's own kernels multiply 32-bit sums by MultiplyByQuantizedMultiplier(int32_t), which rounds twice. For 64-bit sums (int16 data) that
+of int64_t keeps 16 bits of the multiplier (tensorflow/lite/kernels/internal/common.cc). Resizing has 10- and 11-bit weights.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def added_twice(graph: Graph, op: Op, exact: Array) -> Found:
 
 def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Found:
     """The difference has 7 bits more than its data, none where these have 16, with a quantization of twice the larger scale
-    (squared_difference.cc). The operand of that scale is halved, exactly if there are bits for it, the other is rounded twice after its
-    factor; the square, in which what that is off by counts twice with the difference, is rounded twice after its own."""
+    (squared_difference.cc). The operand of that scale is halved, exactly if there are bits for it; the other is rounded twice after its
+    factor. In the square these errors count twice, times the difference; the square is rounded twice after its own factor."""
     quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     if any(quantization is None for quantization in quantizations):
         return table(graph, op, exact)
@@ -113,7 +113,7 @@ def rounded_once(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def averaged_once(graph: Graph, op: Op, exact: Array) -> Found:
-    """A 32-bit sum made a float, by a float that is made of two scales and a count: a few roundings of 24 bits more."""
+    """A 32-bit sum in float32, times a float32 of two scales and a count: a few more roundings of 24 bits."""
     return 4 * fine(exact), False
 
 
@@ -158,7 +158,7 @@ def rescaled(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def by_sign(graph: Graph, op: Op, exact: Array) -> Found:
-    """A multiplier that is not that of the scales alone, such as a second one for what is below zero, and that rounds twice."""
+    """A multiplier that rounds twice and does not follow from the scales alone, such as a second one for negative values."""
     return fine(exact) + _MOST_TWICE, False
 
 
@@ -195,7 +195,7 @@ def curve(graph: Graph, op: Op, exact: Array, plain: bool) -> Found:
 
 
 def _step(graph: Graph, op: Op) -> float:
-    """The scale of the result; that of the kernel is always 2^-15, and a QUANTIZE after it gives another."""
+    """Return the scale of the result: 2^-15 in the kernel, another after a QUANTIZE."""
     quantization = graph[op.outputs[0]].quantization
     return 2.0**-15 if quantization is None else float(quantization.scale[0])
 
@@ -203,9 +203,9 @@ def _step(graph: Graph, op: Op) -> float:
 def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """Two tables of 513 points: exp, which is off by 1.6 of 2^-15 and rounded twice, and 1 / sum (reference/softmax.h, SoftmaxInt16).
 
-    An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1. The table ends at
-    exp(-10), which it holds as 2 of 2^-15: so does whatever is farther below the largest. Differences are multiplied by scale * 6553.5 in
-    32 bits, which overflow where the scale is above 5, as that of a mask of -1e9: see references.py.
+    An error of a summand counts with its share of the sum, which is 1 / (largest result) times the largest summand, 1. The last entry of
+    the table is exp(-10), stored as 2 of 2^-15; values farther below the largest one get it too. Differences are multiplied by
+    scale * 6553.5 in 32 bits; these overflow if the scale is above 5, such as that of a mask of -1e9: see references.py.
     """
     shares = np.abs(exact) * _step(graph, op)
     largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
@@ -214,7 +214,7 @@ def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 
 def tabulated(graph: Graph, op: Op, exact: Array) -> Found:
-    """See lines.py; without known scales the kernel says nothing."""
+    """See line_tolerance(); without known scales the tolerance is that of a table."""
     found = line_tolerance(graph, op, exact)
     return (found, True) if found is not None else table(graph, op, exact)
 
@@ -236,9 +236,9 @@ def averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Found:
 
 
 def multiplied(graph: Graph, op: Op, exact: Array) -> Found:
-    """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; what a step is
-    off by is multiplied by all elements that follow (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). What is beyond 16 bits
-    may leave the 32 of the next step, with any result."""
+    """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; the
+    error of a step is multiplied by all further elements (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). Values above 16
+    bits may overflow the 32 bits of the next step, with any result."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     axes = graph[op.inputs[1]].data if op.has(1) else np.arange(data.rank or 0)
     sizes = [data.shape[int(axis)] for axis in axes.reshape(-1)] if data.shape is not None and axes is not None else [""]

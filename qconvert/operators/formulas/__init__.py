@@ -1,4 +1,4 @@
-"""What decomposes into what: each kind as a formula of others, a family a file, for all formats and plugins."""
+"""Decompositions: each kind as a formula of other kinds, a family a file, for all formats and plugins."""
 
 from __future__ import annotations
 

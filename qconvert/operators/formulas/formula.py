@@ -20,7 +20,7 @@ _ASIDE = ("activation",)
 
 @dataclass(frozen=True)
 class Formula:
-    """A kind as a function of others (operators/values.py).
+    """A kind as a function of other kinds (operators/values.py).
 
     The function takes the operator's inputs in their order, None for absent ones, and by name those attributes that it depends on, or all
     as **attributes. It gives a value, or a tuple with one for each output; None where it does not hold. It may branch on types, shapes and

@@ -59,7 +59,7 @@ def _waves(size: int, count: int, parts: int, *, inverse: bool, half: bool) -> A
 
 @lowers("Rfft2d")
 def transform_of_rows_and_columns(x: Value, lengths: Value) -> Value:
-    """The DFT of the rows, which are real, so that half of it says all, and of that the DFT of the columns."""
+    """The DFT of the rows, then of the columns. The rows are real, so half of their DFT is enough."""
     shape, known = shape_of(x), constant_of(lengths)
     if shape is None or known is None:
         return None

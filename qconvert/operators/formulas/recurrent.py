@@ -1,6 +1,6 @@
 """Recurrences as formulas: each step stands in the graph by itself, for formats and runtimes that lack the operator or what it states.
 
-Loops over steps, which also take sequences whose length is known only at run time, are made by the formats that have them.
+Formats that have loops make loops over steps, also for sequences whose length is known only at run time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_STEPS = 64
 
 
 def _steps_first(kind: str) -> Formula:
-    """The recurrence of data whose steps come first, which is what runtimes have."""
+    """The recurrence of data whose steps come first, the layout of runtimes."""
 
     def steps_first(x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, *more: Value, **stated: Any) -> Any:
         if not stated["layout"]:

@@ -1,4 +1,4 @@
-"""Windows of any number of axes: what their elements are combined to, and windows that are cut out at places that are given."""
+"""Windows of any number of axes: reductions over their elements, and windows cut out at given places."""
 
 from __future__ import annotations
 

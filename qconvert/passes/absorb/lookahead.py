@@ -89,6 +89,6 @@ def clip_bounds(values: Sequence[Array | None], op: Op) -> tuple[float | None, f
 
 
 def _moves_one(op: Op) -> bool:
-    """Whether an operator moves one tensor and nothing else, so that rounding before or after it is the same."""
+    """Whether an operator is data movement of one tensor alone, so that rounding before or after it is the same."""
     spec = kind_of(op)
     return spec.rule == "move" and len(op.outputs) == 1 and set(spec.roles[1:]) <= {"index"} and spec.inputs[1] > 0

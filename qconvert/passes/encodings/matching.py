@@ -103,7 +103,7 @@ def _of_input(place: Place, graph: Graph) -> tuple[str, int] | None:
 
 
 def _after(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
-    """The result of an operator after the activation functions that a runtime fuses into it, where that has no entry of its own."""
+    """The result of an operator after the activation functions that a runtime fuses into it; those with an entry are not fused."""
     while name not in graph.public:
         readers = consumers.get(name, [])
         if len(readers) != 1 or not kind_of(readers[0]).clips or readers[0].inputs[0] != name or readers[0].outputs[0] in named:

@@ -49,10 +49,11 @@ def _fused_after(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op
 
 
 def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, str]]:
-    """Return the graph with what entries are of as constants, where constants alone say it, and with its batch normalizations folded, where
-    entries name operators, as runtimes do, or the encodings say that they were made so, and those that are folded.
+    """Return the graph with constants folded and batch normalizations folded into their layers.
 
-    Where an entry is of the tensor between a layer and its normalization nothing is folded: somebody saw both apart.
+    Tensors with entries become constants if they depend on constants alone. Normalizations are folded if entries name operators, as
+    runtimes do, or if the encodings say so. An entry of the tensor between a layer and its normalization prevents this: the tool
+    observed both separately.
 
     Returns:
         the graph, and the result of each layer that is gone -> what the layer computes now.

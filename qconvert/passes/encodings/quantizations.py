@@ -85,7 +85,7 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
 
 
 def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:
-    """The axis of scales whose file does not state it: of weights that of the output channels, of others the one of that length."""
+    """The axis of scales whose file does not state it: the output channels of weights, the axis of that length of other tensors."""
     shape = tensor.shape or ()
     if reader is not None and index == 1 and tensor.is_constant:
         return output_axis(reader, len(shape))

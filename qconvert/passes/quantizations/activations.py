@@ -35,7 +35,7 @@ class Requantized:
         count: how many activations.
         clips: how many results are clipped to the range that they had.
         edges: words on graph inputs and outputs that changed; "" if none did.
-        reach: the float values that tensors take at all, by name, where only those count as lost.
+        reach: the range of float values of tensors, by name, if only values within it count as lost.
     """
 
     graph: Graph
@@ -63,7 +63,7 @@ class Requantized:
         return Change(f"{text}, {at_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
 
     def _used(self, old: Tensor) -> Quantization:
-        """The quantization of a tensor, without the codes that it does not reach."""
+        """The quantization of a tensor, without the codes that it never takes."""
         q = _quantization(old)
         if old.name not in self.reach or not q.is_per_tensor:
             return q

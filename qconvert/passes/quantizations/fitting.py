@@ -42,8 +42,8 @@ def fitting_quantization(lowest: float, highest: float, dtype: str, *, symmetric
 def least_loss_ratio(steps: Array, limits: tuple[int, int], *, simple: bool = False, tried_of_few: int = _TRIED) -> float:
     """New scale over old one, with the smallest mean square error of whole steps of the old one with a quantization of a few integers.
 
-    Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the one that
-    holds the largest value, or half above it where there are few values.
+    Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the scale of
+    the largest value, or half above it for few values.
 
     Args:
         steps: whole numbers: integers less their zero points; or, of several channels, real numbers of steps.
@@ -84,7 +84,7 @@ def least_loss_scale(values: Array, limits: tuple[int, int], tried: int = 128) -
 
 
 def rounded_steps(steps: Array, ratio: float, limits: tuple[int, int]) -> Array:
-    """Steps with a quantization `ratio` times as coarse, whose errors add up to no more than half a step where that can be had.
+    """Steps with a quantization `ratio` times as coarse; their errors add up to no more than half a step if possible.
 
     Data after a Relu are positive, and neighbours are alike, so that errors of one sign would shift the whole channel. The values that
     are rounded the other way are those nearest to the middle between two steps.

@@ -129,7 +129,7 @@ def is_scalable(use: WeightUse, weights: Tensor) -> bool:
 def scaled(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
     """Weights of the same width on symmetric quantizations; None where they have scales of another sort.
 
-    Unsigned ones that get several scales become signed, which is what kernels take.
+    Unsigned weights with several scales become signed, as kernels require.
 
     Args:
         use: how they are read.

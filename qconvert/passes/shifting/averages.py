@@ -1,5 +1,5 @@
-"""Averages whose ties go away from the stored zero, as TFLite's do: on shifted values that is away from zero, so a factor a little above 1
-takes ties there and moves nothing else over a half."""
+"""Averages that round ties away from the stored zero, as TFLite's do: away from 0 on shifted values. A factor a little above 1 rounds ties
+so and takes no other value across a half."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["NUDGE", "averages_away", "join_averages", "shift_average"]
 
-#: Moves a tie of 128 steps by 2**-9 of one, which is less than what tells two averages of up to 128 integers apart, and more than what
-#: float32 sums of as many are off.
+#: Shifts a tie of 128 steps by 2**-9 of one: less than the difference of two averages of up to 128 integers, more than the error of
+#: float32 sums of as many.
 NUDGE = float(np.float32(1 + 2.0**-16))
 _MOST = 128
 

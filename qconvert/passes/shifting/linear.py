@@ -126,7 +126,7 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
 
 
 def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
-    """What a Conv adds before and after each spatial axis; None where that depends on sizes that are not known."""
+    """The padding of a Conv before and after each spatial axis; None if it depends on unknown sizes."""
     shape, taps = graph[op.inputs[0]].shape, graph[op.inputs[1]].static_shape
     if shape is None or taps is None:
         return None

@@ -12,7 +12,7 @@ from qconvert.passes.shifting.linear import linear_obstacle
 
 __all__ = ["carries", "obstacle"]
 
-#: Kinds that put real zero around the data where no input says what else.
+#: Kinds that pad the data with real zero if no input has another value.
 _FILLING = ("Pad", "SpaceToBatch")
 #: Kinds that ask which of several stored values is larger, or for sizes alone.
 _ASKING = ("ArgMax", "ArgMin", "Shape", "Rank", "Equal", "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")

@@ -89,7 +89,7 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
 
 
 def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
-    """The functions that an operator runs take what it gives them, and give what it gives out."""
+    """The inputs and outputs of the functions of an operator match its own."""
     kind = KINDS.get(op.kind)
     for name in kind.named(op, "condition") if kind is not None else ():
         if inner[name].dtype not in ("bool", "unknown") or not _is_one(inner[name].shape):
@@ -168,7 +168,7 @@ def _is_one(shape: Shape | None) -> bool:
 
 
 def _recursion(graph: Graph) -> Problems:
-    """A function that calls itself, through others too, never ends."""
+    """A function that calls itself, also through others, never returns."""
     called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
     done: set[str] = set()
     depth = 0

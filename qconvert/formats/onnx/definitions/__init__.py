@@ -1,7 +1,7 @@
-"""Operators by what defines them: nodes of others in the place of one that a format has no word for.
+"""Definitions of operators: nodes of other operators in the place of one that a format lacks.
 
-Reading keeps such a node whole, as an Opaque operator, so that another ONNX file gets it back. Where the target's format lacks it, the pass
-expand_definitions puts its definition there: that of onnx's own schema, or one of the tables here.
+Reading keeps such a node whole, as an Opaque operator, so that another ONNX file gets it back. For a format without the operator the pass
+expand_definitions writes its definition: that of onnx's own schema, or one of the tables here.
 """
 
 from __future__ import annotations

@@ -70,11 +70,11 @@ def _weights(s: Decomposition, bits: int, depth: int, columns: int, block: int) 
 
 
 def coarse_product(graph: Graph, op: Op, data: Array) -> tuple[Array, Array, Array] | None:
-    """What a MatMulNBits that allows its data to be rounded computes of them, and how far from it a kernel may be.
+    """Compute a MatMulNBits with accuracy_level 4, whose kernels may round the data, and bounds of a kernel's errors.
 
     Returns:
-        the product in float64, the bound where each block of the data is rounded to 127 steps of its largest magnitude, and that where
-        nothing but float32 rounds; None for any other node.
+        the product in float64; the error bound of a kernel with each block of the data rounded to 127 steps of its largest magnitude; the
+        error bound of a kernel in float32. None for any other node.
     """
     from google.protobuf.message import DecodeError
     from onnx import NodeProto

@@ -1,5 +1,8 @@
-"""ONNX operators by family. Each module ends with its tables: canonical kind -> the function that writes it, ONNX operator (after its
-domain, if that is not ai.onnx) -> the function that reads it."""
+"""ONNX operators by family.
+
+Each module has two tables: WRITERS, canonical kind -> write function; READERS, ONNX operator, such as "Conv" or
+"com.microsoft.Attention" -> read function.
+"""
 
 from __future__ import annotations
 

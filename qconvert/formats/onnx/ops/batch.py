@@ -92,7 +92,7 @@ def _blocks(op: Op, b: Builder) -> tuple[list[int | None], list[int], list[int]]
 
 
 def write_space_to_batch(op: Op, b: Builder) -> None:
-    """SpaceToBatch: padded with real zero, then blocks go before the batch."""
+    """SpaceToBatch: padded with 0.0, then blocks go before the batch."""
     sizes, blocks, axes = _blocks(op, b)
     value, padded = _padded(op, b, sizes, axes)
     known = _Sizes(op, b, value, padded)

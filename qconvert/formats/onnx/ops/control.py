@@ -83,7 +83,7 @@ def _result(body: Graph, index: int, stacked: tuple[int, int | str] | None = Non
 
 
 def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], following: Sequence[Tensor], first: int) -> Inner:
-    """The body of a loop; sizes of carried values that a turn changes are open in it.
+    """The body of a loop; sizes of carried values that an iteration changes are unknown in it.
 
     Args:
         r: the node.
@@ -107,12 +107,12 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], fol
         if kept == shapes:
             return inner
         r.draft.withdraw(len(r.draft.ops), functions)
-        # What is open stays open: the third reading, at the latest, is of ranks that nobody knows.
+        # Unknown sizes stay unknown: the third reading, at the latest, has unknown ranks.
         shapes = kept if shapes == [tensor.shape for tensor in carried] else [None] * len(shapes)
 
 
 def _kept(before: Shape | None, after: Shape | None) -> Shape | None:
-    """The sizes that one turn leaves as they are; others are open."""
+    """The sizes that one iteration does not change; others are unknown."""
     if before is None or after is None or len(before) != len(after):
         return None
     return tuple(a if a in (b, UNKNOWN) else UNKNOWN for a, b in zip(before, after, strict=True))

@@ -146,7 +146,7 @@ def read_conv_transpose(r: Reading) -> None:
 
 
 def _spans(r: Reading, window: dict[str, Any]) -> list[int]:
-    """How far the weights reach along each spatial axis."""
+    """The extent of the dilated kernel along each spatial axis."""
     weights, dilations = r.tensor(1).static_shape, window["dilations"]
     if weights is None or len(weights) != len(dilations) + 2:
         raise NotCoveredError(f"weights of shape {r.tensor(1).shape} and sizes of the result that depend on it")
@@ -154,7 +154,7 @@ def _spans(r: Reading, window: dict[str, Any]) -> list[int]:
 
 
 def _shared_out(cropped: Sequence[int], auto: str) -> tuple[int, ...]:
-    """What is cropped in front, and then after; the odd one is after for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
+    """What is cropped before, and then after; the odd one is after for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
     before = [crop // 2 if auto == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
     return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
 

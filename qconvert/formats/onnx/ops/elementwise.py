@@ -27,9 +27,9 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
     """The operands of the bias of a MatMul, this of rank 2; None where that is not needed.
 
     onnxruntime makes one Gemm of MatMul and a vector (MatMulAddFusion), not of a matrix. Where the bias is int32, its integer kernel
-    takes the integers as they are, on whatever scale. And on CPUs where onnxruntime makes int8 activations uint8 it refuses opset 21 and
-    above where it puts a QuantizeLinear after an operator that moves int8 data: it states int8 as output_dtype next to a zero point that it
-    makes uint8. The Reshape of that Gemm, where there are more than two axes, is the only one that is not written on integers.
+    takes the integers as they are, on whatever scale. On some CPUs onnxruntime turns int8 activations into uint8 and puts a QuantizeLinear
+    after data movement; from opset 21 on it then refuses the model, as output_dtype stays int8 and the zero point is uint8. The Reshape of
+    that Gemm, with more than two axes, is the only data movement not written on integers.
     """
     vectors = [name for name in op.inputs if b.tensor(name).data is not None and b.tensor(name).rank == 1]
     if len(op.inputs) != 2 or len(vectors) != 1:

@@ -25,7 +25,7 @@ _THRESHOLDS = np.array([2 ** (29 - 2 * index) for index in range(15)], np.int64)
 _ALONE = len(_THRESHOLDS)
 #: Where the shift to the right becomes one to the left.
 _SHIFT = 12
-#: Takes ties of a number of 42 bits with 10 after the point away from zero, and moves no other over a half.
+#: Rounds ties of a number of 42 bits with 10 after the point away from zero, and changes no other rounding.
 _AWAY_42 = 1 + 2.0**-45
 _INT16 = (-(2**15), 2**15 - 1)
 
@@ -167,7 +167,7 @@ def _times(a: int, b: int) -> int:
 
 
 def _largest(cells: int) -> float:
-    """The largest magnitude of a normalized value with 10 bits after the point. Its variance is taken for less than it is by up to what
-    2**20 / cells loses of its fraction, so it is not at most the root of their number."""
+    """The largest magnitude of a normalized value with 10 bits after the point. The kernel takes floor(2**20 / cells) for 2**20 / cells, so
+    its variance is too small and the bound exceeds the square root of cells."""
     lost = 1024.0 * (2**20 % cells)
     return float(min(2.0**26, 1024 * np.sqrt(cells * (lost + 4)) * 1.01 + 2))

@@ -17,7 +17,7 @@ _FLOAT64 = ELEMENT_TYPES["float64"]
 
 
 def write_integer_svdf(op: Op, b: Builder) -> None:
-    """The memory moves by one place; the newest product, and the sum over places and filters, are rescaled."""
+    """The memory is shifted by one place; the newest product, and the sum over places and filters, are rescaled."""
     tensors = stored_tensors(op, b.tensor)
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):

@@ -58,7 +58,7 @@ def may_tie(op: Op, b: Builder) -> bool:
 def _tied_average(op: Op, b: Builder) -> None:
     """The average as a depthwise Conv with weights 2 of scale 1/(2n) and a bias of 1 or -1, which decides ties alone.
 
-    The sum doubles and moves by one, so a tie lands half a step of 1/n next to it and everything else keeps its side: exact.
+    The sum is doubled and shifted by one: a tie is then half a step of 1/n off it, and all else stays on its side. The result is exact.
     Ties away from the stored zero of a signed type are ties up above it and ties down below it.
     """
     tensor = b.tensor(op.outputs[0])

@@ -39,7 +39,7 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
 
 
 def write_reduce(op: Op, b: Builder) -> None:
-    """A reduction of float values, or of stored integers where a kernel's own rounding is asked for (kernel_sums.py); plain integers of few
+    """A reduction of float values, or of stored integers where a kernel's own rounding is asked for; plain integers of few
     bits, of which ONNX reduces none, as int32, which wraps around in the end."""
     if op.attributes.get("arithmetic") and reduction(b.graph, op):
         (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b, lambda value: _reduce(op, b, "ReduceSum", value))

@@ -18,7 +18,7 @@ from qconvert.graph import Array
 
 __all__ = ["AWAY", "Emitter", "Rescale"]
 
-#: Takes ties of a number of 32 bits away from zero, and moves no other over a half.
+#: Rounds ties of a number of 32 bits away from zero, and changes no other rounding.
 AWAY = 1 + 2.0**-32
 #: Whole numbers up to which float64 holds all.
 _EXACT = 2.0**53

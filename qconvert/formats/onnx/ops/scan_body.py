@@ -1,4 +1,4 @@
-"""Nodes that are the body of a Scan, for operators that ONNX decomposes step by step, and states that it begins with."""
+"""The body of a Scan and its initial states, for operators that are decomposed step by step."""
 
 from __future__ import annotations
 

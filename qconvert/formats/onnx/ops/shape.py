@@ -14,12 +14,12 @@ from qconvert.graph import Op, Quantization
 
 __all__ = ["READERS", "WRITERS", "moved"]
 
-#: Integer types for which onnxruntime's CPU provider lacks a kernel of an operator that moves data (1.31).
+#: Integer types for which onnxruntime's CPU provider lacks a kernel of a data movement operator (1.31).
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
 
 
 def moved(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
-    """A node that moves the stored values of input 0; where onnxruntime has no kernel for the type, real ones, or those of int32."""
+    """Data movement of the stored values of input 0; of float or int32 values where onnxruntime has no kernel for the type."""
     tensor = b.tensor(op.inputs[0])
     if tensor.dtype not in _NO_KERNEL.get(kind, ()):
         b.node(kind, [b.stored(tensor.name), *parameters], op.outputs, **attributes)
@@ -163,7 +163,7 @@ def write_split(op: Op, b: Builder) -> None:
 
 
 def _split(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
-    """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all (see moved())."""
+    """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all (see write_data_movement())."""
     tensor, axis = b.tensor(op.inputs[0]), int(op["axis"])
     if tensor.dtype not in ("int16", "uint16"):
         b.node("Split", [b.stored(tensor.name), sizes], outputs, axis=axis)
@@ -224,7 +224,7 @@ def _amounts(r: Reading) -> str:
 
 
 def _stored_filler(r: Reading, filler: str, dtype: str, quantization: Quantization) -> str:
-    """The padding of stored integers, with their label; "" for real zero. ONNX's own is the integer 0, which is seldom real zero."""
+    """The padding of stored integers, with their label; "" for 0.0. ONNX's default is the integer 0, which seldom means 0.0."""
     value = np.array(0) if not filler else r.constant(2)
     if value is None or value.size != 1:
         raise NotCoveredError("a padding value that is computed at run time")
@@ -234,7 +234,7 @@ def _stored_filler(r: Reading, filler: str, dtype: str, quantization: Quantizati
 
 
 def write_pad(op: Op, b: Builder) -> None:
-    """Pad of the stored integers: real zero is the zero point. ONNX has no symmetric mode: its edges are put on by Concat."""
+    """Pad of the stored integers: 0.0 is the zero point. ONNX has no symmetric mode: its edges are put on by Concat."""
     tensor = b.tensor(op.outputs[0])
     if op["mode"] == "symmetric":
         _pad_symmetric(op, b)

@@ -20,8 +20,8 @@ AWAY = 1 + 2.0**-40
 def write_pair_of_16_bits(op: Op, b: Builder) -> None:
     """Add, Sub or Mul as TFLite's kernel rounds (arithmetic/sixteen_bits.py), in float64.
 
-    Operands have 16 bits and multipliers 31, which is exact. The product of a sum with the last multiplier is not: beyond 2^-22 of a step
-    of the first of two roundings it is cut off, which moves fewer than one element in 2^36.
+    Operands have 16 bits and multipliers 31, which is exact. The product of a sum with the last multiplier is not: it is cut off below
+    2^-22 of a step of the first of two roundings, which changes fewer than one element in 2^36.
 
     Args:
         op: an operator that kernels.litert.forms.pair() takes.

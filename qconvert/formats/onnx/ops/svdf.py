@@ -15,7 +15,7 @@ _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 
 
 def write_svdf(op: Op, b: Builder) -> None:
-    """The memory moves by one place; each unit is the sum over the places of its filters."""
+    """The memory is shifted by one place; each unit is the sum over the places of its filters."""
     hint, rank = op.outputs[0], int(op["rank"])
     shape = b.tensor(op.inputs[_TIME]).static_shape
     if shape is None:

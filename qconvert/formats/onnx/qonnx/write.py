@@ -1,8 +1,8 @@
 """The QONNX form: a graph in float, with a Quant wherever the quantized graph rounds to a quantization.
 
-Every quantized tensor becomes the float values of its integers. What only moves them stays, what computes gets a Quant after it, and
-constants become float values with a Quant that gives their integers back. Inputs and outputs of the graph keep their integers: a
-DequantizeLinear or a QuantizeLinear stands there, and around the few operators that take stored integers for numbers.
+Every quantized tensor becomes the float values of its integers. Data movement stays as it is. An operator that computes gets a Quant after
+it. Constants become float values, and a Quant restores their integers. Inputs and outputs of the graph keep their integers, with a
+DequantizeLinear or a QuantizeLinear; so do the few operators that compute on stored integers as numbers.
 """
 
 from __future__ import annotations

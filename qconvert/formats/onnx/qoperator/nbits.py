@@ -80,7 +80,7 @@ def unpacked(data: Array, bits: int) -> Array:
 
 
 def _packed(data: Array, bits: int) -> Array:
-    """The mirror of unpacked()."""
+    """The mirror of unpack_bits()."""
     each = 8 // bits
     padded = np.pad(data, ((0, 0), (0, -data.shape[1] % each)))
     parts = padded.reshape(len(data), -1, each) << np.arange(0, 8, bits, dtype=np.uint8)

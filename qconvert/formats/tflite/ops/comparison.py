@@ -35,9 +35,11 @@ def _comparison(kind: str) -> ReadFunction:
 
 
 def _tables(first: Tensor, second: Tensor) -> list[Array]:
-    """What the kernel compares of either operand, for each of its 256 values; none where the operator is one in float: with one
-    quantization, all of whose values the kernel keeps apart, or where C does not define what it compares (checking/overflows.py says so of
-    the source then)."""
+    """The numbers that the kernel compares, for each of the 256 values of either operand; none where the operator is one in float.
+
+    Such operands have one quantization whose values the kernel distinguishes, or a result that C does not define (checking/overflows.py
+    reports the source then).
+    """
     quantizations = first.quantization, second.quantization
     if first.dtype != second.dtype or first.dtype not in _BYTES or quantizations[0] is None or quantizations[1] is None:
         return []

@@ -91,7 +91,7 @@ def _added(r: Reading, a: str, b: str, count: int) -> str:
 
 
 def _replaced(r: Reading, ends: str, far: Sequence[bool]) -> str:
-    """`ends`, but the far end where `far` is true."""
+    """Replace bounds by the end of the axis where `far` is true."""
     values = [r.const(np.array(far), "to_the_end"), r.const(np.array(_FAR_COMPUTED, np.int64), "far"), ends]
     return r.emit("Where", values, [r.intermediate("ends_or_far", "int64", (len(far),))])[0]
 
@@ -136,7 +136,7 @@ class Entries:
 
 
 def write_computed(op: Op, w: Writing) -> None:
-    """Slice with bounds that are computed: SLICE where the ends are begins plus sizes, else STRIDED_SLICE."""
+    """Slice with computed bounds: SLICE if each end is a begin plus a size, else STRIDED_SLICE."""
     rank = w.tensor(op.inputs[0]).rank
     axes = [w.axis(op, axis, op.inputs[0]) for axis in w.values(op, 3)]
     steps = w.values(op, 4) if op.has(4) else [1] * len(axes)

@@ -135,7 +135,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
     if weights is not None:
         return r.turned(index, key, weights.transpose(perm), quantization), shape
     tensor = r.tensor(index)
-    if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels take the memory of others for int8
+    if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels read other types as int8
         raise r.unsupported(
             f"weights of {tensor.dtype} that are computed at run time, which the kernel reads as int8,", rule="weights-not-constant"
         )

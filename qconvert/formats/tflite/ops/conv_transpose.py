@@ -27,8 +27,8 @@ def read_transpose_conv(r: Reading) -> None:
     Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is dynamic, that is
     enough: it takes the place of the result's size, and 0 that of the data's.
 
-    Of a stated size that VALID padding does not lead back to that of the data, LiteRT's default kernels take what is beyond whole steps,
-    and its reference kernels refuse it (XNNPACK's adjustments; transpose_conv.cc, computed_input_height; measured).
+    VALID padding may not map a stated size back to that of the data. LiteRT's default kernels then keep only the remainder beyond whole
+    strides, and its reference kernels refuse it (XNNPACK's adjustments; transpose_conv.cc, computed_input_height; measured).
     """
     kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2))
     outputs, height, width, depth = shape

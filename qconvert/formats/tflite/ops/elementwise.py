@@ -84,7 +84,7 @@ def read_cast(r: Reading) -> None:
 
 
 def read_atan2(r: Reading) -> None:
-    """ATAN2, whose kernel reads operands of other shapes beyond their ends."""
+    """ATAN2, whose kernel reads out of bounds if the shapes of its operands differ."""
     shapes = [r.tensor(index).static_shape for index in (0, 1)]
     if None not in shapes and shapes[0] != shapes[1]:
         raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")

@@ -192,7 +192,7 @@ def _emit(
 
 
 def _require_real(r: Reading, places: dict[str, int]) -> None:
-    """Raises an error for an operator that lacks what every LSTM has, or whose data are not real, or weights neither real nor int8."""
+    """Raises an error if an input of every LSTM is absent, data are not float32, or weights are neither float32 nor int8."""
     if not places.keys() >= _NEVER_ABSENT:
         raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}", rule="input-missing")
     types = r.tensor(0).dtype, r.tensor(places["forget_weights"]).dtype
@@ -269,7 +269,7 @@ def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, C
 
 
 def _coupled(forget: Array, what: str) -> Array:
-    """What the input gate has where it is 1 - the forget gate: the negative of a sum is normalized to the negative."""
+    """Weights of an input gate that is 1 - the forget gate: negated, but for those of a normalization, which commutes with the sign."""
     return forget if what == "norm" else -forget
 
 

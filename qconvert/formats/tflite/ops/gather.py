@@ -216,13 +216,13 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
     return found
 
 
-#: Kinds whose integers are never below zero, and those that keep what is not.
+#: Kinds whose results are never negative, and kinds whose results are not negative if their data are not.
 _NEVER_NEGATIVE = ("ArgMax", "ArgMin", "TopK", "NonZero", "Shape", "FloorMod", "Unique", "SelectBoxes")
 _KEEPING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice")
 
 
 def counts_from_the_front(w: Writing, name: str) -> bool:
-    """Whether indices that are computed at run time are sure to be none that count from the end, which TFLite does not have."""
+    """Whether indices computed at run time are certainly not negative: TFLite has no indices from the end."""
     if w.graph.is_from("tflite") or w.graph.metadata.get(SOURCE, "").endswith(".tflite"):
         return True
     op = w.producer(name)
@@ -235,7 +235,7 @@ def counts_from_the_front(w: Writing, name: str) -> bool:
 
 
 def _is_lifted(w: Writing, op: Op) -> bool:
-    """Whether an Add brings the codes of a narrow type to zero and above, as those that a table is read at (pass unary_to_table)."""
+    """Whether an Add shifts the codes of a narrow type to zero and above, as for indices of a table (pass unary_to_table)."""
     if op.kind != "Add":
         return False
     for name, other in (op.inputs, op.inputs[::-1]):

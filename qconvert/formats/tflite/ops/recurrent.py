@@ -52,7 +52,7 @@ def read_sequence_lstm(r: Reading) -> None:
 
 
 def _inner_quantizations(r: Reading, names: dict[str, str]) -> dict[str, Any]:
-    """The quantizations of what the operator computes inside, which are those of tensors that only carry them."""
+    """The quantizations of intermediate results: the file has a tensor without data for each."""
     listed = [r.lookup(name) for name in r.intermediates if name]
     if len(listed) != len(GATES) + 1 or not all(r.intermediates):
         raise r.invalid(f"has {len(listed)} intermediate tensors, not {len(GATES) + 1}", rule="wrong-number-of-tensors")

@@ -137,7 +137,7 @@ def write_reshape(op: Op, w: Writing) -> None:
 
 
 def _copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
-    """Sizes of which 0 copies that of the same axis of the data, which is dynamic."""
+    """The sizes as a tensor: 0 copies the size of the data along the same axis, which is dynamic."""
     hint, data = f"{op.outputs[0]}/shape", w.tensor(op.inputs[0])
     rank, shape = data.rank, data.shape or ()
     if rank is None or op["allowzero"]:

@@ -85,7 +85,7 @@ def _offset(r: Reading, begin: Bound, end: Bound) -> Bound:
     """An end that is counted from the begin."""
     if isinstance(begin, int) and isinstance(end, int):
         return begin + end
-    raise r.unsupported("ends relative to begins that are computed at run time", rule="not-constant")
+    raise r.unsupported("an end relative to a begin that is computed at run time", rule="not-constant")
 
 
 def _sliced_and_reshaped(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], shrunk: list[int], added: list[int]) -> None:

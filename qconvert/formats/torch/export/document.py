@@ -212,7 +212,7 @@ def _optional(item: Any) -> Any:
 
 
 def _specified(spec: Any) -> tuple[str, Any, str]:
-    """What an input or output of the program is: its kind, its argument in the graph, and the name of the parameter or buffer."""
+    """Read an input or output spec of the program: its kind, its argument in the graph, and the name of the parameter or buffer."""
     ((kind, value),) = spec.items()
     if "arg" not in value:  # a number, text or None that the program was exported for
         return str(kind), None, ""

@@ -1,4 +1,4 @@
-"""Operators that the writer written as several calls: each is written once more, and read as one where the program has just these calls.
+"""Operators that the writer decomposed into several calls. Each is written once more; if the program has these calls, they are read as one.
 
 The notes next to the program say where to look. A false note is no harm: then the calls are read as they stand.
 """
@@ -42,7 +42,7 @@ _SMALL_TYPES = ("int2", "uint2", "int4", "uint4")
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What an archive holds, by the names of the program: constants and calls."""
+    """Constants and calls of an archive, by the names of the program."""
 
     program: Program
     constants: Mapping[str, StoredTensor]
@@ -104,17 +104,17 @@ def _results(held: _Held, item: Noted) -> list[Call]:
 
 
 def _given_out(held: _Held, item: Noted) -> list[str]:
-    """Those of an operator's results that the program has."""
+    """The results of an operator that the program has."""
     return [name for name in item.op.outputs if held.name(name) in held.calls]
 
 
 def _left_out(held: _Held, item: Noted) -> list[str]:
-    """Those that it has not, since nothing reads them."""
+    """The results of an operator that the program lacks, since nothing reads them."""
     return [name for name in item.op.outputs if name and held.name(name) not in held.calls]
 
 
 def _single(held: _Held, item: Noted, name: str) -> Call:
-    """The one call, which names the program's tensors that it reads."""
+    """A DECOMPOSED call for a noted operator, with the names of the program's tensors."""
     known = {tensor.name for tensor in item.constants}
     inputs = [None if not name or name in known else TensorName(held.name(name)) for name in item.op.inputs]
     there = _given_out(held, item)
@@ -124,7 +124,7 @@ def _single(held: _Held, item: Noted, name: str) -> Call:
 
 
 def _is_written_so(held: _Held, item: Noted) -> bool:
-    """Whether the program computes the results of an operator by the calls with which it would be written."""
+    """Whether the program computes an operator's results by the same calls as the writer."""
     from qconvert.formats.torch.writer import build
 
     tensors = _tensors(held, item)
@@ -165,7 +165,7 @@ def _tensors(held: _Held, item: Noted) -> dict[str, Tensor] | None:
 
 
 def _same(held: _Held, value: Any, node: Any, names: Mapping[Node, str], known: dict[int, Any]) -> bool:
-    """Whether a value of the program is what a node gives.
+    """Whether a value of the program equals the result of a node.
 
     Args:
         held: the program.

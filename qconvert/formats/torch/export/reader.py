@@ -179,7 +179,7 @@ class _Reading:
             self._follow(node, self._values)
 
     def results(self) -> list[Any]:
-        """What the program gives to the user."""
+        """The outputs of the program for the user."""
         found = [argument for kind, argument, _ in self._program.outputs if kind == "user_output"]
         results = [_resolved(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
         return [self._in_place.now(result) for result in results]
@@ -192,7 +192,7 @@ class _Reading:
                 self._draft.append(Op("WriteState", (last,), (), {"state": state}))
 
     def _called(self, name: str, given: Sequence[Any], called: Mapping[str, Any], where: str, hint: str) -> Any:
-        """What an operator gives that stands for a change in place; of long chains of views there may be many to a node."""
+        """Call an operator for a change in place. A long chain of views may need many calls for one node."""
         self._most -= 1
         if self._most < 0:
             raise EndlessError("the in-place changes have too many views to be written back", where=where, rule="too-many-views")
@@ -228,7 +228,7 @@ class _Reading:
                 values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
 
     def _inlined(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
-        """What a body gives, its nodes read in the place of the operator that runs it."""
+        """Read the nodes of a body in place of the operator that runs it; returns the body's outputs."""
         inner: dict[str, Any] = {}
         for argument, value in zip(body.inputs, given, strict=True):
             for name in named(argument):

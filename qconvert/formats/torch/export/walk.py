@@ -1,4 +1,4 @@
-"""Which nodes of a program are read: those that something needs, and the bodies of operators of higher order in their place."""
+"""The nodes of a program that outputs depend on, and the bodies of higher-order operators."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def roots_of(nodes: Iterable[Node]) -> dict[str, str]:
 
 
 def needed(nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
-    """The nodes that the values in `wanted` depend on. What a node does to a tensor counts as a new value of it, and of all its views."""
+    """The nodes that the values in `wanted` depend on. A change in place counts as a new value of the tensor and of all its views."""
     roots = roots_of(nodes)
     alive, kept = set(wanted), []
     shared = {roots.get(name, name) for name in alive}
@@ -79,7 +79,7 @@ def needed(nodes: Sequence[Node], wanted: Iterable[str]) -> list[Node]:
 
 
 def _all_changed_by(node: Node) -> list[str]:
-    """The tensors that a node changes, or that the graph may change which it runs."""
+    """The tensors that a node changes itself, or through the graph that it runs."""
     body = body_of(node)
     if body is None:
         return [name] if (name := changed_by(node)) else []
@@ -87,7 +87,7 @@ def _all_changed_by(node: Node) -> list[str]:
 
 
 def body_of(node: Node) -> tuple[Body, list[Any]] | None:
-    """The graph that a node runs, and what it is given; None if it runs none, or depends on a condition."""
+    """The graph that a node runs, and its arguments; None if it runs none, or depends on a condition."""
     if node.target not in _WRAPPERS:
         return None
     values = list(node.arguments.values())
@@ -100,7 +100,7 @@ def body_of(node: Node) -> tuple[Body, list[Any]] | None:
 
 
 def require_covered(nodes: Iterable[Node], covers: Callable[[str], bool]) -> None:
-    """Raises UnsupportedError, which names every operator that is not covered, if there is one."""
+    """Raises UnsupportedError with the names of all operators that are not covered, if there are any."""
     missing = Missing()
     pending = [iter(nodes)]
     while pending:

@@ -51,7 +51,7 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
 
 
 def early_tensors(archive: Archive) -> dict[str, StoredTensor | WrappedTensor]:
-    """The same of an archive of PyTorch 2.1 to 2.7, which keeps them as dictionaries that torch.save wrote."""
+    """The tensors of an archive of PyTorch 2.1 to 2.7: dictionaries written by torch.save."""
     found: dict[str, StoredTensor | WrappedTensor] = {}
     for entry in _EARLY:
         found |= _dictionary(archive, entry)
@@ -69,7 +69,7 @@ def _dictionary(archive: Archive, entry: str) -> dict[str, StoredTensor | Wrappe
 
 
 def saved(archive: Archive, entry: str) -> Any:
-    """What an entry holds that torch.save wrote: an archive in the archive."""
+    """Unpickle an entry written by torch.save: an archive in the archive."""
     inner = Archive(archive.storage(entry).data)
     return unpickled(inner.read("data.pkl"), lambda key: inner.storage(f"data/{key}"), entry)
 

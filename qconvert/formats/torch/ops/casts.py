@@ -35,7 +35,7 @@ def read_to(c: Call) -> Ref:
 
 
 def read_number_to(c: Call) -> Any:
-    """aten::to of a number, which a size is that is known before the model runs: 2 as float32 is 2.0."""
+    """aten::to of a number, such as a static size: 2 as float32 is 2.0."""
     value, dtype = c["self"], c.dtype("dtype")
     if isinstance(value, Ref):
         return Ref(cast(c, value.name, dtype).name, number=True)
@@ -54,7 +54,7 @@ def read_named(dtype: str) -> Operator:
 
 
 def read_nothing(c: Call) -> None:
-    """What checks something of its arguments and computes nothing."""
+    """An operator that checks its arguments and computes nothing."""
 
 
 _NAMED = {

@@ -80,7 +80,7 @@ def read_choose_rows(c: Call) -> tuple[Ref, Ref]:
 
 
 def read_choose_rows_affine(c: Call) -> tuple[Ref, Ref]:
-    """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error of both ends; int8."""
+    """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
     parts, axis = _Parts(c), [c.rank("input") - 1]
     limits = (-128, 127)
     low, high = parts.ends(axis, True)

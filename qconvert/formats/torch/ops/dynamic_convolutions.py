@@ -1,7 +1,7 @@
-"""Convolutions of dynamic range: real data become integers at each run, and so does the result, with the quantization of the data.
+"""Convolutions of dynamic range: float data are quantized at each run, and so is the result, with the quantization of the data.
 
-Source: ATen/native/quantized/cpu/qconv_dynamic.cpp, which gives the scale and zero point of the data to the quantized convolution and
-dequantizes what that returns. What lies outside of the data's range is cut off.
+Source: ATen/native/quantized/cpu/qconv_dynamic.cpp. It passes the scale and zero point of the data to the quantized convolution as those
+of the result, and dequantizes the result. Values outside of the data's range are clipped.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
 
 
 def _onto_quantization_of(c: Call, data: str, result: str) -> Ref:
-    """Float values rounded to the quantization that the range of the data gives, decomposed."""
+    """Float values rounded to the quantization of the data's range, decomposed."""
 
     def number(value: float) -> str:
         return c.const(np.float32(value), "number")

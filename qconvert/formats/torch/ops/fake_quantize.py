@@ -72,7 +72,7 @@ def read_per_channel(c: Call, data: str = "self", scale: str = "scale", zero_poi
 
 
 def read_observed(c: Call) -> Ref:
-    """aten::fused_moving_avg_obs_fake_quant: what an observer measures moves the scale, if it is still on."""
+    """aten::fused_moving_avg_obs_fake_quant: an observer that is still on updates the scale."""
     if not c.integer("fake_quant_on"):
         return Ref(c.name("self"))
     if c.integer("observer_on"):
@@ -86,7 +86,7 @@ def read_enabled(c: Call) -> Ref:
 
 
 def _with(read: Any, count: int) -> Any:
-    """The read function of an operator that gives, after the values, what training needs: masks and moved buffers."""
+    """The read function of an operator with further results for training alone, which become None: masks, updated buffers."""
     return lambda c: (read(c), *[None] * count)
 
 

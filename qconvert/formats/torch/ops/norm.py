@@ -70,7 +70,7 @@ def read_batch_norm_relu(c: Call) -> Ref:
 
 
 def _first_of(read: ReadFunction, count: int) -> ReadFunction:
-    """The result next to statistics that nothing but training uses."""
+    """The result, and statistics that only training uses, as Uncomputed."""
     return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
 
 
@@ -112,7 +112,7 @@ def read_instance_norm(c: Call) -> Ref:
 
 
 def read_own_statistics(c: Call) -> Ref:
-    """aten::_native_batch_norm_legit without stored statistics, what is left of an instance norm: its data are one instance."""
+    """aten::_native_batch_norm_legit without stored statistics: a decomposed instance norm, with the instances as channels."""
     shape = c.operand("input").shape
     if not c["training"] or shape is None or shape[0] != 1:
         raise c.unsupported("statistics of the batch; export the model after eval(),", rule="training-mode")
@@ -120,7 +120,7 @@ def read_own_statistics(c: Call) -> Ref:
 
 
 def _over_space(c: Call, shape: Shape) -> Ref:
-    """The same of channels whose number is known only at run time: each over its own positions, then the channels' parameters."""
+    """Instance norm of a dynamic number of channels: each channel over its positions, then the channels' parameters."""
     if any(isinstance(size, str) for size in shape[2:]):
         raise c.unknown_shape("input")
     factors = [c.const(np.ones([int(size) for size in shape[2:]], np.float32), "ones")]

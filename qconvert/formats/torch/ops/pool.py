@@ -169,7 +169,7 @@ def read_adaptive(spatial: int, kind: str) -> ReadFunction:
 
 
 def read_adaptive_with_indices(spatial: int) -> ReadFunction:
-    """adaptive_max_pool…, which PyTorch gives with indices: the values; which position each had is not computed."""
+    """adaptive_max_pool…, with indices in PyTorch: only the values are computed."""
     read = read_adaptive(spatial, "MaxPool")
     return lambda c: (read(c), Uncomputed("the indices of a max pool"))
 

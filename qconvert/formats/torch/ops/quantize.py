@@ -60,7 +60,7 @@ def read_int_repr(c: Call) -> Ref:
 
 
 def _unlabelled(c: Call) -> Ref:
-    """The integers of a call that labels them; those that int_repr took from a quantized tensor are its own."""
+    """The integers in `self`; for int_repr of a quantized tensor, the quantized tensor itself."""
     name = c.name("self")
     maker = c.producer(name)
     if maker is not None and maker.kind == "Reinterpret" and not c.lookup(name).is_quantized:

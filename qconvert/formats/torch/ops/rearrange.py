@@ -187,7 +187,7 @@ def read_broadcast_tensors(c: Call) -> list[Ref]:
 
 
 def read_matrix_turned(c: Call) -> Ref:
-    """x.mT: the last two axes change places."""
+    """x.mT: the last two axes swapped."""
     rank = c.rank("self")
     if rank < 2:
         raise c.invalid(f"data of rank {rank}", rule="wrong-rank")

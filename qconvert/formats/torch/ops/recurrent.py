@@ -107,7 +107,7 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
 
 
 def _verified(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -> int:
-    """How many cells there are; raises InvalidModelError if the weights do not fit each other or the data."""
+    """The number of cells. Raises InvalidModelError if the weights do not fit each other or the data."""
     rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // GATES[kind]
     shapes = [matrix.shape for matrix in weights.matrices]
     width = hidden
@@ -270,7 +270,7 @@ def _separate(c: Call, kind: str, layers: int, directions: int) -> list[_Weights
 
 
 def _packed(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
-    """The same of packed parameters, one for each depth and direction."""
+    """The weights of packed parameters, one for each depth and direction."""
     values = list(c["params"])
     if len(values) != layers * directions or not all(isinstance(value, PackedCell) for value in values):
         raise c.invalid(f"there are {len(values)} packed weights for {layers} layers in {directions} directions", rule="counts-differ")

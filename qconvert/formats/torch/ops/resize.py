@@ -67,7 +67,7 @@ class _Axis:
 
 
 def _argument(c: Call) -> str:
-    """What the data are called: overloads differ."""
+    """The name of the argument for the data: overloads differ."""
     return "input" if "input" in c else "self"
 
 
@@ -108,7 +108,7 @@ def _is_known(axes: Sequence[_Axis]) -> bool:
 
 
 def _resized(c: Call, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
-    """A Resize; one axis of space becomes two, of which the first has one element, as more runtimes have that."""
+    """A Resize. One spatial axis becomes two, the first with one element, since more runtimes have a Resize of two axes."""
     if len(axes) == 1:
         flat = c.list64([2], "flat_axis")
         wide = c.emit("Unsqueeze", [name, flat], hint="wide").name
@@ -146,13 +146,13 @@ def read_nearest(spatial: int, exact: bool) -> ReadFunction:
 
 
 def _chosen(axis: _Axis, exact: bool) -> Array:
-    """Which elements PyTorch takes, computed in float32 as there."""
+    """The indices that PyTorch takes, computed in float32 as in its kernel."""
     at = np.arange(axis.wanted, dtype=np.float32) + np.float32(0.5 if exact else 0)
     return np.asarray(np.minimum(np.floor(at * np.float32(axis.step(False))).astype(np.int64), axis.size - 1))
 
 
 def _by_ratio(axis: _Axis, exact: bool) -> Array:
-    """Which elements the ratio of the sizes says."""
+    """The indices by the exact ratio of the sizes."""
     at = np.arange(axis.wanted, dtype=np.int64)
     if exact:
         return np.asarray(np.minimum((2 * at + 1) * axis.size // (2 * axis.wanted), axis.size - 1))
@@ -179,7 +179,7 @@ def read_cubic(c: Call) -> Ref:
 
 
 def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
-    """_upsample_bilinear2d_aa and bicubic2d_aa: where the result is smaller, each of its elements is made of all that it covers."""
+    """_upsample_bilinear2d_aa and bicubic2d_aa: for a smaller result, each element is a weighted mean of all elements that it covers."""
 
     def read(c: Call) -> Ref:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
@@ -197,7 +197,7 @@ def _by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_A
 
 
 def _weighted(axis: _Axis, positions: Array, curve: Callable[[Array], Array], reach: int) -> Array:
-    """A matrix (wanted, size) of weights of the elements around each position; the data go on at their ends as they end."""
+    """A matrix (wanted, size) of weights of the elements around each position; outside of the data the edge values continue."""
     matrix = np.zeros((axis.wanted, axis.size), np.float64)
     first = np.floor(positions).astype(np.int64)
     for offset in range(1 - reach, 1 + reach):
@@ -207,7 +207,7 @@ def _weighted(axis: _Axis, positions: Array, curve: Callable[[Array], Array], re
 
 
 def _covering(axis: _Axis, step: float, curve: Callable[[Array], Array], reach: float) -> Array:
-    """A matrix of weights whose curve is as wide as an element of the result where that is wider than one of the data."""
+    """A matrix of weights for downsampling with antialias: the curve is as wide as an element of the result, at least one of the data."""
     width = max(step, 1.0)
     matrix = np.zeros((axis.wanted, axis.size), np.float64)
     for row, index in zip(matrix, range(axis.wanted), strict=True):

@@ -33,8 +33,8 @@ def _quantization(c: Call, scale: float, zero_point: int) -> Quantization:
 
 
 def read_scalar_sum(c: Call, hint: str = "") -> Ref:
-    """x + n: the zero point moves by n / scale, rounded. Where it would leave the type, the quantization widens and integers are rounded
-    again."""
+    """x + n: the zero point is shifted by n / scale, rounded. If it would leave the type, the scale is enlarged and the integers are
+    requantized."""
     name, dtype, scale, zero_point = _data(c)
     low, high = integer_range(dtype)
     moved = float(np.rint(c.number("b") / scale))
@@ -49,7 +49,7 @@ def read_scalar_sum(c: Call, hint: str = "") -> Ref:
 
 
 def _whole(c: Call, steps: int, scale: float, dtype: str) -> str:
-    """A constant of whole steps of a scale: a stored integer where the type reaches it."""
+    """A constant of a whole number of scale steps: a stored integer if it is within the type, else a float."""
     low, high = integer_range(dtype)
     zero_point = low if steps > 0 else high
     if low <= zero_point + steps <= high:

@@ -18,7 +18,7 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "am
 
 
 def _values(c: Call, argument: str) -> str:
-    """Numbers or a tensor in the type of the data, on which quantized ones have no bearing."""
+    """Numbers or a tensor cast to the type of the data. Quantized data are not covered."""
     if c.operand("self").is_quantized:
         raise c.unsupported("quantized data", rule="quantized-data")
     return typed(c, c[argument], c.operand("self").dtype, argument)
@@ -120,7 +120,7 @@ def read_index_put(c: Call) -> Ref:
 
 
 def _moved(c: Call, values: str, chosen: list[int], count: int, rank: int) -> str:
-    """Values with the axes of the indices in front, which x[:, i] has at the place of the first index."""
+    """Values with the axes of the indices first; x[:, i] has them at the position of the first index."""
     have, first = c.lookup(values).rank or 0, chosen[0]
     neighbours = chosen == list(range(first, first + len(chosen)))
     full = count + rank - len(chosen)

@@ -13,12 +13,12 @@ __all__ = ["OPERATORS"]
 
 
 def read_identity(c: Call) -> Ref:
-    """What gives its input as it is: contiguous, clone, detach, dropout of a model that is not trained."""
+    """Operators that return their input: contiguous, clone, detach, dropout of a model that is not trained."""
     return Ref(c.name("self"))
 
 
 def read_dropout(c: Call, data: str = "input") -> Ref:
-    """What drops elements while a model is trained, and gives all of them else."""
+    """Dropout: the identity in inference; training is not covered."""
     if c["train"] and c.number("p"):
         raise c.unsupported("training mode; call model.eval() before the export,", rule="training-mode")
     return Ref(c.name(data))
@@ -98,7 +98,7 @@ def read_transpose(c: Call) -> Ref:
 
 
 def read_turned(c: Call) -> Ref:
-    """aten::t(x) and x.T: the other order of axes."""
+    """aten::t(x) and x.T: the axes in reverse order."""
     rank = c.rank("self")
     return c.emit("Transpose", [c.name("self")], perm=tuple(range(rank))[::-1]) if rank > 1 else Ref(c.name("self"))
 

@@ -121,7 +121,7 @@ def read_type(c: Call) -> int:
 
 
 def read_fact(fact: Callable[[Tensor], Any]) -> Operator:
-    """What is known of a tensor without its values: its rank, whether it has float values …"""
+    """A property of a tensor without its values: its rank, whether it is float …"""
     return Operator("T a", lambda c: fact(c.operand("a")))
 
 

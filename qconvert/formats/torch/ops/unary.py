@@ -22,7 +22,7 @@ def read_real(kind: str) -> ReadFunction:
 
 
 def read_kept(kind: str) -> ReadFunction:
-    """A function that gives integers of integers."""
+    """A function that keeps the type: integers of integers."""
     return lambda c: c.emit(kind, [c.name("self")])
 
 

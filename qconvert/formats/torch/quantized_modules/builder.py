@@ -1,4 +1,4 @@
-"""What an operator's write function sees where modules of torch.ao.nn.quantized are written.
+"""The builder for modules of torch.ao.nn.quantized, as operators' write functions see it.
 
 A quantized tensor exists in one form: PyTorch's own, with its scale and zero point inside. Its float values stand after aten::dequantize,
 and movements move it as it is. All calls are of TorchScript's operators, of such as PyTorch 1.13 has too.

@@ -44,7 +44,7 @@ def write_celu(op: Op, b: ModuleBuilder) -> None:
 
 
 def _fixed(operator: str) -> ModuleFunction:
-    """A curve whose kernels have one quantization for results, which the result has."""
+    """An activation whose kernels fix the quantization of the result."""
     return lambda op, b: b.set(op.outputs[0], b.aten(operator, b.stored(op.inputs[0])))
 
 

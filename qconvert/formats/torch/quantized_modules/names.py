@@ -1,4 +1,4 @@
-"""Names that our reader gives to what was written, found by reading it: TorchScript keeps names of variables and attributes alone."""
+"""Names of tensors in written TorchScript, found by reading it: TorchScript keeps names of variables and attributes alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
 
 
 def _twin(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | None:
-    """The operator of a kind that leads to a tensor; None if none is near."""
+    """The nearest operator of op's kind before a tensor; None if none is near."""
     for _ in range(_BEHIND):
         found = producers.get(name)
         if found is None or found.kind == op.kind:
@@ -87,7 +87,7 @@ def _twin(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | N
 
 
 def _sources(graph: Graph, read: Graph, names: Mapping[str, str]) -> dict[str, str]:
-    """First results of operators as they are read -> what the source calls the operator that they belong to."""
+    """First results of operators as they are read -> the source of the written operator that they belong to."""
     producers = graph.producers()
     found: dict[str, str] = {}
     waiting: list[str] = []

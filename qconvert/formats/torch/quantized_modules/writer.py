@@ -61,7 +61,7 @@ def live(graph: Graph) -> Any:
 
 
 def _plain(module: Any) -> Any:
-    """A GraphModule as a plain one, without the attributes that say how it was made, which TorchScript would keep."""
+    """A GraphModule as a plain module, without the attributes of torch.fx, which TorchScript would keep."""
     kind = type("Network", (torch_package().nn.Module,), {"forward": type(module).forward, "__module__": "network"})
     plain = kind()
     for name, part in module.named_children():
@@ -84,7 +84,7 @@ def _scripted(module: Any, name: str, freeze: bool) -> Any:
 
 
 def _archive(script: Any, lite: bool) -> bytes:
-    """The module as an archive, without the records of where its code comes from, which name files of the machine that writes it."""
+    """The module as an archive, without its debug records, which name files of the machine that writes it."""
     torch, buffer = torch_package(), io.BytesIO()
     if lite:
         buffer.write(script._save_to_buffer_for_lite_interpreter())

@@ -38,7 +38,7 @@ _REDUCED = "dynamic layers round their data in 127 steps, as PyTorch's modules d
 
 
 def converted(entries: Entries) -> Parameters:
-    """What a state_dict of quantized modules holds, where none of them is left as training has it."""
+    """Read a state_dict of quantized modules, all of them converted."""
     tensors, absent = _packed(entries)
     is_dynamic = _are_dynamic(entries, tensors)
     results, inputs = _quantizations(entries, tensors, is_dynamic)
@@ -148,8 +148,7 @@ def _quantizations(entries: Entries, tensors: Mapping[str, Tensor], is_dynamic: 
 
 
 def _listed(entries: Entries) -> tuple[dict[str, QParams], dict[str, tuple[QParams, ...]]]:
-    """What FX gives attributes of their own: quantizations of data by the path of the module, and of functions by that of the module
-    around."""
+    """Quantizations that FX stores as attributes: of data by the path of the module, of functions by the path of the calling module."""
     data: dict[str, QParams] = {}
     functions: dict[str, list[tuple[int, QParams]]] = {}
     for name in entries.left():

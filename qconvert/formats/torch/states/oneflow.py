@@ -31,7 +31,7 @@ _STATISTICS = ("weight", "bias", "running_mean", "running_var")
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """What OneFlow's observers are told, by its own words.
+    """The settings of OneFlow's observers, by its own words.
 
     Attributes:
         formula: google or cambricon.
@@ -104,7 +104,7 @@ def has_observers(entries: Entries) -> bool:
 
 
 def observed(entries: Entries, how: Observers) -> Parameters:
-    """What a state_dict with OneFlow's observers holds."""
+    """Read a state_dict with OneFlow's observers."""
     data: dict[str, QParams] = {}
     folded: dict[str, Folding] = {}
     odd = 0

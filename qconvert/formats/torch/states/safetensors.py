@@ -1,7 +1,7 @@
 """Tensors in .safetensors files, torchao's put together from their parts.
 
-torchao keeps a quantized weight as several tensors, `0._weight_qdata`, `0._weight_scale` …, and says in the metadata, by the name of
-the weight and as JSON, of which class it is, what its parts are called and what else it keeps.
+torchao stores a quantized weight as several tensors, `0._weight_qdata`, `0._weight_scale` …. The metadata have a JSON text under the name
+of the weight, with its class, the names of its parts and further attributes.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def is_trained(entries: Entries) -> bool:
 
 
 def trained(entries: Entries) -> Parameters:
-    """What a state_dict of modules under training holds."""
+    """Read a state_dict of modules under quantization-aware training."""
     folded: dict[str, Folding] = {}
     results: dict[str, QParams] = {}
     inputs: dict[str, QParams] = {}
@@ -97,7 +97,7 @@ def _is_stub(module: str) -> bool:
 
 
 class _Fake:
-    """What a fake quantization keeps."""
+    """The state of a fake quantization."""
 
     def __init__(self, scale: Array, zero_point: Array, low: Array | None, high: Array | None) -> None:
         self.scale, self.zero_point, self.low, self.high = scale, zero_point, low, high
@@ -213,7 +213,7 @@ def _weight_quantization(fake: _Fake, shape: tuple[int, ...], module: str) -> Qu
 
 
 def _weight_limits(fake: _Fake) -> tuple[int, int]:
-    """-128 to 127, or -127 to 127 where each scale is the larger end over 127, or -8 to 7 where it is that over about 7.5."""
+    """-128 to 127; -127 to 127 if each scale is max(-low, high) / 127; -8 to 7 if it is max(-low, high) / about 7.5."""
     if fake.low is None or fake.high is None or fake.low.size != fake.scale.size or fake.high.size != fake.scale.size:
         return -128, 127
     low, high = (np.asarray(end, np.float64).reshape(-1) for end in (fake.low, fake.high))

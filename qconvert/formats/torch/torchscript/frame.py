@@ -112,7 +112,7 @@ class Frame(Expressions):
         raise ReturnedError(None if node.value is None else self.value(node.value, "output"))
 
     def branch(self, node: ast.If) -> None:
-        """The branch that the condition names. Where it is known only at run time, that which does not raise an error."""
+        """The branch that the condition selects. If it is known only at run time, the branch without a `raise`."""
         condition = self.value(node.test)
         if isinstance(condition, Unknown):
             self._every(node.body, node.orelse)
@@ -125,7 +125,7 @@ class Frame(Expressions):
         self.statements(node.body if condition else node.orelse)
 
     def _every(self, *bodies: Sequence[ast.stmt]) -> None:
-        """After what is not covered: all branches, to find whatever else is not."""
+        """Run all branches after an operator that is not covered, to find further ones."""
         for body in bodies:
             try:
                 self.statements(body)
@@ -161,7 +161,7 @@ class Frame(Expressions):
                 return
 
     def _turn(self, body: Sequence[ast.stmt]) -> bool:
-        """One turn of a loop: whether the loop goes on."""
+        """Run one iteration; returns whether the loop continues."""
         try:
             self.statements(body)
         except _LeftError as left:

@@ -42,7 +42,7 @@ class Input:
 
 
 def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list[Any]:
-    """What `forward` is called with: an Input for each tensor, lists, tuples and dictionaries of them, None for what is left out.
+    """The arguments of `forward`: an Input for each tensor, lists, tuples and dictionaries of them, None for what is left out.
 
     Args:
         method: the model's `forward`.
@@ -157,7 +157,7 @@ def _parts(kind: ast.expr) -> tuple[str, list[ast.expr]]:
 
 
 def arguments(inputs: Any, draft: Draft, guesses: Mapping[str, tuple[Shape, str]]) -> Any:
-    """The same with each Input as a tensor of the graph; those without a shape get the guessed one."""
+    """The arguments of `forward` with each Input as a tensor of the graph; Inputs without a shape get the guessed one."""
     if isinstance(inputs, Input):
         shape, dtype = guesses.get(inputs.name, (None, "float32"))
         draft.add_exactly(inputs.name, inputs.dtype or dtype, shape if inputs.shape is None else inputs.shape, None, inputs.quantization)

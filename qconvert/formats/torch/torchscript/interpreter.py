@@ -84,7 +84,7 @@ class Interpreter:
         self._missing = Missing()
 
     def run(self, model: ScriptObject, name: str, arguments: Sequence[Any]) -> Any:
-        """What a method of the model returns for these arguments.
+        """Run a method of the model; returns its result.
 
         Raises:
             UnsupportedError: it calls what is not covered, or branches on what is known only at run time; all such things are listed.
@@ -106,7 +106,7 @@ class Interpreter:
         return result
 
     def invoke(self, target: ScriptObject, name: str, given: list[Any], named: Mapping[str, Any], where: str) -> Any:
-        """What a method of an object returns."""
+        """Run a method of an object; returns its result."""
         method = self._code.method(target.class_name, name)
         if method is None:
             raise InvalidModelError(
@@ -116,7 +116,7 @@ class Interpreter:
         return self.followed(method, [target, *given], named, self.objects.place(target))
 
     def followed(self, method: Method, given: list[Any], named: Mapping[str, Any], place: str) -> Any:
-        """What a method or function returns for these arguments."""
+        """Run a method or function; returns its result."""
         self._depth += 1
         if self._depth > _DEEPEST:
             raise InvalidModelError(f"the code calls itself more than {_DEEPEST} times", where=method.file, rule="nested-too-deeply")
@@ -141,7 +141,7 @@ class Interpreter:
         return self.objects.placed(self._listed[int(number)], f"CONSTANTS.{name}")
 
     def call(self, function: Function, given: list[Any], named: dict[str, Any], where: str, hint: str, place: str) -> Any:
-        """What a call returns: of a method, of something on numbers and lists, or of an operator on tensors."""
+        """Return the result of a call: of a method, of a function on numbers and lists, or of an operator on tensors."""
         name, target = function.name, function.target
         if isinstance(target, ScriptObject):
             return self.invoke(target, name, given, named, where)
@@ -171,7 +171,7 @@ class Interpreter:
         return self._of_tensors(name, given, named, where, hint)
 
     def _called(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
-        """What an operator on tensors gives that stands for one of the code."""
+        """Call an operator on tensors in place of one of the code."""
         self.budget.spend(_WRITTEN_BACK)
         return self._calls.call(name, given, named, where, hint)
 
@@ -191,7 +191,7 @@ class Interpreter:
             return UNKNOWN
 
     def _plain(self, name: str) -> str:
-        """The operator of which one is the form in place."""
+        """The name of the operator that is not in place."""
         return name[:-1] if is_change(name) and not self._calls.covers(name) else name
 
     def _of_the_file(self, name: str, given: list[Any], named: dict[str, Any], where: str) -> Any:

@@ -1,4 +1,4 @@
-"""What TorchScript computes on numbers, lists and texts alone, before any tensor is there."""
+"""TorchScript's operators on numbers, lists and strings, without tensors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Function:
 
 
 def computed(name: str, function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any], where: str, budget: _Budget) -> Any:
-    """What a function of NUMBERS gives.
+    """Return the result of a function of NUMBERS.
 
     Raises:
         InvalidModelError: its arguments do not fit, its result has more than 64 bits, or the budget is spent.

@@ -1,4 +1,4 @@
-"""Objects of the file: their attributes, the places where they stand, and what their classes make of a state of their own."""
+"""Objects of the file: their attributes, their places in the model, and the states that their classes unpack."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ __all__ = ["PACKING", "method_of_packed"]
 
 
 def method_of_packed(packed: Packed, name: str, where: str) -> Any:
-    """What a method of packed parameters gives: `unpack`, `stride`, `padding` …"""
+    """Return a method of packed parameters: `unpack`, `stride`, `padding` …"""
     if name == "unpack":
         return packed.weight, packed.bias
     if name == "transpose":

@@ -63,7 +63,7 @@ def read_named(archive: Archive, name: str, given: GivenInputs) -> tuple[Graph, 
 
 
 def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[list[str], Guesses]:
-    """The model with the first guess of unknown shapes that it can be read with; without one where none can."""
+    """Read the model with the first guess of unknown shapes that works; without a guess if none does."""
     refused: UnsupportedError | None = None
     for guesses in guessed(unknown, lambda draft, tried: script.followed(inputs, draft, tried)) if unknown else ():
         draft = Draft()
@@ -117,7 +117,7 @@ class _Script:
         return model
 
     def _constants(self) -> list[Any]:
-        """What the code calls CONSTANTS."""
+        """The tensors that the code names CONSTANTS."""
         if "constants.pkl" not in self._archive:
             return []
         content = self._archive.read("constants.pkl")

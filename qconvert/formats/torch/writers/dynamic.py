@@ -1,4 +1,4 @@
-"""Data that are rounded to 8 bits at each run, as the kernels do it that an operator names (arithmetic/dynamic.py), in float32."""
+"""Data rounded to 8 bits at each run, in float32, as the kernels named by `arithmetic` do (arithmetic/dynamic.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["rounded", "rounded_data"]
 
 
 def rounded_data(op: Op, b: Builder, data: Node) -> Node:
-    """Real data, as the product that reads them sees them.
+    """Float data rounded as the operator's kernel does.
 
     Args:
         op: an operator of dynamic range.
@@ -25,7 +25,7 @@ def rounded_data(op: Op, b: Builder, data: Node) -> Node:
 
 
 def rounded(op: Op, b: Builder, data: Node, rank: int) -> Node:
-    """The same of what a recurrent operator multiplies: its sequence of data, or the hidden values of one step."""
+    """Float operands of a recurrent operator, rounded: its sequence of data, or the hidden values of one step."""
     return _rounded(op, b, data, [int(axis) for axis in range_axes(op, rank, ())])
 
 
@@ -45,7 +45,7 @@ def _unless_empty(b: Builder, low: Node, high: Node, otherwise: Callable[[Node],
 
 
 def _limited(b: Builder, scaled: Node, point: Node, lowest: int, highest: int) -> Node:
-    """Rounded steps from a zero point, cut off at the ends of a type."""
+    """Rounded steps from a zero point, clipped to the range of a type."""
     whole = b.aten("round", b.aten("clamp", point, float(lowest), float(highest)))
     steps = b.aten("add.Tensor", b.aten("round", scaled), whole)
     return b.aten("sub.Tensor", b.aten("clamp", steps, float(lowest), float(highest)), whole)

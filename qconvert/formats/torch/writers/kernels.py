@@ -32,7 +32,7 @@ __all__ = ["averaged_as_pytorch", "curved_as_tflite", "end_stored", "lined_as_xn
 
 
 def end_stored(op: Op, b: Builder, steps: Node) -> None:
-    """Ends an operator with whole numbers, which are limited to the codes that the quantization and a fused activation leave."""
+    """Ends an operator with integers, clipped to the limits of the quantization and of a fused activation."""
     tensor = b.tensor(op.outputs[0])
     quantization = tensor.quantization
     assert quantization is not None
@@ -67,7 +67,7 @@ def pair_as_kernels(op: Op, b: Builder) -> bool:
 
 
 def _added(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Quantization, Quantization], output: Quantization) -> bool:
-    """Writes an Add with the integers of its kernel; False where that has none for these quantizations."""
+    """Writes an Add with the integers of its kernel; False if the kernel does not take these quantizations."""
     name, point = str(op["arithmetic"]), int(output.zero_point[0])
     if not adds_as(name, quantizations, output):
         return False
@@ -144,7 +144,7 @@ def lined_as_xnnpack(op: Op, b: Builder) -> bool:
 
 
 def curved_as_tflite(op: Op, b: Builder) -> bool:
-    """Writes a HardSwish of 8 bits as a table of what TFLite's kernel gives, if it names that."""
+    """Writes a HardSwish of 8 bits as a table of the results of TFLite's kernel; False if it names no kernel."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
         return False

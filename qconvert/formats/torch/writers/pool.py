@@ -31,7 +31,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
 
 
 def write_average_pool(op: Op, b: Builder) -> None:
-    """AveragePool; where padding that differs on both sides does not count, sums are multiplied by what counts at each place."""
+    """AveragePool. With padding that is asymmetric and not counted, each average is multiplied by window size / counted elements."""
     b.channels_first(op)
     kernel, strides = [int(size) for size in op["kernel_shape"]], [int(step) for step in op["strides"]]
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
@@ -58,7 +58,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
 
 
 def _shares(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
-    """How many elements a window has for each of them that is no padding, at each place."""
+    """Window size divided by the number of elements that are not padding, at each position."""
     sizes, count = b.shape(op, op.inputs[0])[2:], len(kernel)
     if any(isinstance(size, str) for size in sizes) or op["ceil_mode"]:
         raise b.unsupported(op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size")
@@ -102,7 +102,7 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
 
 
 def _counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
-    """How many elements each window counts: of one size if windows lie within what counts, else one for each place."""
+    """The number of elements that each window counts: one number if no window crosses the border, else one for each position."""
     spatial, counts = len(kernel), bool(op["count_include_pad"])
     if not op["ceil_mode"] and (counts or not any(pads)):
         return np.full((1, 1, *[1] * spatial), math.prod(kernel))

@@ -40,12 +40,12 @@ def write_dequantize(op: Op, b: Builder) -> None:
 
 
 def write_reinterpret(op: Op, b: Builder) -> None:
-    """Reinterpret: the same integers, which whoever reads them dequantizes by their new quantization."""
+    """Reinterpret: the same integers; their readers dequantize them by the new quantization."""
     b.set(op.outputs[0], b.aten("alias", b.stored(op.inputs[0])))
 
 
 def write_dynamic_quantize(op: Op, b: Builder) -> None:
-    """DynamicQuantizeLinear, as ONNX defines it: steps of which 255 reach from the smallest value to the largest, and 0 is one."""
+    """DynamicQuantizeLinear, as ONNX defines it: 255 steps from min(x, 0) to max(x, 0); zero is exact."""
     data = b.stored(op.inputs[0])
     b.note_operator()
     low, high = (

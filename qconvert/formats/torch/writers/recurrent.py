@@ -54,7 +54,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
 
 
 def _lacks(op: Op, scope: Scope) -> str:
-    """What PyTorch's layer cannot say."""
+    """A feature of the operator that PyTorch's layer lacks; "" if there is none."""
     for attribute in ("clip", "input_forget", "cell_clip", "projection_clip", "activation_alpha", "activation_beta"):
         if op.attributes.get(attribute):
             return attribute
@@ -129,7 +129,7 @@ def _by_direction(b: Builder, whole: Node, cells: int, directions: int) -> Node:
 
 
 def _unrolled(op: Op, b: Builder, data: Node) -> list[Node]:
-    """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds what it multiplies."""
+    """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds its operands."""
     steps = b.shape(op, op.inputs[0])[1 if op["layout"] else 0]
     if op["direction"] == "bidirectional" or not isinstance(steps, int) or steps > _MOST_STEPS:
         raise b.unsupported(

@@ -38,7 +38,7 @@ def sizes_of(b: Builder, name: str) -> list[Any]:
 
 
 def followed(write: WriteFunction) -> WriteFunction:
-    """The write function of a kind that may also compute sizes of the run time, which have no tensor until one is asked for."""
+    """The write function of a kind that may also compute dynamic sizes; these get a tensor only when one is read."""
 
     def write_or_defer(op: Op, b: Builder) -> None:
         operands = op.inputs if op.kind in _OF_SEVERAL else op.inputs[:1]

@@ -13,7 +13,7 @@ __all__ = ["padded", "padded_data", "pads_of", "real_data", "symmetric", "torch_
 
 
 def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int]) -> list[int]:
-    """What is padded before each axis, and then after each."""
+    """The pads before each axis, then those after each."""
     auto = op["auto_pad"]
     if auto == "NOTSET":
         return [int(pad) for pad in op["pads"]]
@@ -31,7 +31,7 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
 
 
 def symmetric(pads: Sequence[int]) -> bool:
-    """Whether pads are the same in front and after."""
+    """Whether pads are the same before and after each axis."""
     count = len(pads) // 2
     return list(pads[:count]) == list(pads[count:])
 
