@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from page import Section, publish
 
-from qconvert.arithmetic import nudged_add, xnnpack_add, xnnpack_add_multipliers
+from qconvert.arithmetic import nudge_add_scales, xnnpack_add, xnnpack_add_multipliers
 from qconvert.graph import Quantization
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -99,7 +99,7 @@ def quantizations() -> tuple[tuple[Quantization, Quantization], Quantization]:
 
 
 def add_beside(n: Nodes) -> str:
-    found = nudged_add(*quantizations(), 0)
+    found = nudge_add_scales(*quantizations(), 0)
     assert found is not None
     values = [n.real(name, float(quantization.scale[0]), point) for name, quantization, (_, point) in zip("xy", found, (X, Y), strict=True)]
     return n.stored(n("Add", *values), *Z)

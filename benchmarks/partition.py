@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from qconvert import Target, check, load, partition
-from qconvert.plugins import registered
+from qconvert.plugins import temporary_plugin
 
 INTEGER = ("int8", "uint8")
 #: A made-up accelerator: products, sums, pools and what moves integers between them; no tables, no floats.
@@ -62,7 +62,7 @@ def row(path: Path, target: str, lossless: bool) -> str:
 def main() -> None:
     print("| model | target | regions | operators inside | MACs inside | bytes crossing | files | cut in | split, and checked |")
     print("|---|---|---|---|---|---|---|---|---|")
-    with registered(Plugin(), "sample"):
+    with temporary_plugin(Plugin(), "sample"):
         for name in sys.argv[1:]:
             for target in ("sample-npu", "tflite-micro", "tensorrt", "ort-x86"):
                 for lossless in (False, True) if target == "tensorrt" else (False,):

@@ -20,7 +20,7 @@ from page import Section, publish
 from qconvert import QConvertError, convert
 from qconvert.checking.checked_file import sides_of
 from qconvert.checking.proof.classes import CLASSES, EQUAL_CLASSES
-from qconvert.checking.proof.proving import proof_of
+from qconvert.checking.proof.proving import prove_sides
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = ["model", "operators", *CLASSES, "outputs are proved equal", "what is not", "seconds"]
@@ -32,7 +32,7 @@ def row(source: Path, suffix: str, target: str, folder: Path) -> tuple[list[str]
     convert(source, result, target=target, force=True)
     sides, _ = sides_of(source, result, (), {})
     assert sides[0].graph and sides[1].graph
-    read, found = time.process_time(), proof_of(sides)
+    read, found = time.process_time(), prove_sides(sides)
     seconds = time.process_time() - read
     counts = Counter(item.class_ for item in found.operators)
     others = Counter(item.operator.partition(" ")[0] for item in found.operators if item.class_ not in EQUAL_CLASSES)

@@ -93,7 +93,7 @@ def engine(path: Path, builder: Builder) -> list[str]:
     """Products on integers, in float, and all layers."""
     found = builder.build(path)
     if not found.built:
-        return [str(found.refused()), "", ""]
+        return [str(found.to_error()), "", ""]
     within = {node: layer for layer in found.layers for node in layer.nodes}
     within |= {node: layer for layer in found.layers if layer.sums for node in layer.nodes}
     counts = {kept: Counter(node.operator for node, layer in within.items() if layer.integer is kept) for kept in (True, False)}

@@ -373,9 +373,9 @@ def is_undefined(graph: Any, values: Sequence[Array]) -> bool:
 def distance(before: Ran, after: Ran, defined: bool = False) -> dict[str, Any]:
     """How far the outputs of two models are apart, over all inputs: the worst of each measure; or over those alone for which the source
     computes no NaN."""
-    from qconvert.graph.metadata import turned_between
+    from qconvert.graph.metadata import find_layout_changes
 
-    turned = turned_between(before.graph.metadata, after.graph.metadata)
+    turned = find_layout_changes(before.graph.metadata, after.graph.metadata)
     worst: dict[str, Any] = {"equal": True, "last_bits": True, "undefined": "", "sqnr": 999.0, "steps": 0.0}
     kinds = 0
     scales = [[float(np.max(t.quantization.scale)) for t in ran.graph.tensors.values() if not t.is_constant and t.quantization is not None]

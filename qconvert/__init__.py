@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.lazy import lazily
+from qconvert.lazy import lazy_getattr
 from qconvert.version import __version__
 
 TYPE_CHECKING = False  # typing takes 20 ms, in which the command line does not yet wait for Ctrl-C
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qconvert.checking.target_audits import TargetAudit, TargetAudits, audit_all
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.comparing import diff
-    from qconvert.conversion.encoded import apply, extract_scales, load_encodings, save_encodings
+    from qconvert.conversion.encodings import apply, extract_scales, load_encodings, save_encodings
     from qconvert.data import Preparation
     from qconvert.encodings import Encoding, Encodings, Place, QParams, Range
     from qconvert.errors import QConvertError
@@ -54,7 +54,7 @@ _HOMES = {
     "qconvert.checking.target_audits": "TargetAudit TargetAudits audit_all",
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
-    "qconvert.conversion.encoded": "apply extract_scales load_encodings save_encodings",
+    "qconvert.conversion.encodings": "apply extract_scales load_encodings save_encodings",
     "qconvert.encodings": "Encoding Encodings QParams Place Range",
     "qconvert.data": "Preparation",
     "qconvert.errors": "QConvertError",
@@ -135,7 +135,7 @@ __all__ = [
 ]
 
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazy_getattr(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

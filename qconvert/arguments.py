@@ -31,7 +31,7 @@ def with_checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
     hints = cache(lambda: get_type_hints(function))
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+    def check_and_call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             given = signature.bind(*args, **kwargs).arguments
         except TypeError:  # an argument lacks, or there is no such one: Python says which
@@ -45,7 +45,7 @@ def with_checked_arguments(function: Callable[P, R]) -> Callable[P, R]:
         require_fitting(f"{function.__name__}()", function, hints(), named)
         return function(*args, **kwargs)
 
-    return called
+    return check_and_call
 
 
 def require_fitting(who: str, annotated: Any, hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ __all__ = [
     "RuntimeRefusedError",
     "UnsupportedError",
     "WrongFormatError",
-    "counted",
+    "format_count",
     "printable",
 ]
 
@@ -43,8 +43,8 @@ def printable(text: str, *, one_line: bool = False) -> str:
         text = "".join(c if c.isprintable() or (c == "\n" and not one_line) else c.encode("unicode_escape").decode() for c in text)
     if len(text) <= _LONGEST_WORD:
         return text
-    text = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda match: _cut(match[0], _LONGEST_WORD), text)
-    return "\n".join(_cut(line, _LONGEST_LINE) for line in text.split("\n"))
+    text = re.sub(rf"\S{{{_LONGEST_WORD + 1},}}", lambda match: _shorten_text(match[0], _LONGEST_WORD), text)
+    return "\n".join(_shorten_text(line, _LONGEST_LINE) for line in text.split("\n"))
 
 
 def _without_flags(text: str) -> str:
@@ -56,20 +56,20 @@ def _without_flags(text: str) -> str:
     return "".join(parts)
 
 
-def _indented(text: str) -> str:
+def _indent_lines(text: str) -> str:
     """A text whose lines but the first begin with blanks or "-": a name that a line breaks begins no line of its own."""
     first, *more = printable(text).split("\n")
     return "\n".join((first, *(line if line[:1] in " -" else f"  {line}" for line in more)))
 
 
-def _cut(text: str, longest: int) -> str:
+def _shorten_text(text: str, longest: int) -> str:
     if len(text) <= longest:
         return text
     kept = longest - 40
     return f"{text[: kept * 2 // 3]}…({len(text):,} characters)…{text[-(kept // 3) :]}"
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Return a number with its noun, singular or plural: "1 input", "2 inputs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
@@ -104,8 +104,8 @@ class QConvertError(Exception):
     def message(self) -> str:
         """The error as the command line prints it: place and reason, and what to do."""
         places = [printable(part, one_line=True) for part in (self.file, self.where) if part]
-        reason = _indented(self.reason)
-        return "\n".join(filter(None, (": ".join((*places, reason)), _indented(self.remedy))))
+        reason = _indent_lines(self.reason)
+        return "\n".join(filter(None, (": ".join((*places, reason)), _indent_lines(self.remedy))))
 
     @property
     def sentence(self) -> str:

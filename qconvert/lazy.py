@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-__all__ = ["lazily"]
+__all__ = ["lazy_getattr"]
 
 
-def lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_getattr(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
     """The `__getattr__` of a module.
 
     Args:
@@ -25,10 +25,10 @@ def lazily(module: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
             own, _, there = name.partition("=")
             found[own] = home, there or own
 
-    def imported(name: str) -> Any:
+    def import_name(name: str) -> Any:
         if name not in found:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         home, there = found[name]
         return getattr(import_module(home), there)
 
-    return imported
+    return import_name

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from qconvert.lazy import lazily
+from qconvert.lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_quantization, dequantize, quantize
     from qconvert.checkpoints.container import Needs
-    from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, in_form, in_order, refusal
-    from qconvert.checkpoints.fitting import Misfit, fitted
+    from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, convert_layer, map_in_order, refusal
+    from qconvert.checkpoints.fitting import Misfit, fit_weight
     from qconvert.checkpoints.packing import pack as pack_words
     from qconvert.checkpoints.packing import unpack as unpack_words
     from qconvert.checkpoints.source import CheckpointSource
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from qconvert.formats.tflite.contents import listed_operators as tflite_operators
     from qconvert.formats.tflite.operator import Operator as TfliteOperator
     from qconvert.formats.tflite.reading import Reading as TfliteReading
+    from qconvert.formats.tflite.write_operators import write_operators as write_tflite_operators
     from qconvert.formats.tflite.writing import Writing as TfliteWriting
-    from qconvert.formats.tflite.written import written as tflite_written
     from qconvert.formats.torch.writing import Builder as TorchBuilder
     from qconvert.graph import Array, Attribute, Graph, Names, Op, Quantization, Shape, Signature, Tensor, integer_range, numpy_dtype
-    from qconvert.graph.carried import Carried, Carrier, carried
+    from qconvert.graph.carried_states import Carried, Carrier, parse_states
     from qconvert.graph.metadata import STATES
-    from qconvert.graph.names import near
-    from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, within
+    from qconvert.graph.names import quote_nearest
+    from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, constant_tolerance
     from qconvert.kernels.tolerances import partial_sums
     from qconvert.operators import (
         KINDS,
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
         text,
         texts,
     )
-    from qconvert.operators.bounds import any_value, between, within_data, within_data_or_zero
+    from qconvert.operators.bounds import any_value, fixed_bounds, within_data, within_data_or_zero
     from qconvert.operators.formulas import Formula, lowers
     from qconvert.operators.layout import ALONG_AXIS, DECIDES, ELEMENTWISE, PINNED, REDUCES
     from qconvert.operators.samples import FIRST, MIXES, UNLESS_ALONG, WHEREVER, Samples, before_last, in_rows
@@ -101,10 +101,10 @@ if TYPE_CHECKING:
         Verdict,
         Violation,
         hookimpl,
-        loaded,
+        list_plugins,
         register,
-        registered,
         replaces,
+        temporary_plugin,
     )
     from qconvert.plugins.options import NUMERICS
     from qconvert.rewriting import Match, Pattern, Rewriter, find_matches, with_quantization
@@ -116,27 +116,28 @@ if TYPE_CHECKING:
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Accelerator Change Codegen Cost Decoding Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin "
-        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl loaded register registered replaces"
+        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl list_plugins register "
+        "replaces temporary_plugin"
     ),
     "qconvert.plugins.options": "NUMERICS",
-    "qconvert.checkpoints.conversion": "ConvertedLayer Repacked in_form in_order refusal",
+    "qconvert.checkpoints.conversion": "ConvertedLayer Repacked convert_layer map_in_order refusal",
     "qconvert.checkpoints.container": "Needs",
-    "qconvert.checkpoints.fitting": "Misfit fitted",
+    "qconvert.checkpoints.fitting": "Misfit fit_weight",
     "qconvert.checkpoints.packing": "pack_words=pack unpack_words=unpack",
     "qconvert.checkpoints.source": "CheckpointSource",
     "qconvert.checkpoints.weight": "BlockWeight E2M1",
     "qconvert.runtimes.child": "Child",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
-    "qconvert.graph.carried": "Carried Carrier carried",
+    "qconvert.graph.carried_states": "Carried Carrier parse_states",
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
-    "qconvert.kernels": "KERNELS Integers Kernel Kernels within",
+    "qconvert.kernels": "KERNELS Integers Kernel Kernels constant_tolerance",
     "qconvert.kernels.tolerances": "partial_sums",
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
-    "qconvert.graph.names": "near",
+    "qconvert.graph.names": "quote_nearest",
     "qconvert.operators.shapes": "infer output_shapes",
-    "qconvert.operators.bounds": "any_value between within_data within_data_or_zero",
+    "qconvert.operators.bounds": "any_value fixed_bounds within_data within_data_or_zero",
     "qconvert.operators.formulas": "Formula lowers",
     "qconvert.operators.layout": "ALONG_AXIS DECIDES ELEMENTWISE PINNED REDUCES",
     "qconvert.operators.samples": "FIRST MIXES UNLESS_ALONG WHEREVER Samples before_last in_rows",
@@ -158,7 +159,7 @@ _HOMES = {
     "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
     "qconvert.formats.tflite.contents": "TfliteListed=ListedOperator tflite_operators=listed_operators",
     "qconvert.formats.tflite.operator": "TfliteOperator=Operator",
-    "qconvert.formats.tflite.written": "tflite_written=written",
+    "qconvert.formats.tflite.write_operators": "write_tflite_operators=write_operators",
     "qconvert.formats.onnx.reading": "OnnxReading=Reading",
     "qconvert.formats.onnx.builder": "OnnxBuilder=Builder",
     "qconvert.formats.torch.writing": "TorchBuilder=Builder",
@@ -262,25 +263,24 @@ __all__ = [
     "any_value",
     "apply",
     "before_last",
-    "between",
-    "carried",
     "choice",
     "choose_quantization",
     "conditions",
     "constant_of",
+    "constant_tolerance",
     "convert",
+    "convert_layer",
     "dequantize",
     "documents",
     "dtype_of",
     "evaluate",
     "find_matches",
-    "fitted",
+    "fit_weight",
+    "fixed_bounds",
     "flag",
     "function",
     "has",
     "hookimpl",
-    "in_form",
-    "in_order",
     "in_rows",
     "infer",
     "integer",
@@ -288,43 +288,44 @@ __all__ = [
     "integers",
     "kind",
     "legality",
+    "list_plugins",
     "load",
-    "loaded",
     "lower",
     "lowers",
     "map_file",
-    "near",
+    "map_in_order",
     "normalize",
     "number",
     "numbers",
     "numpy_dtype",
     "output_shapes",
     "pack_words",
+    "parse_states",
     "partial_sums",
     "quantization_of",
     "quantize",
+    "quote_nearest",
     "refusal",
     "register",
-    "registered",
     "replaces",
     "require_legal",
     "run_passes",
     "save",
     "shape_of",
     "since",
+    "temporary_plugin",
     "text",
     "texts",
     "tflite_operators",
-    "tflite_written",
     "unpack_words",
     "validate",
     "with_quantization",
-    "within",
     "within_data",
     "within_data_or_zero",
+    "write_tflite_operators",
 ]
 
-__getattr__ = lazily(__name__, _HOMES)
+__getattr__ = lazy_getattr(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

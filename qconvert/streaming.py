@@ -15,7 +15,7 @@ from qconvert.conversion.loading import source_format
 from qconvert.errors import OptionError
 from qconvert.graph import Array
 from qconvert.plugins import LoadedModel, ModelFile, runtime_of
-from qconvert.plugins.options import taken
+from qconvert.plugins.options import fill_defaults
 
 __all__ = ["Session"]
 
@@ -43,7 +43,7 @@ class Session:
     def __init__(self, model: str | Path, *, kernels: str = "", threads: int = 1) -> None:
         format = source_format(Path(model))
         runtime, chosen = runtime_of(format.name, kernels)
-        self._model: LoadedModel = runtime.open(ModelFile(Path(model), chosen, taken({}, format.read_options), threads))
+        self._model: LoadedModel = runtime.open(ModelFile(Path(model), chosen, fill_defaults({}, format.read_options), threads))
         if not hasattr(self._model, "reset"):
             raise OptionError(
                 f"{runtime.title} does not run models with states",

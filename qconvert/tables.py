@@ -15,7 +15,18 @@ from qconvert.errors import printable
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["Rows", "Shown", "line_width", "narrowed", "numbers", "said", "share", "shortened", "show", "shown"]
+__all__ = [
+    "Rows",
+    "Shown",
+    "format_sentence",
+    "format_share",
+    "format_text",
+    "line_width",
+    "narrow_columns",
+    "numbers",
+    "shorten_text",
+    "show",
+]
 
 #: Of lines where nothing limits them.
 _WIDEST = 100_000
@@ -110,7 +121,7 @@ def line_width(aside: bool = False) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
-def shortened(text: str, size: int) -> str:
+def shorten_text(text: str, size: int) -> str:
     """A text of at most `size` characters, cut in the middle: names differ in their last letters."""
     if len(text) <= size:
         return text
@@ -131,10 +142,10 @@ def _rich_table(item: Rows, width: int | None) -> Table:
             _least_width(column, [head, *(row[place] for row in rows)])
             for place, (column, head) in enumerate(zip(item.columns, heads, strict=True))
         ]
-        sizes = narrowed(sizes, least, width - _GAP * len(sizes))
+        sizes = narrow_columns(sizes, least, width - _GAP * len(sizes))
         for row in rows:
             for place, column in enumerate(item.columns):
-                row[place] = shortened(row[place], sizes[place]) if column.startswith("~") else row[place]
+                row[place] = shorten_text(row[place], sizes[place]) if column.startswith("~") else row[place]
     table = Table(title=item.title or None, box=SIMPLE, title_justify="left", pad_edge=False, show_header=any(heads))
     for head, column, size in zip(heads, item.columns, sizes, strict=True):
         table.add_column(head, justify="right" if column.startswith(">") else "left", overflow="fold", width=size)
@@ -143,7 +154,7 @@ def _rich_table(item: Rows, width: int | None) -> Table:
     return table
 
 
-def narrowed(sizes: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+def narrow_columns(sizes: Sequence[int], least: Sequence[int], room: int) -> list[int]:
     """Widths of columns that fit into `room` together: the widest that may give way does; none falls below its least, fit or not."""
     found = list(sizes)
     while sum(found) > room:
@@ -179,13 +190,13 @@ def _html(item: Rows) -> str:
     return (f"<p>{escape(item.title)}</p>" if item.title else "") + table
 
 
-def shown(text: object) -> str:
+def format_text(text: object) -> str:
     """A text of a model on one line, without control characters, its middle left out where it is long. Escaping is the page's work."""
     words = printable(str(text)[: 4 * _LONGEST], one_line=True) if len(str(text)) > 4 * _LONGEST else printable(str(text), one_line=True)
     return words if len(words) <= _LONGEST else f"{words[: _LONGEST // 2]}…{words[-_LONGEST // 2 :]}"
 
 
-def said(text: object) -> str:
+def format_sentence(text: object) -> str:
     """A sentence of qconvert's own, which may be long and quote names, or a value of metadata."""
     words = str(text)
     if words.startswith("base64:"):
@@ -204,6 +215,6 @@ def numbers(values: Any) -> str:
     return some + (f" … ({found.size})" if found.size > _MOST_NUMBERS else "")
 
 
-def share(value: float) -> str:
+def format_share(value: float) -> str:
     """A share in per cent; only all of them print as 100%."""
     return "100%" if value == 1 else f"{min(100 * value, 99.9999):.4f}%"

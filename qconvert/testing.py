@@ -44,9 +44,9 @@ def sample_graphs() -> dict[str, Graph]:
         "convolutions": _convolutions("int8"),
         "convolutions_uint8": _convolutions("uint8"),
         "dense": _dense(),
-        "moves": _moves(),
+        "moves": _data_movement(),
         "pairs": _pairs(),
-        "real": _real(),
+        "real": _float_graph(),
     }
 
 
@@ -192,7 +192,7 @@ def try_kernels(
             rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
             graph = problem(kind, dtype, rng, rows, chosen.layout)
             try:
-                tried = _tried(graph, chosen, runtime, name, rng, folder / f"{kind}_{dtype}_{number}")
+                tried = _try_problem(graph, chosen, runtime, name, rng, folder / f"{kind}_{dtype}_{number}")
             except QConvertError:
                 continue
             if tried is not None:
@@ -205,7 +205,7 @@ def try_kernels(
     )
 
 
-def _tried(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np.random.Generator, folder: Path) -> Tried | None:
+def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np.random.Generator, folder: Path) -> Tried | None:
     """One problem; None if no row stands for it, or passes made other operators of it."""
     fitted, _ = normalize(graph, target)
     folder.mkdir()
@@ -232,7 +232,7 @@ def _tried(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np
     if known is not None:
         off = np.min([np.abs(result.astype(np.float64) - way.astype(np.float64)) for way in known.ways], axis=0)
     else:
-        off = _beyond(place, op, inputs, result, rows)
+        off = _measure_excess(place, op, inputs, result, rows)
     return Tried(op.kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
 
 
@@ -245,7 +245,7 @@ def _as_stored(values: Array, tensor: Tensor) -> Array:
     return quantize(values, tensor.quantization, tensor.dtype) if tensor.quantization is not None and values.dtype.kind == "f" else values
 
 
-def _beyond(graph: Graph, op: Op, inputs: list[Array | None], result: Array, rows: Kernels) -> Array:
+def _measure_excess(graph: Graph, op: Op, inputs: list[Array | None], result: Array, rows: Kernels) -> Array:
     """How far each element lies beyond a rounding of the exact value and the tolerance of its kernel."""
     exact, tensor = evaluate_op(graph, op, inputs)[0], graph[op.outputs[0]]
     if exact.real is None or tensor.quantization is None:
@@ -357,7 +357,7 @@ def _dense() -> Graph:
     return made.graph("y")
 
 
-def _moves() -> Graph:
+def _data_movement() -> Graph:
     """Integers that are only moved."""
     made, q = _Made("moves"), Quantization.per_tensor(0.1, 3)
     made.tensor("x", "int8", (1, 4, 6), q)
@@ -384,7 +384,7 @@ def _pairs() -> Graph:
     return made.graph("y")
 
 
-def _real() -> Graph:
+def _float_graph() -> Graph:
     """Nothing quantized."""
     made = _Made("real")
     made.tensor("x", "float32", (2, 6))

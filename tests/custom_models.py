@@ -37,17 +37,17 @@ def custom_model(code: str | bytes = "My-Op.2", options: dict[str, Any] | bytes 
 
 def altered(data: bytes, code: str | bytes | None, options: bytes | None = None) -> bytes:
     """The model with another code, and other bytes as options, of its custom operators."""
-    from qconvert.formats.flatbuffers import packed, unpacked
+    from qconvert.formats.flatbuffers import pack_model, unpack_view
     from qconvert.formats.tflite.schema import root
 
-    found = unpacked(root(data))
+    found = unpack_view(root(data))
     for item in found.operatorCodes:
         if item.customCode is not None:
             item.customCode = code
     for op in found.subgraphs[0].operators:
         if op.customOptions is not None and options is not None:
             op.customOptions = np.frombuffer(options, np.uint8)
-    return packed(found, b"TFL3")
+    return pack_model(found, b"TFL3")
 
 
 def foreign_model(**attributes: Any) -> onnx.ModelProto:

@@ -13,7 +13,7 @@ from refusals import refused
 import qconvert
 from qconvert import Preparation, QConvertError
 from qconvert.arguments import with_checked_arguments
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.errors import FileAccessError, OptionError
 
 MODEL = Path(__file__).parent.parent / "fixtures" / "tiny_ad_toycar_int8.tflite"
@@ -47,7 +47,7 @@ class Strange:
 @pytest.mark.parametrize("name", CALLS)
 def test_an_argument_of_another_type_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    function = calibrated if name == "calibrate" else getattr(qconvert, name)  # which takes what calibrate() takes as **options
+    function = run_calibration if name == "calibrate" else getattr(qconvert, name)  # which takes what calibrate() takes as **options
     stated = [item for item in inspect.signature(function).parameters.values() if item.kind is not item.VAR_KEYWORD]
     later = [item.name for item in stated if item.annotation not in ("Any", "Data") and item.name not in ("model", "subject")]
     assert later
@@ -63,7 +63,7 @@ def test_an_argument_of_another_type_is_named(name: str, tmp_path: Path, monkeyp
 @pytest.mark.parametrize("data", [None, 5, "\0", ["a", 5], {"x"}, [], iter([])])
 def test_data_that_are_none(data: Any) -> None:
     with pytest.raises(QConvertError):
-        calibrated(MODEL, data)
+        run_calibration(MODEL, data)
 
 
 @pytest.mark.formats

@@ -414,7 +414,7 @@ def test_reductions_equal_litert_where_the_order_of_float32_products_decides(dty
         zeros = (int(rng.integers(low, high + 1)), int(rng.integers(low, high + 1)))
         quantizations = Quantization.per_tensor(float(scale), zeros[0]), Quantization.per_tensor(float(result), zeros[1])
         sums = np.arange(count * low, count * high + 1)
-        wanted = ar.xnnpack_reduced(sums, count, builtin == "MEAN", *quantizations, dtype)
+        wanted = ar.xnnpack_reduce(sums, count, builtin == "MEAN", *quantizations, dtype)
         share = count if builtin == "MEAN" else 1
         plain = np.clip(np.rint((sums - count * zeros[0]) * (float(scale) / float(result) / share)) + zeros[1], low, high)
         near = np.flatnonzero(wanted != plain)[:32]
@@ -521,7 +521,7 @@ def test_comparisons_are_litert_s_where_shifts_are_undefined_too(scale: float, d
         quantizations = [Quantization.per_tensor(float(np.float32(own)), point) for own, point in pairs]
         specs = [TensorSpec(name, (count,), dtype, *pair) for name, pair in zip("ab", pairs, strict=True)]
         values = [rng.integers(limits.min, limits.max, count, endpoint=True).astype(dtype) for _ in quantizations]
-        tables = [ar.tflite_compared(quantization, dtype) for quantization in quantizations]
+        tables = [ar.tflite_comparison_tables(quantization, dtype) for quantization in quantizations]
         places = [value.astype(int) - limits.min for value in values]
         vectors, last = (tables[0][end][places[0]] < tables[1][end][places[1]] for end in (0, -1))
         (found,) = run_litert(single_op("LESS", None, specs, [TensorSpec("y", (count,), "bool")]), values)

@@ -118,7 +118,7 @@ def _suffixes() -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Sound files, and in bad/ those that are none."""
-    from qconvert.conversion.encoded import extract_file
+    from qconvert.conversion.encodings import extract_file
 
     path = tmp_path_factory.mktemp("files")
     shutil.copy(MODEL, path / "m.tflite")

@@ -19,8 +19,8 @@ from clusters import four_workers
 from refusals import refused
 
 from qconvert import batch
-from qconvert.batches.planning import planned
-from qconvert.batches.working import done
+from qconvert.batches.jobs import run_job
+from qconvert.batches.planning import plan_batch
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.plugins import format_named
 
@@ -113,7 +113,9 @@ def children(of: Path) -> list[bytes]:
     found = []
     for item in Path("/proc").iterdir():
         with suppress(OSError):
-            found += [line for line in [(item / "cmdline").read_bytes()] if os.fsencode(of) in line and b"qconvert.cli.limited" in line]
+            found += [
+                line for line in [(item / "cmdline").read_bytes()] if os.fsencode(of) in line and b"qconvert.cli.memory_limit" in line
+            ]
     return found
 
 
@@ -164,7 +166,7 @@ def test_a_model_that_is_ended_from_outside_is_no_fault_of_qconvert(tmp_path: Pa
             for item in Path("/proc").iterdir():
                 with suppress(OSError):
                     line = (item / "cmdline").read_bytes()
-                    if os.fsencode(models) in line and b"qconvert.cli.limited" in line:
+                    if os.fsencode(models) in line and b"qconvert.cli.memory_limit" in line:
                         os.kill(int(item.name), signal.SIGKILL)
                         return
             time.sleep(0.01)
@@ -241,9 +243,9 @@ def test_results_within_the_folder_are_no_models(tmp_path: Path) -> None:
 
 
 def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
-    plan = planned(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, seconds=60, memory=0)
+    plan = plan_batch(folder, tmp_path / "out", format_named("qgraph"), ".qgraph", [], None, seconds=60, memory=0)
     job = next(job for job in plan.jobs if job.name == "in/kws.onnx")
-    assert done(job).status == "converted" and done(job).before is not False
+    assert run_job(job).status == "converted" and run_job(job).before is not False
     whole = json.loads(Path(job.record).read_text())
     wrong = [
         {**whole, name: value}
@@ -252,8 +254,8 @@ def test_a_damaged_record_is_none(folder: Path, tmp_path: Path) -> None:
     texts = ["", "{", "[]", '{"key": 1}', json.dumps({"key": job.key, "result": "", "other": 1}), "[" * 100_000, *map(json.dumps, wrong)]
     for text in texts:
         Path(job.record).write_text(text)
-        assert not done(job).before
-    assert done(job).before
+        assert not run_job(job).before
+    assert run_job(job).before
 
 
 def test_a_worker_of_a_cluster_dies_and_nothing_is_lost_or_done_twice(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def commands() -> list[str]:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the model under the names that the documentation uses, made once."""
     from qconvert import convert, partition
-    from qconvert.conversion.encoded import extract_file
+    from qconvert.conversion.encodings import extract_file
 
     tmp_path = tmp_path_factory.mktemp("documentation")
     shutil.copy(MODEL, tmp_path / "model.tflite")

@@ -16,7 +16,7 @@ from refusals import refused
 from qconvert import check, convert, diff, load, roundtrip
 from qconvert.cli import inspection, reports
 from qconvert.errors import InvalidModelError, QConvertError, printable
-from qconvert.graph.printing import printed
+from qconvert.graph.printing import format_graph
 
 pytestmark = pytest.mark.end_to_end
 
@@ -61,7 +61,7 @@ def test_reports(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     reports.print_conversion(convert(source, result), verbose=True)
     for path in (source, custom(tmp_path / "c.onnx", name)):
         inspection.print_inspection(path)
-        assert_harmless(printed(load(path)))
+        assert_harmless(format_graph(load(path)))
     with reports.progress(False) as step:
         step(name, 1, 2)
     if name is not LONG:  # onnxruntime itself refuses such names

@@ -27,13 +27,13 @@ from qconvert.plugin import (
     ModelFile,
     Runtime,
     Target,
+    constant_tolerance,
     dequantize,
     hookimpl,
     load,
     quantize,
-    registered,
     save,
-    within,
+    temporary_plugin,
 )
 from qconvert.plugins import target_named
 
@@ -57,8 +57,8 @@ def of_large_scale(graph: Graph, op: Op) -> str:
 
 ROWS = Kernels((
     Kernel(("HardSwish",), ("int8",), reference=hard_swish, fault=of_large_scale),
-    Kernel(("Conv", "Sigmoid"), ("int8",), tolerance=within(1e-6)),
-    Kernel(runs="reals", tolerance=within(1e-6)),
+    Kernel(("Conv", "Sigmoid"), ("int8",), tolerance=constant_tolerance(1e-6)),
+    Kernel(runs="reals", tolerance=constant_tolerance(1e-6)),
 ))  # fmt: skip
 
 
@@ -73,7 +73,7 @@ class Odd:
         self.outputs = {name: (self.graph[name].dtype, self.graph[name].shape or ()) for name in self.graph.outputs}
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return evaluate(self.graph, inputs, kernels=ROWS.stored)
+        return evaluate(self.graph, inputs, kernels=ROWS.compute_stored)
 
 
 class Plugin:
@@ -102,7 +102,7 @@ class Plugin:
 
 @pytest.fixture(autouse=True)
 def there() -> Iterator[None]:
-    with registered(Plugin(), "odd"):
+    with temporary_plugin(Plugin(), "odd"):
         yield
 
 

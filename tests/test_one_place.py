@@ -22,9 +22,9 @@ from qconvert.graph.schema import DEFAULTS
 from qconvert.operators import KINDS, _known
 from qconvert.operators.common import unless_along
 from qconvert.operators.formulas import formula as formulas
-from qconvert.operators.formulas.recurrent import unrolled_lstm
-from qconvert.passes.quantizations.hulls import reached
-from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, registered
+from qconvert.operators.formulas.recurrent import unroll_lstm
+from qconvert.passes.quantizations.intervals import infer_intervals
+from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, temporary_plugin
 from qconvert.plugins import operators
 
 _COPIES = ("Softmax", "HardSwish", "LSTM")
@@ -68,12 +68,12 @@ class Plugin:
 
     @hookimpl
     def qconvert_formulas(self) -> list[Formula]:
-        return [softmax, hard_swish, flip, replace(unrolled_lstm, kind="OutsideLSTM")]
+        return [softmax, hard_swish, flip, replace(unroll_lstm, kind="OutsideLSTM")]
 
 
 @pytest.fixture
 def outside() -> Iterator[None]:
-    with registered(Plugin(), "outside"):
+    with temporary_plugin(Plugin(), "outside"):
         yield
     for name in (*(f"Outside{name}" for name in _COPIES), _FLIP):
         for known in (_known, DEFAULTS, formulas._known):
@@ -151,9 +151,9 @@ cases = pytest.mark.parametrize(("name", "quantized"), _CASES)
 def test_it_is_evaluated_and_bounded_like_the_original(outside: None, name: str, quantized: bool) -> None:
     graph, original = _network(name, quantized=quantized), _original(name, quantized=quantized)
     np.testing.assert_array_equal(evaluate(graph, _feed(graph))["y"], evaluate(original, _feed(graph))["y"])
-    assert reached(graph) == {item: ends for item, ends in reached(original).items() if item in graph.tensors}
+    assert infer_intervals(graph) == {item: ends for item, ends in infer_intervals(original).items() if item in graph.tensors}
     if name == "OutsideSoftmax":
-        assert reached(graph)["b"][0] == 0.0 and reached(graph)["b"][1] <= 1.0
+        assert infer_intervals(graph)["b"][0] == 0.0 and infer_intervals(graph)["b"][1] <= 1.0
 
 
 @cases
@@ -238,7 +238,7 @@ def test_a_line_of_a_plugin_says_which_node_a_format_has(outside: None, tmp_path
             return {"OutsideSoftmax": operators("onnx", "write")["Softmax"]} if (format, direction) == ("onnx", "write") else {}
 
     graph = _network("OutsideSoftmax")
-    with registered(Line(), "line"):
+    with temporary_plugin(Line(), "line"):
         qconvert.convert(graph, tmp_path / "model.onnx")
     assert [op.kind for op in qconvert.load(tmp_path / "model.onnx").ops] == ["Conv", "Softmax", "Conv"]
     np.testing.assert_allclose(qconvert.run(tmp_path / "model.onnx", _feed(graph))["y"], evaluate(graph, _feed(graph))["y"], atol=1e-6)
@@ -251,7 +251,7 @@ def test_without_the_formula_it_is_refused_by_name(tmp_path: Path) -> None:
             return [replace(KINDS["HardSwish"], name="OutsideHardSwish")]
 
     try:
-        with registered(Alone(), "alone"), pytest.raises(qconvert.QConvertError, match="OutsideHardSwish"):
+        with temporary_plugin(Alone(), "alone"), pytest.raises(qconvert.QConvertError, match="OutsideHardSwish"):
             qconvert.convert(_network("OutsideHardSwish"), tmp_path / "model.onnx")
     finally:
         for known in (_known, DEFAULTS):

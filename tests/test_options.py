@@ -19,9 +19,9 @@ from qconvert import Format, Graph, Option, Pass, Target, convert, load, save
 from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.pipeline import pipeline
 from qconvert.errors import OptionError
-from qconvert.plugins import declared_options, options_named, registered, registry, target_named
+from qconvert.plugins import declared_options, options_named, registry, target_named, temporary_plugin
 from qconvert.plugins.option_types import ConvertOptions, ReadOptions
-from qconvert.plugins.options import READING, checked, parsed, taken
+from qconvert.plugins.options import READING, check_options, fill_defaults, parse_options
 
 pytestmark = pytest.mark.formats
 
@@ -53,7 +53,7 @@ def seen() -> Iterator[dict[str, Any]]:
         qconvert_passes=qconvert.hookimpl(lambda: [Pass("count", "counts", count, options=options)]),
         qconvert_targets=qconvert.hookimpl(lambda: [Target("named", "names", "names", passes=("count",))]),
     )
-    with registered(plugin, "names"):
+    with temporary_plugin(plugin, "names"):
         yield found
 
 
@@ -163,10 +163,10 @@ def test_options_of_one_name_are_declared_alike() -> None:
 
 def test_texts_and_values() -> None:
     number, ratio = Option("n", int, 1, ""), Option("r", float, 0.5, "")
-    assert parsed(["a=b=c", "io-float= yes "]) == {"a": "b=c", "io_float": "yes"}
-    assert checked({"n": "-4", "r": "2.5e-1"}, (number, ratio), "nothing") == {"n": -4, "r": 0.25}
-    assert checked({"r": 3.0}, (number, ratio), "nothing") == {"r": 3.0}
-    assert taken({"n": 2, "z": 9}, (number, ratio)) == {"n": 2, "r": 0.5}
+    assert parse_options(["a=b=c", "io-float= yes "]) == {"a": "b=c", "io_float": "yes"}
+    assert check_options({"n": "-4", "r": "2.5e-1"}, (number, ratio), "nothing") == {"n": -4, "r": 0.25}
+    assert check_options({"r": 3.0}, (number, ratio), "nothing") == {"r": 3.0}
+    assert fill_defaults({"n": 2, "z": 9}, (number, ratio)) == {"n": 2, "r": 0.5}
 
 
 @pytest.mark.parametrize(("name", "type"), [("lambda", int), ("two words", str), ("sizes", list)])
@@ -218,10 +218,10 @@ def test_values_that_do_nothing_are_refused(tmp_path: Path) -> None:
 
 
 def test_types_of_calibration_are_its_keywords() -> None:
-    from qconvert.calibration.driver import CalibrateOptions, calibrated
+    from qconvert.calibration.driver import CalibrateOptions, run_calibration
     from qconvert.calibration.methods import METHODS
 
-    keywords = {item.name for item in signature(calibrated).parameters.values() if item.kind is item.KEYWORD_ONLY}
+    keywords = {item.name for item in signature(run_calibration).parameters.values() if item.kind is item.KEYWORD_ONLY}
     methods = {option.name for method in METHODS.values() for option in method.options}
     assert set(get_type_hints(CalibrateOptions)) - set(get_type_hints(ReadOptions)) == keywords | methods
 

@@ -14,7 +14,7 @@ import qconvert
 from qconvert import Format, Pass, Runtime, Target, register
 from qconvert import plugin as published
 from qconvert.errors import OptionError
-from qconvert.plugins import format_of, formats, host, loaded, operators, passes, targets
+from qconvert.plugins import format_of, formats, host, list_plugins, operators, passes, targets
 
 pytestmark = pytest.mark.formats
 
@@ -47,7 +47,7 @@ def test_what_is_registered_is_there_at_once() -> None:
     register(plugin("mine", passes=[Pass("nothing", "", same)], formats=[Format("mine", (".mine",), "")]))
     assert set(passes()) - before == {"nothing"}
     assert format_of(Path("x.mine")).name == "mine"
-    assert loaded()[-1] == host.LoadedPlugin("mine", "builtins")
+    assert list_plugins()[-1] == host.LoadedPlugin("mine", "builtins")
 
 
 def test_the_name_of_another_is_taken_where_the_plugin_says_so_alone() -> None:
@@ -64,7 +64,7 @@ def test_the_name_of_another_is_taken_where_the_plugin_says_so_alone() -> None:
     ours = Target("ort-x86", "onnx", "another", replaces="ort-x86")
     register(plugin("mine", targets=[ours], passes=[Pass("fuse_pad", "another", same, replaces="fuse_pad")]))
     assert targets()["ort-x86"] is ours and passes()["fuse_pad"].summary == "another"
-    assert loaded()[-1].replaces == ("target ort-x86", "pass fuse_pad")
+    assert list_plugins()[-1].replaces == ("target ort-x86", "pass fuse_pad")
     assert ours.derive(name="other").replaces == ""
 
 
@@ -78,7 +78,7 @@ def test_a_function_for_an_operator_says_what_it_replaces() -> None:
         register(plugin("mine", operators=table(read)))
     register(plugin("mine", operators=table(published.replaces("CONV_2D")(read))))
     assert operators("tflite", "read")["CONV_2D"] is read
-    assert loaded()[-1].replaces == ("tflite operator CONV_2D",)
+    assert list_plugins()[-1].replaces == ("tflite operator CONV_2D",)
 
 
 def test_a_suffix_of_two_formats_is_an_error_that_names_both() -> None:
@@ -108,7 +108,7 @@ def test_the_version_that_a_plugin_is_made_for(version: str, broken: tuple[Any, 
         return
     with refused(OptionError, broken[0], holds=broken[1:]):
         register(made)
-    assert "nothing" not in passes() and "mine" not in {item.name for item in loaded()}
+    assert "nothing" not in passes() and "mine" not in {item.name for item in list_plugins()}
 
 
 @pytest.mark.parametrize(
@@ -128,16 +128,16 @@ def test_the_version_that_a_plugin_is_made_for(version: str, broken: tuple[Any, 
 def test_a_plugin_that_fails_is_not_registered(hooks: dict[str, Any], broken: tuple[Any, ...]) -> None:
     with refused(OptionError, broken[0], holds=broken[1:]):
         register(plugin("mine", **hooks))
-    assert [item for item in loaded() if item.name == "mine"] == []
+    assert [item for item in list_plugins() if item.name == "mine"] == []
     register(plugin("mine", passes=[Pass("nothing", "", same)]))
     with refused(OptionError, "duplicate-plugin", holds=("mine",)):
         register(plugin("mine", passes=[Pass("other", "", same)]))
 
 
 def test_a_plugin_that_is_there_for_a_while() -> None:
-    with published.registered(plugin("mine", passes=[Pass("nothing", "", same)])):
+    with published.temporary_plugin(plugin("mine", passes=[Pass("nothing", "", same)])):
         assert "nothing" in passes()
-    assert "nothing" not in passes() and "mine" not in {item.name for item in loaded()}
+    assert "nothing" not in passes() and "mine" not in {item.name for item in list_plugins()}
 
 
 def test_every_published_name_is_there() -> None:

@@ -17,7 +17,7 @@ from qconvert.errors import FileAccessError, InvalidModelError, OptionError, Run
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import STATES
-from qconvert.graph.printing import printed
+from qconvert.graph.printing import format_graph
 from qconvert.streaming import Session
 
 pytestmark = pytest.mark.end_to_end
@@ -124,4 +124,4 @@ def test_states_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     print_inspection(WAKE_WORD)
     shown = capsys.readouterr().out
     assert "stream_4/states  int8  1,22,1,64" in shown and "first" in shown
-    assert "  state s: float32[2] = [1.0, -1.0]" in printed(counter()) and "- = WriteState(y) state=s" in printed(counter())
+    assert "  state s: float32[2] = [1.0, -1.0]" in format_graph(counter()) and "- = WriteState(y) state=s" in format_graph(counter())

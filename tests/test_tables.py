@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qconvert
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.checking.findings import CheckReport, Finding, OutputComparison
 from qconvert.tables import Rows, Shown, numbers
 
@@ -69,7 +69,7 @@ def test_every_report(capsys: pytest.CaptureFixture[str]) -> None:
         "run on integers": qconvert.audit(MODEL, "ort-x86"),
         "are the same after": qconvert.roundtrip(MODEL, samples=1),
         "encodings": qconvert.extract_scales(MODEL)[1],
-        "from 2 samples": calibrated(network, [{name: item["x"]} for item in images]),
+        "from 2 samples": run_calibration(network, [{name: item["x"]} for item in images]),
         "constants": qconvert.load(MODEL).summary(),
         "operators outside": qconvert.partition(MODEL, "tensorrt"),
     }

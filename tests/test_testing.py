@@ -12,7 +12,7 @@ import pytest
 from qconvert import Format, Graph, Pass, Target
 from qconvert.errors import UnsupportedError
 from qconvert.kernels import Kernels
-from qconvert.plugins import passes, registered
+from qconvert.plugins import passes, temporary_plugin
 from qconvert.pytest_plugin import sample_graph
 from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs
 
@@ -81,7 +81,7 @@ def test_a_format_that_loses_integers_does_not_round_trip(tmp_path: Path, monkey
     from qconvert import hookimpl
 
     Plugin.qconvert_formats = staticmethod(hookimpl(Plugin.qconvert_formats))  # type: ignore[method-assign]
-    with registered(Plugin(), "lossy"):
+    with temporary_plugin(Plugin(), "lossy"):
         with pytest.raises(AssertionError, match="lossy: convolutions: the output 'scores'"):
             assert_round_trips("lossy")
         assert assert_round_trips("lossy", {name: sample_graphs()[name] for name in ("moves", "real")}) == ("moves",)

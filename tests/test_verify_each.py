@@ -17,8 +17,8 @@ from test_plugins import run as run_with
 from qconvert import Graph, Op, Pass, convert
 from qconvert.conversion.verifying import Verifier
 from qconvert.errors import InternalError
-from qconvert.graph.printing import printed
-from qconvert.plugins import named_changes, passes, target_named
+from qconvert.graph.printing import format_graph
+from qconvert.plugins import name_changes, passes, target_named
 
 pytestmark = pytest.mark.end_to_end
 
@@ -81,7 +81,7 @@ def test_a_change_that_no_note_tells_is_a_lie() -> None:
     with refused(InternalError, "pass-not-exact", where="output 'y'"):
         Verifier(graph)(silent, graph, changed, ())
     verifier = Verifier(graph)
-    verifier(silent, graph, changed, named_changes(["every weight has the other sign"], by="silent"))
+    verifier(silent, graph, changed, name_changes(["every weight has the other sign"], by="silent"))
     assert re.fullmatch(r"changes outputs by 0\.\d+ of their range on average", verifier.said[0][1])
 
 
@@ -104,7 +104,7 @@ def test_what_has_no_evaluation_is_not_judged() -> None:
 
 def test_a_graph_as_text() -> None:
     graph = quantized_conv(scales=(0.02, 0.01, 0.03, 0.04), activation="relu")
-    lines = printed(graph).splitlines()
+    lines = format_graph(graph).splitlines()
     assert lines[0] == "graph 'test': 1 operators"
     assert lines[1] == "  input x: int8[1, 3, 5, 5] 0.05 +3"
     assert lines[2].startswith(

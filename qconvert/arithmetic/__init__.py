@@ -13,17 +13,27 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 from __future__ import annotations
 
 from qconvert.arithmetic.accumulators import accumulator_quantization, accumulator_scale, is_accumulator_scale
-from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, adds_alike, adds_as
+from qconvert.arithmetic.addition_scales import nudge_add_scales
+from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition
 from qconvert.arithmetic.basic_lstm import BASIC_GATES, BasicLstm
-from qconvert.arithmetic.comparisons import tflite_compared
+from qconvert.arithmetic.comparisons import tflite_comparison_tables
 from qconvert.arithmetic.division import tflite_divide
 from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps
 from qconvert.arithmetic.fixed_point import FIXED_POINT_ROUNDINGS, Difference, FixedPoint, compare_requantizations
 from qconvert.arithmetic.folding import batch_norm_factor, bias_correction, fold_batch_norm
 from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_quantization
+from qconvert.arithmetic.int32_overflow import (
+    GEMMLOWP_SCALES,
+    tflite_curve,
+    tflite_logarithm,
+    tflite_requantize,
+    tflite_softmax,
+    tflite_wrapped_mean,
+)
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
+    has_xnnpack_add,
     onnxruntime_add,
     onnxruntime_softmax,
     tflite_add,
@@ -31,13 +41,11 @@ from qconvert.arithmetic.kernels import (
     tflite_leaky_relu,
     xnnpack_add,
     xnnpack_add_multipliers,
-    xnnpack_adds,
     xnnpack_leaky_relu,
     xnnpack_requantize,
 )
 from qconvert.arithmetic.lstm import GATES, IntegerGate, IntegerLstm, IntegerProjection
-from qconvert.arithmetic.means import tflite_mean, tflite_mean_multiplier, xnnpack_reduced, xnnpack_reduction
-from qconvert.arithmetic.nudged import nudged_add
+from qconvert.arithmetic.means import tflite_mean, tflite_mean_multiplier, xnnpack_reduce, xnnpack_reduction
 from qconvert.arithmetic.requantize import (
     REQUANTIZERS,
     effective_scale,
@@ -65,24 +73,16 @@ from qconvert.arithmetic.svdf import IntegerSvdf
 from qconvert.arithmetic.tables import lookup_table
 from qconvert.arithmetic.torch_kernels import (
     TORCH_AVERAGES,
-    averages_alike,
     averaging_scale,
     fbgemm_add,
+    has_qnnpack_add,
+    is_same_average,
     qnnpack_add,
     qnnpack_add_multipliers,
-    qnnpack_adds,
     qnnpack_bias,
     torch_average,
 )
 from qconvert.arithmetic.torch_quantize import SplitProduct, split_product, torch_quantize
-from qconvert.arithmetic.wrapped import (
-    GEMMLOWP_SCALES,
-    tflite_curve,
-    tflite_logarithm,
-    tflite_requantize,
-    tflite_softmax,
-    tflite_wrapped_mean,
-)
 
 __all__ = [
     "ADDITIONS",
@@ -111,12 +111,9 @@ __all__ = [
     "SplitProduct",
     "accumulator_quantization",
     "accumulator_scale",
-    "adds_alike",
-    "adds_as",
     "affine_range",
     "average_away",
     "average_up",
-    "averages_alike",
     "averaging_scale",
     "batch_norm_factor",
     "bias_correction",
@@ -127,17 +124,21 @@ __all__ = [
     "effective_scale",
     "fbgemm_add",
     "fold_batch_norm",
+    "has_addition",
+    "has_qnnpack_add",
+    "has_xnnpack_add",
     "is_accumulator_scale",
+    "is_same_addition",
+    "is_same_average",
     "lookup_table",
     "multiply_by_quantized_multiplier",
-    "nudged_add",
+    "nudge_add_scales",
     "onnxruntime_add",
     "onnxruntime_softmax",
     "pair_factors",
     "predicted_rate_double_rounding",
     "qnnpack_add",
     "qnnpack_add_multipliers",
-    "qnnpack_adds",
     "qnnpack_bias",
     "quantize",
     "quantize_multiplier",
@@ -153,7 +154,7 @@ __all__ = [
     "short_multipliers",
     "split_product",
     "tflite_add",
-    "tflite_compared",
+    "tflite_comparison_tables",
     "tflite_curve",
     "tflite_divide",
     "tflite_hard_swish",
@@ -170,9 +171,8 @@ __all__ = [
     "torch_quantize",
     "xnnpack_add",
     "xnnpack_add_multipliers",
-    "xnnpack_adds",
     "xnnpack_leaky_relu",
-    "xnnpack_reduced",
+    "xnnpack_reduce",
     "xnnpack_reduction",
     "xnnpack_requantize",
 ]

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.arithmetic.kernels import xnnpack_add, xnnpack_add_multipliers, xnnpack_adds
+from qconvert.arithmetic.kernels import has_xnnpack_add, xnnpack_add, xnnpack_add_multipliers
 from qconvert.arithmetic.quantization import Quantization
-from qconvert.arithmetic.torch_kernels import fbgemm_add, qnnpack_add, qnnpack_add_multipliers, qnnpack_adds
+from qconvert.arithmetic.torch_kernels import fbgemm_add, has_qnnpack_add, qnnpack_add, qnnpack_add_multipliers
 
-__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "adds_alike", "adds_as"]
+__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "has_addition", "is_same_addition"]
 
 Quantizations = tuple[Quantization, Quantization]
 #: (stored values, stored values, quantizations, quantization of the result, type) -> stored results.
@@ -30,10 +30,10 @@ INTEGER_FACTORS: Mapping[str, Callable[[Quantizations, Quantization], tuple[tupl
     "qnnpack": qnnpack_add_multipliers,
 }
 
-_TAKEN: Mapping[str, Callable[[Quantizations, Quantization], bool]] = {"xnnpack": xnnpack_adds, "qnnpack": qnnpack_adds}
+_TAKEN: Mapping[str, Callable[[Quantizations, Quantization], bool]] = {"xnnpack": has_xnnpack_add, "qnnpack": has_qnnpack_add}
 
 
-def adds_as(name: str, inputs: Quantizations, output: Quantization) -> bool:
+def has_addition(name: str, inputs: Quantizations, output: Quantization) -> bool:
     """Whether a kernel has an addition of 8-bit data with these quantizations, each of one scale.
 
     Args:
@@ -51,7 +51,7 @@ def _always(inputs: Quantizations, output: Quantization) -> bool:
     return True
 
 
-def adds_alike(name: str, own: Addition, inputs: Quantizations, output: Quantization, dtype: str) -> bool:
+def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Quantization, dtype: str) -> bool:
     """Whether an addition of 8-bit data gives the integers of the kernel `name` for all 65,536 pairs of inputs.
 
     Args:
@@ -62,6 +62,6 @@ def adds_alike(name: str, own: Addition, inputs: Quantizations, output: Quantiza
     """
     offset = -integer_range(dtype)[0]
     codes = np.arange(256, dtype=np.int64)
-    quantizations, result = (inputs[0].shifted(offset), inputs[1].shifted(offset)), output.shifted(offset)
+    quantizations, result = (inputs[0].shift_zero_point(offset), inputs[1].shift_zero_point(offset)), output.shift_zero_point(offset)
     found = [kernel(codes[:, None], codes[None, :], quantizations, result, "uint8") for kernel in (own, ADDITIONS[name])]
     return bool(np.array_equal(found[0], found[1]))

@@ -8,13 +8,13 @@ from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier, saturating_rounding_doubling_high_mul
 
-__all__ = ["tflite_compared"]
+__all__ = ["tflite_comparison_tables"]
 
 #: The steps of a real 1 in which the kernels compare, as a shift.
 _SHIFT = 8
 
 
-def tflite_compared(quantization: Quantization, dtype: str) -> tuple[Array, ...]:
+def tflite_comparison_tables(quantization: Quantization, dtype: str) -> tuple[Array, ...]:
     """The number, int32, that EQUAL, LESS … compare for each stored integer, the lowest first; two such tables where C leaves it undefined.
 
     Scales from 1 on ask for a shift to the right by less than none. What LiteRT gives then on x86 is hardly more than the sign

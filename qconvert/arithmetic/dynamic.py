@@ -43,7 +43,7 @@ def dynamic_steps(x: Array, axes: Sequence[int], rounding: str) -> tuple[Array, 
 _Rounded = tuple[Array, Array, Array, Array]
 
 
-def _limited(scaled: Array, zero_point: Array, exact_point: Array, lowest: int, highest: int) -> tuple[Array, Array]:
+def _clip_steps(scaled: Array, zero_point: Array, exact_point: Array, lowest: int, highest: int) -> tuple[Array, Array]:
     """Rounded steps, cut off at the ends of the type; and where they are cut off, if the zero point itself is near a tie."""
     steps = np.clip(np.rint(scaled) + zero_point, lowest, highest)
     unsure = np.abs(np.abs(exact_point - np.floor(exact_point)) - 0.5) <= _NEAR
@@ -56,7 +56,7 @@ def _xnnpack(x: Array, low: Array, high: Array) -> _Rounded:
     below, above = low * scale, high * scale
     exact = np.where((_F32(-128) + below) + (_F32(127) + above) > 0, _F32(-128) - below, _F32(127) - above)
     scaled = x * scale
-    steps, at_end = _limited(scaled, np.rint(np.clip(exact, -128, 127)), exact, -128, 127)
+    steps, at_end = _clip_steps(scaled, np.rint(np.clip(exact, -128, 127)), exact, -128, 127)
     return steps, _F32(1) / scale, scaled, at_end
 
 
@@ -86,11 +86,11 @@ def _away(x: Array) -> Array:
     return np.asarray(np.copysign(np.floor(np.abs(x) + 0.5), x))
 
 
-def _reduced(x: Array, low: Array, high: Array) -> _Rounded:
+def _reduced_range(x: Array, low: Array, high: Array) -> _Rounded:
     """0 to 127, by the reciprocal of the scale, ties to even: PyTorch's reduce_range (ATen/native/quantized/cpu/QuantUtils.h)."""
     scale = np.where(low == high, _F32(1), _F32(127) / (high - low)).astype(np.float32)
     exact, scaled = -low * scale, x * scale
-    steps, at_end = _limited(scaled, np.rint(np.clip(exact, 0, 127)), exact, 0, 127)
+    steps, at_end = _clip_steps(scaled, np.rint(np.clip(exact, 0, 127)), exact, 0, 127)
     return steps, _F32(1) / scale, scaled, at_end
 
 
@@ -99,7 +99,7 @@ def _tensor(x: Array, low: Array, high: Array) -> _Rounded:
     scale = np.where(low == high, _F32(1), (high - low) / _F32(255)).astype(np.float32)
     exact = -low / scale
     scaled = x / scale
-    steps, at_end = _limited(scaled, np.rint(np.clip(exact, 0, 255)), exact, 0, 255)
+    steps, at_end = _clip_steps(scaled, np.rint(np.clip(exact, 0, 255)), exact, 0, 255)
     return steps, scale, scaled, at_end
 
 
@@ -110,7 +110,7 @@ DYNAMIC_ROUNDINGS: Mapping[str, Callable[[Array, Array, Array], _Rounded]] = {
     "dynamic_symmetric": _symmetric,
     "dynamic_rows": _rows,
     "dynamic_tensor": _tensor,
-    "dynamic_reduced": _reduced,
+    "dynamic_reduced": _reduced_range,
 }
 #: Those by the range of the whole tensor, which TFLite has no kernel for.
 OF_WHOLE_TENSORS = frozenset(("dynamic_tensor", "dynamic_reduced"))

@@ -130,7 +130,7 @@ def compare_requantizations(
     scale = np.atleast_1d(np.asarray(scale, np.float64)).reshape(-1, 1)
     low, high = (np.broadcast_to(np.asarray(end, np.int64).reshape(-1, 1), scale.shape) for end in (low, high))
     if int((high - low).max()) <= limits[1] - limits[0]:
-        return _tried(first, second, limits, low, high)
+        return _compare_exhaustively(first, second, limits, low, high)
     steps = np.arange(limits[0], limits[1], dtype=np.int64)[None, :]
     zero = first(np.zeros(scale.shape, np.int64))
     guess = np.clip((steps - zero + 0.5) / scale, low, high + 1).astype(np.int64)
@@ -145,7 +145,7 @@ def compare_requantizations(
     return Difference(int(apart.sum()), int((found[0][:, -1] - found[0][:, 0]).sum()), tuple(examples))
 
 
-def _tried(
+def _compare_exhaustively(
     first: Callable[[Array], Array], second: Callable[[Array], Array], limits: tuple[int, int], low: Array, high: Array
 ) -> Difference:
     """The same by trying every accumulator."""

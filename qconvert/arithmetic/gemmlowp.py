@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.arithmetic.requantize import rounding_divide_by_pot
 
-__all__ = ["gemmlowp_logistic", "gemmlowp_tanh", "high_product", "saturated"]
+__all__ = ["gemmlowp_logistic", "gemmlowp_tanh", "high_product", "saturate_int16"]
 
 _LOW, _HIGH = -(2**15), 2**15 - 1
 #: 1 of two integer bits.
@@ -24,7 +24,7 @@ _EXPONENTS = range(-2, 5)
 def gemmlowp_logistic(values: Array) -> Array:
     """1 / (1 + exp(-x)) of int16 with 3 integer bits, as int16 in steps of 2**-15."""
     x = values.astype(np.int64)
-    above = saturated(_newton(_exp(-np.abs(x), 3)) << 1)
+    above = saturate_int16(_newton(_exp(-np.abs(x), 3)) << 1)
     found = np.where(x > 0, above, _HIGH - above)
     return np.where(x == 0, 2**14, found).astype(np.int16)
 
@@ -32,7 +32,7 @@ def gemmlowp_logistic(values: Array) -> Array:
 def gemmlowp_tanh(values: Array, bits: int = 3) -> Array:
     """tanh(x) of int16 with `bits` integer bits, 0 to 6, as int16 in steps of 2**-15; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     x = values.astype(np.int64)
-    above = saturated((_newton(_exp(-np.abs(x), bits + 1)) - _ONE) << 2)
+    above = saturate_int16((_newton(_exp(-np.abs(x), bits + 1)) - _ONE) << 2)
     return np.asarray(np.sign(x) * above).astype(np.int16)
 
 
@@ -45,7 +45,7 @@ def _exp(x: Array, bits: int) -> Array:
     cube, fourth = high_product(square, y), high_product(square, square)
     terms = rounding_divide_by_pot(high_product(rounding_divide_by_pot(fourth, 2) + cube, _constant(1 / 3, 0)) + square, 1)
     middle = _constant(float(np.exp(-1 / 8)), 0)
-    found = saturated(middle + high_product(y + terms, middle))
+    found = saturate_int16(middle + high_product(y + terms, middle))
     for exponent in _EXPONENTS:
         if bits > exponent:
             has = (rest - x) & (1 << (15 - bits + exponent)) != 0
@@ -60,7 +60,7 @@ def _newton(e: Array) -> Array:
     half = (e + _HIGH + 1) >> 1
     found = _constant(48 / 17, 2) + high_product(half, _constant(-32 / 17, 2))
     for _ in range(3):
-        found = found + saturated(high_product(found, _ONE - high_product(half, found)) << 2)
+        found = found + saturate_int16(high_product(found, _ONE - high_product(half, found)) << 2)
     return found
 
 
@@ -74,6 +74,6 @@ def high_product(a: Any, b: Any) -> Array:
     return np.asarray(np.where(product >= 0, (product + 2**14) >> 15, -((2**14 - 1 - product) >> 15)))
 
 
-def saturated(x: Array) -> Array:
+def saturate_int16(x: Array) -> Array:
     """Numbers within those of int16."""
     return np.clip(x, _LOW, _HIGH)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
-from qconvert.arithmetic.gemmlowp import high_product, saturated
+from qconvert.arithmetic.gemmlowp import high_product, saturate_int16
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
@@ -20,6 +20,7 @@ from qconvert.arithmetic.rounding import saturate
 __all__ = [
     "average_away",
     "average_up",
+    "has_xnnpack_add",
     "onnxruntime_add",
     "onnxruntime_softmax",
     "tflite_add",
@@ -27,7 +28,6 @@ __all__ = [
     "tflite_leaky_relu",
     "xnnpack_add",
     "xnnpack_add_multipliers",
-    "xnnpack_adds",
     "xnnpack_leaky_relu",
     "xnnpack_requantize",
 ]
@@ -65,7 +65,7 @@ def xnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], outpu
     return saturate(shift_half_up(total, shift) + output.zero_point[0], dtype)
 
 
-def xnnpack_adds(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
+def has_xnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Whether XNNPACK has an addition on these scales: both ratios to the output's are in [2**-10, 2**8).
 
     Source: xnn_create_add_nd_qs8; TFLite's delegate leaves other additions to the kernels of TFLite itself.
@@ -88,12 +88,12 @@ def onnxruntime_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], o
     """
     ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
     zeros = [np.float32(item.zero_point[0]) for item in (*inputs, output)]
-    fixed = zeros[2] - _fused(ratios[0], zeros[0], ratios[1] * zeros[1])
-    inner = _fused(np.asarray(b, np.float32), ratios[1], fixed)
-    return saturate(np.rint(_fused(np.asarray(a, np.float32), ratios[0], inner)), dtype)
+    fixed = zeros[2] - _fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
+    inner = _fused_multiply_add(np.asarray(b, np.float32), ratios[1], fixed)
+    return saturate(np.rint(_fused_multiply_add(np.asarray(a, np.float32), ratios[0], inner)), dtype)
 
 
-def _fused(x: Any, y: Any, z: Any) -> Any:
+def _fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
     """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
     return (np.asarray(x, np.float64) * np.float64(y) + np.asarray(z, np.float64)).astype(np.float32)
 
@@ -137,12 +137,12 @@ def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, d
     factor, shift = _short_multiplier(float(np.float32(fine) / np.float32(output.scale[0])))
     slope, exponent = _short_multiplier(float(np.float32(fine) / np.float32(3 / 32768)))
     steps = (np.asarray(stored, np.int64) - source.zero_point[0]) << 7
-    value = saturated(high_product(steps, factor))
-    gate = saturated(steps << max(exponent - 1, 0)) if exponent > 0 else steps
-    gate = saturated(high_product(gate, slope))
-    gate = saturated(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
+    value = saturate_int16(high_product(steps, factor))
+    gate = saturate_int16(steps << max(exponent - 1, 0)) if exponent > 0 else steps
+    gate = saturate_int16(high_product(gate, slope))
+    gate = saturate_int16(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
     product = ((np.asarray(gate, np.int64) + 2**15) >> 1) * value
-    product = saturated(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
+    product = saturate_int16(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
     return saturate(rounding_divide_by_pot(product, -shift) + output.zero_point[0], dtype)
 
 

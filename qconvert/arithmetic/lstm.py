@@ -116,17 +116,17 @@ class IntegerLstm:
 
     def step(self, x: Array, h: Array, c: Array) -> tuple[Array, Array]:
         """One step of int64 arrays of shape (rows, inputs), (rows, outputs) and (rows, cells): the next h and c."""
-        forget = _sigmoid(self.summed("forget", x, h, c))
-        update = _tanh(self.summed("cell", x, h, c), 3)
-        new = _INT16[1] - forget if "input" not in self.gates else _sigmoid(self.summed("input", x, h, c))
+        forget = _sigmoid(self.sum_gate("forget", x, h, c))
+        update = _tanh(self.sum_gate("cell", x, h, c), 3)
+        new = _INT16[1] - forget if "input" not in self.gates else _sigmoid(self.sum_gate("input", x, h, c))
         kept = rounding_divide_by_pot(forget * c, 15)
         c = np.clip(kept + rounding_divide_by_pot(new * update, 30 + self.cell_power), *_INT16)
         if self.stored_cell_clip:
             c = np.clip(c, -self.stored_cell_clip, self.stored_cell_clip)
-        shown = _sigmoid(self.summed("output", x, h, c)) * _tanh(c, 15 + self.cell_power)
+        shown = _sigmoid(self.sum_gate("output", x, h, c)) * _tanh(c, 15 + self.cell_power)
         return self._hidden(shown), c
 
-    def summed(self, name: str, x: Array, h: Array, c: Array) -> Array:
+    def sum_gate(self, name: str, x: Array, h: Array, c: Array) -> Array:
         """A gate before its sigmoid or tanh, int64 in the range of int16. The output gate sees the new cell through its peephole."""
         gate, scale = self.gates[name], np.float32(self.gates[name].scale)
         bias = None if gate.norm is not None else gate.bias
@@ -134,7 +134,7 @@ class IntegerLstm:
         total = np.clip(_part(h, gate.recurrent, self.state, None, scale) + np.clip(total, *_INT16), *_INT16)
         if gate.peephole is not None:
             total = self._through_peephole(gate.peephole, c, total, gate.scale)
-        return total if gate.norm is None else _normalized(total, gate.norm, gate.bias)
+        return total if gate.norm is None else _normalize_layer(total, gate.norm, gate.bias)
 
     def _through_peephole(self, peephole: tuple[Array, float], c: Array, total: Array, scale: float) -> Array:
         """The kernel assumes that rows have as many cells as outputs. With a projection it covers only that part of each call's
@@ -166,15 +166,15 @@ class IntegerLstm:
     @property
     def stored_projection_clip(self) -> int:
         """The largest stored magnitude after a projection; 0 for any."""
-        return 0 if self.projection is None else _stored(self.projection.clip, self.projection.clip_scale, _INT8)
+        return 0 if self.projection is None else _quantize_limit(self.projection.clip, self.projection.clip_scale, _INT8)
 
     @cached_property
     def stored_cell_clip(self) -> int:
         """The cell's largest stored magnitude; 0 for any."""
-        return _stored(self.cell_clip, 2.0**self.cell_power, _INT16)
+        return _quantize_limit(self.cell_clip, 2.0**self.cell_power, _INT16)
 
 
-def _stored(limit: float, scale: float, ends: tuple[int, int]) -> int:
+def _quantize_limit(limit: float, scale: float, ends: tuple[int, int]) -> int:
     """A real limit in whole steps, towards zero."""
     return int(np.clip(float(np.float32(limit) / np.float32(scale)), *ends))
 
@@ -187,22 +187,22 @@ def _part(values: Array, weights: tuple[Array, float], quantization: tuple[float
     return multiply_by_quantized_multiplier(acc if bias is None else acc + bias, *quantize_multiplier(factor))
 
 
-def _normalized(total: Array, norm: tuple[Array, float], bias: Array | None) -> Array:
+def _normalize_layer(total: Array, norm: tuple[Array, float], bias: Array | None) -> Array:
     """A layer normalization of int16, in 10 bits after the point."""
     weights, scale = norm
     size = total.shape[-1]
-    mean = _divided(total.sum(axis=-1) * 1024, size)
-    variance = _divided((total**2).sum(axis=-1) * (2**20 // size) - mean**2, 2**20)
+    mean = _divide_truncating(total.sum(axis=-1) * 1024, size)
+    variance = _divide_truncating((total**2).sum(axis=-1) * (2**20 // size) - mean**2, 2**20)
     variance = np.where(variance < 1, max(1, int(10000 * scale)), variance)
     multiplier, shift = inverse_root(variance)
     centred = multiply_by_quantized_multiplier(1024 * total - mean[..., None], multiplier[..., None], shift[..., None])
     scaled = centred * weights + (0 if bias is None else bias)
-    rounded = _divided(scaled + np.where(scaled > 0, 512, -512), 1024)
+    rounded = _divide_truncating(scaled + np.where(scaled > 0, 512, -512), 1024)
     own, power = quantize_multiplier(np.float32(scale))
     return np.asarray(np.clip(multiply_by_quantized_multiplier(rounded, own, power + 12), *_INT16))
 
 
-def _divided(values: Array, by: int) -> Array:
+def _divide_truncating(values: Array, by: int) -> Array:
     """Integer division towards zero."""
     return np.asarray(np.sign(values) * (np.abs(values) // by))
 

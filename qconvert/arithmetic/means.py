@@ -11,7 +11,7 @@ from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.requantize import multiply_by_quantized_multiplier, quantize_multiplier
 from qconvert.arithmetic.rounding import round_half_even, saturate
 
-__all__ = ["tflite_mean", "tflite_mean_multiplier", "xnnpack_reduced", "xnnpack_reduction"]
+__all__ = ["tflite_mean", "tflite_mean_multiplier", "xnnpack_reduce", "xnnpack_reduction"]
 
 
 def xnnpack_reduction(given: Quantization, output: Quantization, count: int, is_mean: bool) -> tuple[np.float32, np.float32]:
@@ -31,7 +31,7 @@ def xnnpack_reduction(given: Quantization, output: Quantization, count: int, is_
     return factor, np.float32(np.float32(int(output.zero_point[0])) - zero)
 
 
-def xnnpack_reduced(total: Any, count: int, is_mean: bool, given: Quantization, output: Quantization, dtype: str) -> Array:
+def xnnpack_reduce(total: Any, count: int, is_mean: bool, given: Quantization, output: Quantization, dtype: str) -> Array:
     """Stored results of XNNPACK's MEAN and SUM of 8-bit data: float32, ties to even of the integer with its zero point.
 
     Args:

@@ -91,7 +91,7 @@ class Quantization:
         low, high = integer_range(dtype)
         return low if self.quant_min is None else self.quant_min, high if self.quant_max is None else self.quant_max
 
-    def shifted(self, offset: int) -> Quantization:
+    def shift_zero_point(self, offset: int) -> Quantization:
         """The quantization of the same float values when `offset` is added to every stored integer."""
         limits = (None if limit is None else limit + offset for limit in (self.quant_min, self.quant_max))
         return Quantization(self.scale, self.zero_point + offset, self.axis, self.block_size, *limits)
@@ -100,7 +100,7 @@ class Quantization:
         """The same scales along another dimension, after a transposition."""
         return replace(self, axis=axis)
 
-    def transposed(self, perm: Sequence[int]) -> Quantization:
+    def transpose(self, perm: Sequence[int]) -> Quantization:
         """The quantization of the tensor's transpose, whose axis i is the tensor's axis perm[i]."""
         if self.axis is None:
             return self

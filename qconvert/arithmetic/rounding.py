@@ -150,17 +150,17 @@ def quantize(x: Any, quantization: Quantization, dtype: str, rounding: str = "ha
     scale, zero_point = scale_and_zero_point(quantization, x.shape)
     on = dtype, None if dtype.startswith("float") else quantization.limits(dtype), ROUNDINGS[rounding], offset_first
     if x.size <= _PIECE or x.shape[0] == 1:
-        return _rounded(x, scale, zero_point, *on)
+        return _round_and_saturate(x, scale, zero_point, *on)
     found = np.empty(x.shape, numpy_dtype(dtype))
     rows = max(1, _PIECE * x.shape[0] // x.size)
     for first in range(0, x.shape[0], rows):
         part = slice(first, first + rows)
         steps, points = (values[part] if values.shape[:1] == x.shape[:1] else values for values in (scale, zero_point))
-        found[part] = _rounded(x[part], steps, points, *on)
+        found[part] = _round_and_saturate(x[part], steps, points, *on)
     return found
 
 
-def _rounded(
+def _round_and_saturate(
     x: Array,
     scale: Array,
     zero_point: Array,

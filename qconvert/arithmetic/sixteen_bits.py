@@ -44,17 +44,17 @@ def tflite_pair(kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantizat
     *factors, last = pair_factors(kind, inputs, output)
     x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
     if kind != "Mul":
-        rounded = _rounded_once if kind == "Add" and x.shape == y.shape else _rounded_twice
+        rounded = _rescale_once if kind == "Add" and x.shape == y.shape else _rescale_twice
         x, y = (rounded(steps << PAIR_BITS, factor) for steps, factor in zip((x, y), factors, strict=True))
     total = x * y if kind == "Mul" else x - y if kind == "Sub" else x + y
-    return saturate(_rounded_twice(total, last), "int16")
+    return saturate(_rescale_twice(total, last), "int16")
 
 
-def _rounded_twice(steps: Array, factor: float) -> Array:
+def _rescale_twice(steps: Array, factor: float) -> Array:
     return multiply_by_quantized_multiplier(steps, *quantize_multiplier(factor))
 
 
-def _rounded_once(steps: Array, factor: float) -> Array:
+def _rescale_once(steps: Array, factor: float) -> Array:
     multiplier, shift = quantize_multiplier(factor)
     return shift_half_up(steps * multiplier.astype(np.int64), 31 - shift)
 

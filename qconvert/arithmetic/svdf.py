@@ -54,12 +54,12 @@ class IntegerSvdf:
             Outputs, int8, of shape (rows, units), and the memory afterwards.
         """
         weights, places = self.feature[0].astype(np.int64), self.time[0].astype(np.int64)
-        newest = _rescaled((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor) + self.memory_zero_point
+        newest = _rescale((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor) + self.memory_zero_point
         ends = np.iinfo(self.time[0].dtype)
         kept = np.concatenate([np.asarray(memory, np.int64)[..., 1:], np.clip(newest, ends.min, ends.max)[..., None]], axis=-1)
         sums = ((kept - self.memory_zero_point) * places).sum(axis=-1).reshape(len(kept), -1, self.rank).sum(axis=-1)
         total = (sums if self.bias is None else sums + self.bias).astype(np.int32)  # the kernel's sum wraps around too
-        steps = _rescaled(total, self.result_factor) + self.output[1]
+        steps = _rescale(total, self.result_factor) + self.output[1]
         return np.clip(steps, -128, 127).astype(np.int8), kept.astype(ends.dtype)
 
     @property
@@ -78,6 +78,6 @@ def _factor(first: float, second: float, result: float) -> float:
     return float(np.float32(np.float32(first) * np.float32(second)) / np.float32(result))
 
 
-def _rescaled(acc: Array, factor: float) -> Array:
+def _rescale(acc: Array, factor: float) -> Array:
     """Rounded twice."""
     return multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor))

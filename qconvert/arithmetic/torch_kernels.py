@@ -18,12 +18,12 @@ from qconvert.arithmetic.rounding import saturate
 
 __all__ = [
     "TORCH_AVERAGES",
-    "averages_alike",
     "averaging_scale",
     "fbgemm_add",
+    "has_qnnpack_add",
+    "is_same_average",
     "qnnpack_add",
     "qnnpack_add_multipliers",
-    "qnnpack_adds",
     "qnnpack_bias",
     "torch_average",
 ]
@@ -34,7 +34,7 @@ _MOST_SUMS = 2**22
 _NEIGHBOURS = 4
 
 
-def _fused(x: Any, y: Any, z: Any) -> Array:
+def _fused_multiply_add(x: Any, y: Any, z: Any) -> Array:
     """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
     return np.asarray((np.asarray(x, np.float64) * np.asarray(y, np.float64) + np.asarray(z, np.float64)).astype(np.float32))
 
@@ -50,7 +50,7 @@ def qnnpack_bias(bias: Array, scale: Any) -> Array:
         return np.asarray(np.rint(bias * (np.float32(1) / np.asarray(scale, np.float32)))).astype(np.float64)
 
 
-def qnnpack_adds(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
+def has_qnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Whether qnnpack has an addition on these scales: both ratios to the output's are in [2**-14, 2**8). It refuses others."""
     return all(2.0**-14 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
 
@@ -83,7 +83,9 @@ def fbgemm_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
     """
     low = integer_range(dtype)[0]
     values = [
-        _fused(np.asarray(stored, np.int64) - low, item.scale[0], -(np.float32(item.zero_point[0] - low) * np.float32(item.scale[0])))
+        _fused_multiply_add(
+            np.asarray(stored, np.int64) - low, item.scale[0], -(np.float32(item.zero_point[0] - low) * np.float32(item.scale[0]))
+        )
         for stored, item in zip((a, b), inputs, strict=True)
     ]
     steps = (values[0] + values[1]) * (np.float32(1) / np.float32(output.scale[0]))
@@ -122,7 +124,9 @@ def _windows(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
 
 
 def _adaptive(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
-    return np.asarray(np.rint(_fused(_steps(total, quantization, sizes), np.float32(1) / _count(sizes), quantization.zero_point[0])))
+    return np.asarray(
+        np.rint(_fused_multiply_add(_steps(total, quantization, sizes), np.float32(1) / _count(sizes), quantization.zero_point[0]))
+    )
 
 
 def _frames(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
@@ -155,11 +159,11 @@ def torch_average(name: str, total: Any, quantization: Quantization, sizes: _Siz
         dtype: of data and result; integers of int8 are taken as uint8 with another zero point.
     """
     low, count = integer_range(dtype)[0], math.prod(sizes)
-    found = TORCH_AVERAGES[name](np.asarray(total, np.int64) - low * count, quantization.shifted(-low), sizes)
+    found = TORCH_AVERAGES[name](np.asarray(total, np.int64) - low * count, quantization.shift_zero_point(-low), sizes)
     return saturate(found + low, dtype)
 
 
-def averages_alike(first: str, second: str, quantization: Quantization, sizes: Sequence[int], dtype: str) -> bool:
+def is_same_average(first: str, second: str, quantization: Quantization, sizes: Sequence[int], dtype: str) -> bool:
     """Whether two of TORCH_AVERAGES give the same integers for every sum; False where there are too many sums to look at.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.batches.driving import batch
+from qconvert.batches.driver import batch
 from qconvert.batches.types import STATUSES, BatchReport, Outcome
 
 __all__ = ["STATUSES", "BatchReport", "Outcome", "batch"]

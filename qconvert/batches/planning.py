@@ -16,7 +16,7 @@ from qconvert.files.names import require_there
 from qconvert.plugins import Format, formats
 from qconvert.version import __version__
 
-__all__ = ["RECORDS", "Plan", "planned"]
+__all__ = ["RECORDS", "Plan", "plan_batch"]
 
 #: Within the folder of results: a file for each model that is done.
 RECORDS = "qconvert-batch"
@@ -30,7 +30,7 @@ class Plan:
     left_out: tuple[Outcome, ...]
 
 
-def planned(
+def plan_batch(
     folder: Path,
     out: Path,
     result: Format,
@@ -79,7 +79,7 @@ def planned(
             record = out / RECORDS / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:24]}.json"
             limits = {"seconds": seconds, "memory": memory}
             given = (*convert, "--to", result.name, "--force")
-            key = _key(path, [given, check, limits])
+            key = _record_key(path, [given, check, limits])
             jobs.append(
                 Job(name, str(path), str(target), str(record), key, given, None if check is None else tuple(check), seconds, memory)
             )
@@ -108,7 +108,7 @@ def _stem(path: Path) -> tuple[Path, str]:
     return path.parent, path.stem
 
 
-def _key(path: Path, options: object) -> str:
+def _record_key(path: Path, options: object) -> str:
     """What a record is good for: the file as it is, the version, and the options."""
     state = path.stat()
     text = json.dumps([__version__, state.st_size, state.st_mtime_ns, options])

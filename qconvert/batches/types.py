@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qconvert.tables import Rows, Shown, said, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 __all__ = ["STATUSES", "BatchReport", "Job", "Outcome"]
 
@@ -108,6 +108,7 @@ class BatchReport(Shown):
     def tables(self) -> tuple[Rows, ...]:
         """What came of each model."""
         rows = [
-            (shown(item.name), item.status, str(item.operators or ""), f"{item.seconds:.1f}", said(item.reason)) for item in self.outcomes
+            (format_text(item.name), item.status, str(item.operators or ""), f"{item.seconds:.1f}", format_sentence(item.reason))
+            for item in self.outcomes
         ]
         return (Rows("Models", ("~model", "status", ">operators", ">seconds", "reason"), tuple(rows)),)

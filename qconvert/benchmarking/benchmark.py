@@ -19,10 +19,10 @@ from qconvert.data import random_inputs
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import canonical_dtype
-from qconvert.plugins import format_named, kernels_listed, runtime_of, runtimes, runtimes_called, target_named
-from qconvert.plugins.host import loaded
+from qconvert.plugins import format_named, list_kernels, runtime_of, runtimes, runtimes_of_target, target_named
+from qconvert.plugins.host import list_plugins
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import checked, picked
+from qconvert.plugins.options import check_options, pick_declared
 from qconvert.runtimes.child import Child
 
 __all__ = ["benchmark"]
@@ -53,7 +53,7 @@ class _Runner:
         usual = statistics.median(self.wall) if self.wall else self.found.first
         in_time = max(1, int((seconds - used) / turns / max(usual, 1e-9)))
         try:
-            answer = self.child.asked({"times": min(-(-left // turns), in_time)})
+            answer = self.child.request({"times": min(-(-left // turns), in_time)})
         except RuntimeRefusedError as error:
             answer = {"refused": error.reason}
         if "refused" in answer:
@@ -63,7 +63,7 @@ class _Runner:
         self.processor += answer["processor"]
         self.found = replace(self.found, memory=max(self.found.memory, int(answer["memory"])))
 
-    def measured(self) -> Measured:
+    def summarize(self) -> Measured:
         """What the turns gave."""
         if self.found.problem:
             return self.found
@@ -123,18 +123,20 @@ def benchmark(
     with ExitStack() as stack:
         files = [_File(Path(model), format), *(_File(Path(item)) for item in results)]
         declared = {option.name: option for file in files for option in file.format.read_options}
-        read = checked(options, declared.values(), "nothing that reads these files")
+        read = check_options(options, declared.values(), "nothing that reads these files")
         converted, refused = _conversions(files[0], targets, stack.enter_context(temporary_folder()), read, progress)
         started: list[_Runner | Measured] = []
         for number, file in enumerate([*files, *converted]):
             progress("loading", number, len(files) + len(converted))
-            started += _started(file, kernels, {} if file.target else picked(read, file.format.read_options), threads, seed, stack)
+            started += _start_runners(
+                file, kernels, {} if file.target else pick_declared(read, file.format.read_options), threads, seed, stack
+            )
         for turn in range(_TURNS):
             progress("running", turn, _TURNS)
             for runner in started:
                 if isinstance(runner, _Runner):
                     runner.take_turn(runs, seconds, _TURNS - turn)
-        found = [*(item.measured() if isinstance(item, _Runner) else item for item in started), *refused]
+        found = [*(item.summarize() if isinstance(item, _Runner) else item for item in started), *refused]
     report = BenchmarkReport(tuple(replace(item, file=str(model)) if item.target else item for item in found), _machine(), threads)
     if not report.done:
         reasons = "; ".join(dict.fromkeys(f"{item.kernels}: {item.problem}" for item in found)) or "no runtime of the format is installed"
@@ -159,7 +161,7 @@ def _conversions(
         writer = format_named(target.format)
         place = folder / target.name / f"{source.path.stem}{writer.suffix_for(target.write_options)}"
         place.parent.mkdir()
-        own = picked(options, source.format.read_options)
+        own = pick_declared(options, source.format.read_options)
         try:
             convert(source.path, place, source_format=source.format.name, target=target.name, **own)
         except QConvertError as error:
@@ -169,7 +171,7 @@ def _conversions(
     return files, refused
 
 
-def _started(
+def _start_runners(
     file: _File, kernels: str | Sequence[str], options: Mapping[str, Any], threads: int, seed: int, stack: ExitStack
 ) -> list[_Runner | Measured]:
     """The file loaded in each of its runtimes, or why it is not; nothing where a runtime is not installed."""
@@ -177,7 +179,7 @@ def _started(
     described = {name: [canonical_dtype(value.dtype), list(value.shape)] for name, value in inputs.items()}
     question = {
         "path": os.path.abspath(file.path), "format": file.format.name, "threads": threads, "random": file.format.read is None,
-        "plugins": [item.origin for item in loaded() if item.origin.endswith(".py") and os.path.isfile(item.origin)],
+        "plugins": [item.origin for item in list_plugins() if item.origin.endswith(".py") and os.path.isfile(item.origin)],
         "options": {name: str(value) if isinstance(value, Path) else value for name, value in options.items()},
     }  # fmt: skip
     size = sum(item.stat().st_size for item in (file.path, *(file.format.companions(file.path) if file.format.companions else ())))
@@ -188,7 +190,7 @@ def _started(
         child = Child(_PROCESS, title, _PATIENCE, [str(Path(__file__).parents[2])])
         stack.callback(child.close)
         try:
-            answer = child.asked({"load": {**question, "kernels": chosen}, "inputs": described}, [*inputs.values()])
+            answer = child.request({"load": {**question, "kernels": chosen}, "inputs": described}, [*inputs.values()])
         except RuntimeRefusedError as error:
             answer = {"refused": error.reason, "missing": False}
         if "refused" not in answer:
@@ -203,9 +205,9 @@ def _started(
 
 def _kernels(file: _File, named: str | Sequence[str]) -> list[str]:
     """What runs a file: what the user names for its format, or else what its target is for, or each runtime by its default."""
-    fitting = [f"{runtime.name}:{chosen}" for runtime, chosen in kernels_listed(named) if file.format.name in runtime.formats]
+    fitting = [f"{runtime.name}:{chosen}" for runtime, chosen in list_kernels(named) if file.format.name in runtime.formats]
     if not fitting and file.target:
-        runtime, chosen = runtime_of(file.format.name, runtimes_called(target_named(file.target))[:1])
+        runtime, chosen = runtime_of(file.format.name, runtimes_of_target(target_named(file.target))[:1])
         return [f"{runtime.name}:{chosen}"]
     return fitting or [f"{item.name}:{item.kernels[0]}" for item in runtimes().values() if file.format.name in item.formats]
 

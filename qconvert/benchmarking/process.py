@@ -68,10 +68,10 @@ class _Timed:
         """Loads a file twice: the first time shows its memory, and brings what the runtime loads once, the second takes its time."""
         from dataclasses import replace
 
-        from qconvert.checking.checked_file import in_words, side_of
+        from qconvert.checking.checked_file import describe_runtime, side_of
         from qconvert.errors import RuntimeRefusedError
-        from qconvert.plugins.named import register_file
-        from qconvert.runtimes.litert_child import forget_peak, held
+        from qconvert.plugins.plugin_files import register_file
+        from qconvert.runtimes.litert_child import forget_peak, process_memory
 
         self.inputs = inputs
         if question["threads"]:
@@ -83,7 +83,7 @@ class _Timed:
         with suppress(ImportError):
             import_module(side.runtime.package.replace("-", "_") or "qconvert")
         forget_peak()
-        self.held = held()
+        self.held = process_memory()
         model = side.open()
         if unjudged := getattr(model, "unjudged", ""):
             raise RuntimeRefusedError(unjudged, rule="not-run")
@@ -94,18 +94,18 @@ class _Timed:
         began = time.perf_counter()
         self.model = side.open()
         self.model.run(self.inputs)
-        return {"ran": in_words(side, self.model), "note": self.model.note, "first": time.perf_counter() - began}
+        return {"ran": describe_runtime(side, self.model), "note": self.model.note, "first": time.perf_counter() - began}
 
     def times(self, times: int) -> dict[str, Any]:
         """Runs the file so many times. The time of a run is the runtime's own figure where it reports one."""
         from dataclasses import asdict
 
         from qconvert.plugins import Timing
-        from qconvert.runtimes.litert_child import held
+        from qconvert.runtimes.litert_child import process_memory
 
-        timed = getattr(self.model, "timed", None)
+        timed = getattr(self.model, "time_runs", None)
         found = Timing.of(partial(self.model.run, self.inputs), times) if timed is None else timed(self.inputs, times)
-        own = max(0, held(at_most=True) - self.held) if timed is None else 0
+        own = max(0, process_memory(at_most=True) - self.held) if timed is None else 0
         return {**asdict(found), "memory": found.memory or own}
 
 

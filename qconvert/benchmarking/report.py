@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from qconvert.tables import Rows, Shown, said, shortened, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 
 __all__ = ["BenchmarkReport", "Measured"]
 
@@ -52,7 +52,7 @@ class Measured:
     @property
     def name(self) -> str:
         """The file without its folder, and the target."""
-        return shown(Path(self.file).name + (f" for {self.target}" if self.target else ""))
+        return format_text(Path(self.file).name + (f" for {self.target}" if self.target else ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +87,24 @@ class BenchmarkReport(Shown):
     def sentence(self) -> str:
         """The fastest one."""
         fastest = min(self.done, key=lambda item: item.median)
-        text = f"fastest: {fastest.name} in {said(fastest.ran)}, {1000 * fastest.median:.3g} ms a run"
+        text = f"fastest: {fastest.name} in {format_sentence(fastest.ran)}, {1000 * fastest.median:.3g} ms a run"
         first = self.done[0]
-        return text if fastest is first else f"{text}, {self.relative(fastest):.2f} of {first.name} in {said(first.ran)}"
+        return text if fastest is first else f"{text}, {self.relative(fastest):.2f} of {first.name} in {format_sentence(first.ran)}"
 
     def tables(self) -> Sequence[Rows]:
         """A row for each file in each runtime, and what could not be measured."""
         rows = tuple(
             (
-                item.name, said(item.ran), f"{1000 * item.median:.3f}", f"{1000 * item.best:.3f}", f"{1000 * item.processor:.3f}",
+                item.name, format_sentence(item.ran), f"{1000 * item.median:.3f}", f"{1000 * item.best:.3f}",
+                f"{1000 * item.processor:.3f}",
                 f"{self.relative(item):.2f}", f"{1000 * item.first:.1f}", f"{item.file_bytes / _MEGA:.2f}",
                 f"{item.memory / _MEGA:.1f}" if item.memory else "",
             )
             for item in self.done
         )  # fmt: skip
-        failed = tuple((item.name, item.kernels, shortened(said(item.problem), _LONGEST)) for item in self.measured if item.problem)
+        failed = tuple(
+            (item.name, item.kernels, shorten_text(format_sentence(item.problem), _LONGEST)) for item in self.measured if item.problem
+        )
         threads = "1 thread" if self.threads == 1 else f"{self.threads or 'any number of'} threads"
         found = [Rows(f"{threads}, {self.machine}", _COLUMNS, rows)]
         return [*found, Rows("Not measured", ("~file", "runtime", "why"), failed)] if failed else found

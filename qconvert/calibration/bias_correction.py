@@ -93,13 +93,13 @@ def clipped_normal_means(means: Array, deviations: Array, lowest: float = 0.0, h
     means, deviations = np.asarray(means, np.float64), np.abs(np.asarray(deviations, np.float64))
     safe = np.where(deviations > 0, deviations, 1.0)
     low, high = (lowest - means) / safe, (highest - means) / safe
-    below, above = _cumulated(low), 1 - _cumulated(high)
+    below, above = _normal_cdf(low), 1 - _normal_cdf(high)
     inside = means * (1 - below - above) + safe * (_density(low) - _density(high))
     ends = (lowest * below if lowest > -math.inf else 0.0) + (highest * above if highest < math.inf else 0.0)
     return np.asarray(np.where(deviations > 0, inside + ends, np.clip(means, lowest, highest)))
 
 
-def _cumulated(values: Array) -> Array:
+def _normal_cdf(values: Array) -> Array:
     return np.asarray([(1 + math.erf(value / math.sqrt(2))) / 2 for value in values.reshape(-1)]).reshape(values.shape)
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Self
 
 from qconvert.calibration.bias_correction import ChannelMeans, correct_biases
+from qconvert.calibration.network_values import normalize_for_runtime, write_for_runtime
 from qconvert.calibration.observing import Progress, observe
-from qconvert.calibration.watching import watched, written
 from qconvert.data.streams import Samples
 from qconvert.encodings import Encodings, Place
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
-from qconvert.passes.apply_encodings import literal
+from qconvert.passes.apply_encodings import insert_qdq
 
 __all__ = ["with_corrected_biases"]
 
@@ -61,7 +61,7 @@ def with_corrected_biases(
     changed, notes = graph, list[str]()
     for number, name in enumerate(results):
         progress("bias correction", number, len(results))
-        rounded = literal(changed, encodings)
+        rounded = insert_qdq(changed, encodings)
         computed = f"{name}/computed" if Place(name) in encodings.entries else name
         found = _means(rounded, [computed], samples, runtime, folder())
         changed, said = correct_biases(changed, {name: expected[name] - found[computed]})
@@ -72,9 +72,11 @@ def with_corrected_biases(
 
 def _means(graph: Graph, names: list[str], samples: Samples, runtime: str, folder: Path) -> dict[str, Array]:
     """The mean of each channel of what layers compute."""
-    writers = written(graph, runtime).producers()
+    writers = normalize_for_runtime(graph, runtime).producers()
     seeing = tuple(_Means(_channels(writers.get(name))) for name in names)
-    found, _ = observe(watched(graph, names, folder, runtime), {name: number for number, name in enumerate(names)}, seeing, samples)
+    found, _ = observe(
+        write_for_runtime(graph, names, folder, runtime), {name: number for number, name in enumerate(names)}, seeing, samples
+    )
     return {name: one.means() for name, one in zip(names, found, strict=True)}
 
 

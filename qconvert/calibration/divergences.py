@@ -77,13 +77,13 @@ class Split:
         crossed += np.where(self.last > 0, self.spread[:, -1] * (_log(self.last + self.beyond) - _log(self.last)), 0.0)
         return np.asarray((self.sum_q_log_q() - crossed) / np.maximum(self.inside, 1) - _log(self.inside) + np.log(self.total))
 
-    def to_the_middle(self) -> Array:
+    def jensen_shannon(self) -> Array:
         """Jensen and Shannon's: the mean of the divergences of (P + Q) / 2 from both; finite in any case."""
         share_p = self.sum_p_log_p() / self.total - np.log(self.total)
         share_q = self.sum_q_log_q() / np.maximum(self.inside, 1) - _log(self.inside)
-        return np.asarray((share_p + share_q) / 2 - np.array([self._middle(row) for row in range(self.ends.size)]))
+        return np.asarray((share_p + share_q) / 2 - np.array([self._sum_m_log_m(row) for row in range(self.ends.size)]))
 
-    def _middle(self, row: int) -> float:
+    def _sum_m_log_m(self, row: int) -> float:
         """Sum of m * log(m) for m = (p + q) / 2."""
         end = int(self.ends[row])
         p = self.counts[:end].copy()
@@ -120,16 +120,16 @@ class _Divergence(Counted):
         self.levels = levels
 
     def range(self) -> Range:
-        counts, width = self.folded()
+        counts, width = self.fold_to_absolute()
         if counts.size <= self.levels:
-            return self.clipped(np.inf)
+            return self.clip_to_threshold(np.inf)
         counts = counts.copy()
         counts[0] = counts[1]
         kept = int(np.searchsorted(np.cumsum(counts), _KEPT * counts.sum())) + 1
         ends = self._candidates(counts, max(self.levels, kept))
         found = self._divergence(Split(counts, ends, self.levels))
         best = _widest(ends, found)
-        return self.clipped(np.inf if best == counts.size else (best + 0.5) * width)
+        return self.clip_to_threshold(np.inf if best == counts.size else (best + 0.5) * width)
 
     def _candidates(self, counts: Array, least: int) -> Array:
         """Numbers of bins to try, from the least one to all."""
@@ -162,8 +162,8 @@ class JensenShannon(_Divergence):
 
     def _candidates(self, counts: Array, least: int) -> Array:
         coarse = np.unique(np.append(np.arange(least, counts.size + 1, self.stride), counts.size))
-        best = _widest(coarse, Split(counts, coarse, self.levels).to_the_middle())
+        best = _widest(coarse, Split(counts, coarse, self.levels).jensen_shannon())
         return np.arange(max(best - self.stride + 1, least), min(best + self.stride, counts.size + 1))
 
     def _divergence(self, split: Split) -> Array:
-        return split.to_the_middle()
+        return split.jensen_shannon()

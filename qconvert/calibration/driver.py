@@ -14,18 +14,18 @@ import numpy as np
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.calibration.corrections import with_corrected_biases
-from qconvert.calibration.entries import Choices, encodings_of, without_tiny
+from qconvert.calibration.encodings import Choices, drop_tiny_scales, encodings_of
 from qconvert.calibration.equalization import equalize
-from qconvert.calibration.extremes import MinMax
 from qconvert.calibration.histograms import Percentile
 from qconvert.calibration.methods import observer
+from qconvert.calibration.min_max import MinMax
+from qconvert.calibration.network_values import Watched, write_for_runtime
 from qconvert.calibration.observer import Observer
-from qconvert.calibration.observing import Progress, forget, observe
+from qconvert.calibration.observing import Progress, observe, unload_networks
 from qconvert.calibration.places import Group, Plan, plan
 from qconvert.calibration.quality import Noise
 from qconvert.calibration.report import Calibration, TensorReport, warning_of_tensors
-from qconvert.calibration.sensitivity import Sensitivity, outputs_kept, sensitivities, without
-from qconvert.calibration.watching import Watched, watched
+from qconvert.calibration.sensitivity import Sensitivity, drop_entries, measure_output_sqnr, sensitivities
 from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
 from qconvert.conversion.in_memory import Model
@@ -40,7 +40,7 @@ from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
 from qconvert.plugins.option_types import ReadOptions
 
-__all__ = ["calibrate", "calibrated", "prepared"]
+__all__ = ["calibrate", "load_float_network", "run_calibration"]
 
 #: What makes of a network what is quantized. Encodings name the tensors of that graph.
 PREPARED = ("fold_batch_norm",)
@@ -57,7 +57,7 @@ _TRIED = 8
 
 
 class CalibrateOptions(ReadOptions, total=False):
-    """The keywords of calibrate(), which calibrated() explains, and options of methods (docs/calibration.md)."""
+    """The keywords of calibrate(), which run_calibration() explains, and options of methods (docs/calibration.md)."""
 
     format: str
     method: str
@@ -98,7 +98,7 @@ def calibrate(model: Model, data: Data, **options: Unpack[CalibrateOptions]) -> 
     Example:
         scales = qconvert.calibrate("float.onnx", "images/", method="entropy", preparation=Preparation(resize=(256,), crop=(224,)))
     """
-    return calibrated(model, data, **options).encodings
+    return run_calibration(model, data, **options).encodings
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class _Work:
         limits = [limit for limit in (self.limit, most) if limit is not None]
         return Samples(self.graph, self.data, min(limits, default=None), self.preparation)
 
-    def measured(self) -> Samples:
+    def noise_samples(self) -> Samples:
         """The samples that the noise of quantizations is measured on."""
         return Samples(self.graph, self.first, min(MEASURED, self.limit or MEASURED), self.preparation)
 
@@ -139,12 +139,12 @@ class _Work:
         found.mkdir()
         return found
 
-    def watched(self, found: Plan) -> Watched:
-        return watched(self.graph, found.observed, self.place(), self.runtime, self.threads)
+    def write_network(self, found: Plan) -> Watched:
+        return write_for_runtime(self.graph, found.observed_tensors, self.place(), self.runtime, self.threads)
 
 
 @with_checked_arguments
-def calibrated(
+def run_calibration(
     model: Model,
     data: Data,
     *,
@@ -211,16 +211,16 @@ def calibrated(
         symmetric = activations in target_named(target).storage.symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)
     chosen = Choices(method, options, activations, symmetric, weights, weights_method, per_channel, histograms)
-    graph, notes = prepared(model, format), list[str]()
+    graph, notes = load_float_network(model, format), list[str]()
     if equalization:
         graph, said = equalize(graph)
         notes += said
     found = plan(graph, target, activations)
-    found = _skipping(graph, found, skip)
+    found = _skip_tensors(graph, found, skip)
     with closing(workers_of(jobs, scheduler)) as workers, temporary_folder() as folder:
         work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
-        reports, seen = _observed(work, found, chosen, makes)
-        found, reports, tiny = without_tiny(found, reports)
+        reports, seen = _observe_activations(work, found, chosen, makes)
+        found, reports, tiny = drop_tiny_scales(found, reports)
         encodings, kept = encodings_of(graph, found, reports, chosen, f"{method} of {seen} samples")
         notes += [*tiny, *kept]
         costs = _costs(work, found, encodings) if sensitivity or keep_float else ()
@@ -232,7 +232,7 @@ def calibrated(
                 rule="values-clipped",
             )
         worst = tuple(name for one in costs[: max(keep_float, 0)] for name in one.names)
-        encodings = without(encodings, {*worst})
+        encodings = drop_entries(encodings, {*worst})
         if bias_correction:
             graph, said = with_corrected_biases(graph, encodings, work.samples(CORRECTED), runtime, work.place, progress)
             notes += said
@@ -240,7 +240,7 @@ def calibrated(
     return Calibration(graph, encodings, reports, seen, costs, worst, changed, (*notes, *found.notes), warnings)
 
 
-def prepared(model: Model, format: str = "") -> Graph:
+def load_float_network(model: Model, format: str = "") -> Graph:
     """The network as it is quantized: a float graph whose weights are constants, and normalizations part of its layers.
 
     Raises:
@@ -261,10 +261,10 @@ def prepared(model: Model, format: str = "") -> Graph:
         raise UnsupportedError(
             reason, file=file, remedy="Calibrate its float form: `qconvert extract-scales` writes one.", rule="already-quantized"
         )
-    return run_passes(compute_constants.computed(graph), PREPARED)[0]
+    return run_passes(compute_constants.fold_float_constants(graph), PREPARED)[0]
 
 
-def _skipping(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:
+def _skip_tensors(graph: Graph, found: Plan, names: tuple[str, ...]) -> Plan:
     """The plan without tensors of these names, and without the results and weights of operators that are called so.
 
     Raises:
@@ -323,18 +323,18 @@ def _observers(graph: Graph, found: Plan, makes: _Makes) -> tuple[Observer, ...]
     return observers
 
 
-def _observed(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
+def _observe_activations(work: _Work, found: Plan, chosen: Choices, makes: _Makes) -> tuple[tuple[TensorReport, ...], int]:
     """The quantization of each group, and how many samples were seen."""
-    network, samples = work.watched(found), work.samples()
+    network, samples = work.write_network(found), work.samples()
     observers = _observers(work.graph, found, makes)
     counting = chosen.histograms and observers[0].histogram() is None
     seeing = tuple(map(_Counting, observers)) if counting else observers
-    seeing, seen = observe(network, found.observed, seeing, samples, workers=work.workers, progress=work.progress)
+    seeing, seen = observe(network, found.observed_tensors, seeing, samples, workers=work.workers, progress=work.progress)
     work.notes += samples.notes
     told = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
     reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, told, strict=True))
-    reports = _measured(work, network, found, reports)
-    forget()
+    reports = _measure_noise(work, network, found, reports)
+    unload_networks()
     return reports, seen
 
 
@@ -350,11 +350,11 @@ def _report(group: Group, seeing: Observer, counted: Observer, chosen: Choices, 
     return TensorReport(group.names, seeing.lowest, seeing.highest, quantization, origin, histogram=counted.histogram())
 
 
-def _measured(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
+def _measure_noise(work: _Work, network: Watched, found: Plan, reports: tuple[TensorReport, ...]) -> tuple[TensorReport, ...]:
     """The reports with the noise of their quantizations."""
     noises = tuple(Noise(None if group.fixed is not None else report.qparams) for group, report in zip(found.groups, reports, strict=True))
-    noises, _ = observe(network, found.observed, noises, work.measured())
-    return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped) for report, noise in zip(reports, noises, strict=True))
+    noises, _ = observe(network, found.observed_tensors, noises, work.noise_samples())
+    return tuple(replace(report, sqnr_db=noise.sqnr_db, clipped=noise.clipped_share) for report, noise in zip(reports, noises, strict=True))
 
 
 def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, encodings: Encodings) -> tuple[str, ...]:
@@ -372,7 +372,7 @@ def _warnings(work: _Work, found: Plan, reports: tuple[TensorReport, ...], chose
             for name in report.names
         }
         choices = encodings, encodings.evolve({**encodings.entries, **entries})
-        own, other = outputs_kept(work.graph, choices, list(work.measured()), work.runtime)
+        own, other = measure_output_sqnr(work.graph, choices, list(work.noise_samples()), work.runtime)
         if own is not None and (other is None or other - own > _LOST_DB):
             best = "everything" if other is None else f"{other:.1f} dB"
             lost = f"the outputs have {own:.1f} dB; with scales of min-max they have {best}"

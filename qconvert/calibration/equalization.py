@@ -37,11 +37,11 @@ def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple
     if not pairs:
         return graph, ("no two layers have only Relus and pools between them: nothing is equalized",)
     layers = {number: _Layer.of(graph, graph.ops[number]) for pair in pairs for number in pair}
-    before = max(_spread(layers[first].outgoing()) for first, _ in pairs)
+    before = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
     for _ in range(_ROUNDS):
-        if max(_equalized(layers[first], layers[second], powers_of_two) for first, second in pairs) <= 1 + _NEAR:
+        if max(_equalize_pair(layers[first], layers[second], powers_of_two) for first, second in pairs) <= 1 + _NEAR:
             break
-    after = max(_spread(layers[first].outgoing()) for first, _ in pairs)
+    after = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
     ranges = f"ranges of output channels differ by a factor of {after:.3g} at most, before by {before:.3g}"
     return _with_layers(graph, layers), (f"{len(pairs)} pairs of layers are equalized: {ranges}",)
 
@@ -89,10 +89,10 @@ class _Layer:
 
     def incoming(self) -> Array:
         """That of each input, among all weights that read it."""
-        grouped = np.abs(self._grouped())
+        grouped = np.abs(self._grouped_weights())
         return np.asarray(grouped.max(axis=(1, *range(3, grouped.ndim)), initial=0).reshape(-1))
 
-    def _grouped(self) -> Array:
+    def _grouped_weights(self) -> Array:
         """(groups, outputs of a group, inputs of a group, space)"""
         return self.weights.reshape(self.groups, -1, *self.weights.shape[1:])
 
@@ -103,12 +103,12 @@ class _Layer:
 
     def multiply(self, factors: Array) -> None:
         """What is made of the inputs."""
-        grouped = self._grouped()
+        grouped = self._grouped_weights()
         shaped = factors.reshape(self.groups, 1, -1, *[1] * (grouped.ndim - 3))
         self.weights = (grouped * shaped).reshape(self.weights.shape)
 
 
-def _equalized(first: _Layer, second: _Layer, powers_of_two: bool) -> float:
+def _equalize_pair(first: _Layer, second: _Layer, powers_of_two: bool) -> float:
     """Equalizes two layers; gives the factor that is farthest from 1."""
     outgoing, incoming = first.outgoing(), second.incoming()
     known = (outgoing > 0) & (incoming > 0)  # a channel without weights on one side stays
@@ -119,7 +119,7 @@ def _equalized(first: _Layer, second: _Layer, powers_of_two: bool) -> float:
     return float(np.maximum(factors, 1 / factors).max(initial=1.0))
 
 
-def _spread(ranges: Array) -> float:
+def _range_ratio(ranges: Array) -> float:
     """By what factor the ranges of channels differ."""
     ranges = ranges[ranges > 0]
     return float(ranges.max() / ranges.min()) if ranges.size else 1.0

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.plots import plot, require_plots
 from qconvert.calibration.report import Calibration
 from qconvert.conversion import ConversionReport, convert, load, save
-from qconvert.conversion.encoded import save_encodings
+from qconvert.conversion.encodings import save_encodings
 from qconvert.conversion.loading import source_format as format_to_read
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.data.streams import Data
@@ -63,7 +63,7 @@ def calibrate_file(
     """
     model, result = Path(model), Path(result)
     places = [Path(one) for one in (result, real, scales, plotted) if one]
-    _require_places(places, [model, *_data_among(places, data)], force)
+    _require_places(places, [model, *_pick_data_files(places, data)], force)
     kind = _encodings_format(result, result_format)
     target = target or (kind.default_target if kind is not None else "")
     if kind is not None and not real and (options.get("equalization") or options.get("bias_correction")):
@@ -77,21 +77,21 @@ def calibrate_file(
     own = {option.name for option in format_to_read(model, source_format).read_options}
     reading = {name: value for name, value in writing.items() if name in own}
     network = load(model, source_format, **reading) if reading else model
-    found = calibrated(network, data, format=source_format, target=target, histograms=bool(plotted), **options)
+    found = run_calibration(network, data, format=source_format, target=target, histograms=bool(plotted), **options)
     if plotted:
         plot(found, plotted, force=force)
     if scales:
         save_encodings(found.encodings, scales, graph=found.graph, force=force, reads=(model,))
     if real:
-        _save_real(found, Path(real), force, model)
+        _save_float(found, Path(real), force, model)
     if kind is not None:
         written = {name: value for name, value in writing.items() if name not in reading}
         return found, save_encodings(found.encodings, result, kind.name, graph=found.graph, force=force, reads=(model,), **written)
     arguments = {**writing, "source_format": source_format, "result_format": result_format, "target": target, "force": force}
-    return found, _converted(found, model, result, scales, reading, arguments)
+    return found, _convert_calibrated(found, model, result, scales, reading, arguments)
 
 
-def _data_among(paths: Sequence[Path], data: Data) -> list[Path]:
+def _pick_data_files(paths: Sequence[Path], data: Data) -> list[Path]:
     """Those of the files that are data, by their names or in a folder of data."""
     given = data if isinstance(data, list | tuple) else [data]
     places = {os.path.realpath(one) for one in given if isinstance(one, str | Path)}
@@ -112,7 +112,7 @@ def _require_places(paths: Sequence[Path], reads: Sequence[Path], force: bool) -
             )
 
 
-def _converted(
+def _convert_calibrated(
     found: Calibration, model: Path, result: Path, kept: str | Path, reading: Collection[str], arguments: Mapping[str, Any]
 ) -> ConversionReport:
     """The quantized model, of the float one, or of the network that was made of it, which was read with the options in `reading`."""
@@ -127,7 +127,7 @@ def _converted(
         return replace(convert(source, result, encodings=str(scales), **arguments), source=str(model))
 
 
-def _save_real(found: Calibration, path: Path, force: bool, model: Path) -> None:
+def _save_float(found: Calibration, path: Path, force: bool, model: Path) -> None:
     kind = format_of(path)
     fitted, _ = normalize(found.graph, chosen_target(kind, kind.own_target))
     save(fitted, path, force=force, reads=(model,))

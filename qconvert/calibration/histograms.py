@@ -89,13 +89,13 @@ class Counted(Observer):
         first, last = (int(found[0]), int(found[-1])) if found.size else (HALF, HALF)
         return Histogram(self._counts[first : last + 1], (np.arange(first, last + 2) - HALF) * self.width)
 
-    def folded(self) -> Folded:
+    def fold_to_absolute(self) -> Folded:
         """The histogram of absolute values."""
         both = self._counts[HALF:] + self._counts[HALF - 1 :: -1]
         found = np.flatnonzero(both)
         return Folded(both[: int(found[-1]) + 1 if found.size else 1], self.width)
 
-    def clipped(self, threshold: float) -> Range:
+    def clip_to_threshold(self, threshold: float) -> Range:
         """The values seen that are no larger than the threshold, on either side."""
         if not self.count:
             return Range(np.zeros(1), np.zeros(1))
@@ -117,7 +117,7 @@ class Percentile(Counted):
 
     def range(self) -> Range:
         if not self.count:
-            return self.clipped(0.0)
+            return self.clip_to_threshold(0.0)
         outside = self.count * (100.0 - self.percentile) / 200.0
         below = np.cumsum(self._counts)
         low = self._value(below, outside, int(np.searchsorted(below, outside, side="right")))

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from qconvert.calibration.divergences import Entropy, JensenShannon, SymmetricEntropy
-from qconvert.calibration.extremes import MinMax, MovingAverage
 from qconvert.calibration.histograms import Percentile
+from qconvert.calibration.min_max import MinMax, MovingAverage
 from qconvert.calibration.mnn import PACK, MnnAdmm, MnnKl
 from qconvert.calibration.observer import Observer
 from qconvert.calibration.squared_error import SquaredError
 from qconvert.errors import OptionError
 from qconvert.plugins import Option
-from qconvert.plugins.options import checked, taken
+from qconvert.plugins.options import check_options, fill_defaults
 
 __all__ = ["METHODS", "Method", "observer"]
 
@@ -82,5 +82,5 @@ def observer(method: str, *, of_input: bool = False, **options: Any) -> Callable
             f"the calibration method is {method!r}, which is unknown", remedy=f"Use one of {', '.join(METHODS)}.", rule="unknown-method"
         )
     found = METHODS[method]
-    given = {**(found.of_inputs if of_input else {}), **checked(options, found.options, f"no calibration by {method}")}
-    return partial(found.observer, **taken(given, found.options))
+    given = {**(found.of_inputs if of_input else {}), **check_options(options, found.options, f"no calibration by {method}")}
+    return partial(found.observer, **fill_defaults(given, found.options))

@@ -154,11 +154,11 @@ def admm_scale(absolute: Array, clamp: int = 127) -> np.float32:
     if not absolute.size:
         return _F(0)
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        scale = _alternated(absolute, clamp)
+        scale = _iterate_admm(absolute, clamp)
     return scale if 0 < scale < np.inf else _F(absolute.max() / clamp)
 
 
-def _alternated(absolute: Array, clamp: int) -> np.float32:
+def _iterate_admm(absolute: Array, clamp: int) -> np.float32:
     scale = _F(float(absolute.max()) / (clamp * 2.5))
     seen: dict[np.float32, int] = {}
     for step in range(STEPS):
@@ -189,7 +189,7 @@ def _sums(absolute: Array, inverse: np.float32, clamp: np.float32) -> tuple[np.f
     return _F(total.real), _F(total.imag)
 
 
-def _in_order(values: Array) -> np.float32:
+def _sum_in_order(values: Array) -> np.float32:
     """The float32 sum, one value after another."""
     return _F(np.add.accumulate(values, dtype=_F)[-1])
 
@@ -202,7 +202,7 @@ def kl_threshold(counts: Array) -> int:
     never empty, so each level is spread over all of its bins.
     """
     shares = _shares(counts)
-    beyond = np.subtract.accumulate(np.concatenate([[_in_order(shares[LEVELS:])], shares[LEVELS : BINS - 1]]), dtype=_F)
+    beyond = np.subtract.accumulate(np.concatenate([[_sum_in_order(shares[LEVELS:])], shares[LEVELS : BINS - 1]]), dtype=_F)
     parts = np.array_split(beyond, BLOCKS)
     found = np.concatenate([_divergences(shares, part, own) for part, own in enumerate(parts)])
     found = np.where(found < 10000, found, np.inf)  # NaN, of a negative rest beyond, is no candidate
@@ -215,7 +215,7 @@ def _shares(counts: Array) -> Array:
     held = np.minimum(counts, 2**24).astype(_F)
     held[counts == 0] = _F(1e-7)
     held[counts == 1] = _F(1e-7) + _F(1)
-    return np.asarray(held / _in_order(held), _F)
+    return np.asarray(held / _sum_in_order(held), _F)
 
 
 class _Bins(NamedTuple):
@@ -246,7 +246,7 @@ def _candidates(part: int) -> tuple[Array, _Bins]:
 def _divergences(shares: Array, part: int, beyond: Array) -> Array:
     """Of each number of bins in one part of the search, with its share beyond."""
     ends, bins = _candidates(part)
-    spread = np.pad(_spread(shares, ends), ((0, 0), (0, 1))).reshape(-1)
+    spread = np.pad(_average_levels(shares, ends), ((0, 0), (0, 1))).reshape(-1)
     expanded = spread.take(bins.levels) * bins.first + spread.take(bins.levels + 1) * (1 - bins.first)
     kept = np.repeat(shares[: ends[-1], None], ends.size, axis=1)
     kept[ends - 1, np.arange(ends.size)] += beyond
@@ -257,7 +257,7 @@ def _divergences(shares: Array, part: int, beyond: Array) -> Array:
     return np.asarray(np.add.reduce(terms, axis=0))  # row after row, in order
 
 
-def _spread(shares: Array, ends: Array) -> Array:
+def _average_levels(shares: Array, ends: Array) -> Array:
     """What each level gives to each bin that it covers whole: the sum of its first part of a bin, its last part, and those between."""
     starts = np.arange(LEVELS + 1) * ends[:, None]
     first, last = -(-starts[:, :-1] // LEVELS), starts[:, 1:] // LEVELS  # whole bins

@@ -18,7 +18,7 @@ from qconvert.data import Preparation
 from qconvert.data.streams import Data
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError
 from qconvert.files import map_file
-from qconvert.files.documents import integer, json_of, listed, number, object_of, sort_of, text
+from qconvert.files.documents import integer, json_of, list_of, number, object_of, sort_of, text
 from qconvert.files.names import require_there
 from qconvert.graph import Array
 
@@ -86,7 +86,7 @@ class _Values:
         return value
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        return tuple(listed(self.found.get(name, []), name, number))
+        return tuple(list_of(self.found.get(name, []), name, number))
 
     def word(self, name: str, known: Mapping[str, str]) -> str:
         given = self.get(name, str, next(iter(known)))
@@ -157,7 +157,7 @@ def _sequence(folder: Path) -> Iterator[dict[str, Array]]:
         try:
             given = json_of(bytes(map_file(file)), "the file")
             inputs = given.get("inputs") if isinstance(given, dict) else None
-            yield dict(_values(file.parent, *item) for item in listed(inputs, "inputs", lambda item, at: (item, at)))
+            yield dict(_values(file.parent, *item) for item in list_of(inputs, "inputs", lambda item, at: (item, at)))
         except InvalidModelError as error:
             error.file = error.file or str(file)
             raise
@@ -166,7 +166,7 @@ def _sequence(folder: Path) -> Iterator[dict[str, Array]]:
 def _values(sample: Path, item: Any, at: str) -> tuple[str, Array]:
     """The name of an input, and its values in a sample."""
     found = object_of(item, at, ("name", "shape"), item if isinstance(item, dict) else ())
-    name, shape = text(found["name"], f"{at}.name"), listed(found["shape"], f"{at}.shape", integer)
+    name, shape = text(found["name"], f"{at}.name"), list_of(found["shape"], f"{at}.shape", integer)
     file = sample / f"{name}.txt"
     require_there(file)
     try:

@@ -10,14 +10,14 @@ from itertools import islice
 from threading import get_ident
 from typing import Any, Protocol, Self
 
-from qconvert.calibration.watching import Watched, Watching
+from qconvert.calibration.network_values import Watched, Watching
 from qconvert.calibration.workers import Here, Workers
 from qconvert.data.streams import Samples
 from qconvert.errors import QConvertError
-from qconvert.files.memory import give_back
+from qconvert.files.memory import release_memory
 from qconvert.graph import Array
 
-__all__ = ["Progress", "Seeing", "forget", "observe"]
+__all__ = ["Progress", "Seeing", "observe", "unload_networks"]
 
 Progress = Callable[[str, int, int], None]
 #: Samples that one worker sees in a row. It does not depend on how many workers there are, so neither do the scales.
@@ -70,7 +70,7 @@ class _Task:
 
     def __call__(self, part: _Part) -> tuple[tuple[Any, ...], int]:
         seeing = copy.deepcopy(self.seeing)
-        _see(_loaded(self.network, get_ident()), self.groups, seeing, part, part.where)
+        _update_observers(_load_network(self.network, get_ident()), self.groups, seeing, part, part.where)
         return seeing, len(part)
 
 
@@ -102,32 +102,32 @@ def observe(
         if number:
             for one in seeing:
                 one.next_pass()
-        step = partial(_told, progress, what if passes == 1 else f"{what}, pass {number + 1} of {passes}", samples.count or 0)
+        step = partial(_report_progress, progress, what if passes == 1 else f"{what}, pass {number + 1} of {passes}", samples.count or 0)
         if workers is None or isinstance(workers, Here):
-            seen = _see(_loaded(network, get_ident()), groups, seeing, samples, samples.where, step)
+            seen = _update_observers(_load_network(network, get_ident()), groups, seeing, samples, samples.where, step)
         else:
-            task = _Task(network.packed() if workers.is_remote else network, groups, seeing)
-            seeing, seen = _in_parts(task, samples, workers, step)
+            task = _Task(network.embed_file() if workers.is_remote else network, groups, seeing)
+            seeing, seen = _observe_in_parts(task, samples, workers, step)
     return seeing, seen
 
 
-def _told(progress: Progress, what: str, total: int, done: int) -> None:
+def _report_progress(progress: Progress, what: str, total: int, done: int) -> None:
     progress(what, done, max(done, total))
 
 
 @lru_cache(4)
-def _loaded(network: Watched, thread: int) -> Watching:
+def _load_network(network: Watched, thread: int) -> Watching:
     """The network, loaded once for all parts and passes; each thread has its own."""
     return Watching(network)
 
 
-def forget() -> None:
+def unload_networks() -> None:
     """Lets go of the networks that this process has loaded."""
-    _loaded.cache_clear()
-    give_back()
+    _load_network.cache_clear()
+    release_memory()
 
 
-def _see(
+def _update_observers(
     network: Watching,
     groups: Mapping[str, int],
     seeing: tuple[Any, ...],
@@ -148,7 +148,7 @@ def _see(
     return number + 1
 
 
-def _in_parts(task: _Task, samples: Samples, workers: Workers, step: Callable[[int], None]) -> tuple[tuple[Any, ...], int]:
+def _observe_in_parts(task: _Task, samples: Samples, workers: Workers, step: Callable[[int], None]) -> tuple[tuple[Any, ...], int]:
     """The observers of all workers, merged in the order of the samples, so the result does not depend on the order of completion."""
     merged: tuple[Any, ...] = ()
     seen = 0

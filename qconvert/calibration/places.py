@@ -74,7 +74,7 @@ class Plan:
     notes: tuple[str, ...] = ()
 
     @property
-    def observed(self) -> dict[str, int]:
+    def observed_tensors(self) -> dict[str, int]:
         """The tensors to look at when the model runs -> the number of their group."""
         return {name: number for number, group in enumerate(self.groups) if group.fixed is None for name in group.seen}
 
@@ -128,16 +128,16 @@ class _Planner:
         for op in self.graph.ops:
             if op.kind in kernels and self._is_covered(op):
                 needed.update(self._real((*self._operands(op), *(kind_of(op).results_of(op) if kind_of(op).rule == "real" else ()))))
-            for names in self._shared(op):
+            for names in self._find_tied_tensors(op):
                 union.join(list(self._real(names)))
         covered = {name for name in self.graph.tensors if name in needed and not self._is_clipped(name, readers)}
         producers = self.graph.producers()
-        for members in union.sets(self._ordered(covered)):
-            found = self._group(self._ordered(members), producers, readers)
+        for members in union.sets(self._sort_in_graph_order(covered)):
+            found = self._group(self._sort_in_graph_order(members), producers, readers)
             if found is not None:
                 yield found
 
-    def _ordered(self, names: Iterable[str]) -> list[str]:
+    def _sort_in_graph_order(self, names: Iterable[str]) -> list[str]:
         """By where they are computed: inputs first."""
         order = {name: number for number, name in enumerate((*self.graph.inputs, *(name for op in self.graph.ops for name in op.outputs)))}
         return sorted(names, key=lambda name: (order.get(name, -1), name))
@@ -152,7 +152,7 @@ class _Planner:
         seen = tuple(name for name in names if name not in carried and name not in constants)
         if not seen and not constants:
             return None
-        fixed = self._fixed(producers.get(seen[0])) if len(seen) == 1 and not constants else None
+        fixed = self._find_fixed_qparams(producers.get(seen[0])) if len(seen) == 1 and not constants else None
         return Group(tuple(names), seen, constants, fixed)
 
     def _data(self, name: str) -> Array:
@@ -163,7 +163,7 @@ class _Planner:
     def _is_covered(self, op: Op) -> bool:
         """Whether all that it multiplies or adds is real: weights are constants, and nothing is quantized yet."""
         spec = kind_of(op)
-        weights = spec.named(op, "weights")
+        weights = spec.inputs_with_role(op, "weights")
         if any(self.graph[name].data is None for name in weights):
             self.notes.append(f"{op} stays float: its weights are computed at run time")
             return False
@@ -177,11 +177,11 @@ class _Planner:
     def _real(self, names: Iterable[str]) -> Iterator[str]:
         return (name for name in names if name and self.graph[name].dtype == "float32" and not self.graph[name].is_quantized)
 
-    def _shared(self, op: Op) -> Iterator[tuple[str, ...]]:
+    def _find_tied_tensors(self, op: Op) -> Iterator[tuple[str, ...]]:
         """The tensors of an operator that have one quantization."""
         spec = kind_of(op)
         if spec.rule == "move" or self._has_one_quantization(op, "all"):
-            yield (*spec.moved(op), *spec.results_of(op))
+            yield (*spec.moved_inputs(op), *spec.results_of(op))
         elif self._has_one_quantization(op, "data"):
             yield tuple(spec.data(op))
 
@@ -191,7 +191,11 @@ class _Planner:
 
     def _carries(self, op: Op, names: set[str]) -> bool:
         """Whether the results of an operator hold nothing beyond the range of data that are in the group."""
-        return any(names.issuperset(self._real(shared)) and len(shared) > 1 for shared in self._shared(op) if set(op.outputs) & {*shared})
+        return any(
+            names.issuperset(self._real(shared)) and len(shared) > 1
+            for shared in self._find_tied_tensors(op)
+            if set(op.outputs) & {*shared}
+        )
 
     def _is_clipped(self, name: str, readers: Mapping[str, list[Op]]) -> bool:
         """Whether nothing but one Relu or Clip, perhaps after movements, reads a tensor."""
@@ -205,12 +209,12 @@ class _Planner:
             name = op.outputs[0]
         return False
 
-    def _fixed(self, op: Op | None) -> QParams | None:
+    def _find_fixed_qparams(self, op: Op | None) -> QParams | None:
         """The quantization that a target demands of what an operator computes."""
         if op is None:
             return None
         for item in self.targets:
-            found = item.kernels.fixed(op.kind, self.dtype)
+            found = item.kernels.fixed_qparams(op.kind, self.dtype)
             if found is not None:
                 return QParams(self.dtype, Quantization.per_tensor(*found))
         return None

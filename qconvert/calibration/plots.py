@@ -64,7 +64,7 @@ def require_plots(path: Path) -> None:
 
 def _draw(axes: Any, item: TensorReport) -> None:
     assert item.histogram is not None
-    counts, edges = _coarse(item.histogram.counts, item.histogram.edges)
+    counts, edges = _merge_bins(item.histogram.counts, item.histogram.edges)
     axes.stairs(counts, edges, fill=True, color="0.6")
     for end in item.range:
         axes.axvline(end, color="tab:red", linewidth=1)
@@ -74,7 +74,7 @@ def _draw(axes: Any, item: TensorReport) -> None:
     axes.set_title(f"{name if len(name) <= _LONGEST else '…' + name[-_LONGEST:]}{noise}", fontsize="small", parse_math=False)
 
 
-def _coarse(counts: np.ndarray[Any, Any], edges: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _merge_bins(counts: np.ndarray[Any, Any], edges: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Neighbouring bins together, between the first and the last that hold anything."""
     filled = np.flatnonzero(counts)
     if not filled.size:

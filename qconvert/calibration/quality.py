@@ -63,7 +63,7 @@ class Noise:
         return decibels(self._signal, self._noise)
 
     @property
-    def clipped(self) -> float:
+    def clipped_share(self) -> float:
         """The share of values beyond the quantization."""
         return self._clipped / self._count if self._count else 0.0
 

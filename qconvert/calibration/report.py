@@ -10,7 +10,7 @@ from qconvert.calibration.observer import Histogram
 from qconvert.calibration.sensitivity import Sensitivity
 from qconvert.encodings import Encodings, QParams
 from qconvert.graph import Graph
-from qconvert.tables import Rows, Shown, numbers, said, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
 __all__ = ["Calibration", "TensorReport", "warning_of_tensors"]
 
@@ -102,23 +102,25 @@ class Calibration(Shown):
         """How many activations have scales, and the signal-to-noise ratio of the worst."""
         known = [item.sqnr_db for item in self.tensors if item.sqnr_db is not None]
         worst = f"; the worst activation has {min(known):.1f} dB" if known else ""
-        return f"{shown(self.graph.name) or 'The network'}: scales of {len(self.tensors)} activations from {self.samples} samples{worst}."
+        name = format_text(self.graph.name) or "The network"
+        return f"{name}: scales of {len(self.tensors)} activations from {self.samples} samples{worst}."
 
     def tables(self) -> tuple[Rows, ...]:
         """The scale and zero point of each activation, and what quantizing each tensor alone costs."""
         rows = tuple(
-            (shown(" = ".join(item.names)), f"{item.lowest:.6g}", f"{item.highest:.6g}", f"{item.range[0]:.6g}", f"{item.range[1]:.6g}",
+            (format_text(" = ".join(item.names)), f"{item.lowest:.6g}", f"{item.highest:.6g}",
+             f"{item.range[0]:.6g}", f"{item.range[1]:.6g}",
              numbers(item.qparams.quantization.scale), "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB",
-             f"{100 * item.clipped:.3g}%", shown(item.origin))
+             f"{100 * item.clipped:.3g}%", format_text(item.origin))
             for item in self.tensors
         )  # fmt: skip
         costs = tuple(
-            (shown(" = ".join(one.names)), "none" if one.sqnr_db is None else f"{one.sqnr_db:.1f} dB") for one in self.sensitivity
+            (format_text(" = ".join(one.names)), "none" if one.sqnr_db is None else f"{one.sqnr_db:.1f} dB") for one in self.sensitivity
         )
         columns = ("tensor", ">lowest seen", ">highest seen", ">range from", ">to", ">scale", ">SQNR", ">clipped", "chosen by")
         return (
             Rows("Activations", columns, rows, note=f"{self.samples} samples.", folded=len(rows) > 60),
             Rows("What quantizing each alone costs the outputs", ("tensor", ">SQNR of the outputs"), costs, folded=len(costs) > 60),
-            Rows("Warnings", ("in words",), tuple((said(text),) for text in self.warnings)),
-            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+            Rows("Warnings", ("in words",), tuple((format_sentence(text),) for text in self.warnings)),
+            Rows("Notes", ("in words",), tuple((format_sentence(text),) for text in self.notes)),
         )

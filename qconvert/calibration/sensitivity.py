@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from qconvert.calibration.network_values import Watching, write_for_runtime
 from qconvert.calibration.observing import Progress
 from qconvert.calibration.quality import decibels
-from qconvert.calibration.watching import Watching, watched
 from qconvert.encodings import Encodings, Place
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.passes.apply_encodings import literal
+from qconvert.passes.apply_encodings import insert_qdq
 
-__all__ = ["Sensitivity", "outputs_kept", "sensitivities", "without"]
+__all__ = ["Sensitivity", "drop_entries", "measure_output_sqnr", "sensitivities"]
 
 Feeds = Sequence[Mapping[str, Array]]
 
@@ -55,27 +55,27 @@ def sensitivities(
     for number, names in enumerate(units):
         progress("sensitivity", number, len(units))
         part = encodings.evolve({place: one for place, one in encodings.entries.items() if place.name in names})
-        found.append(Sensitivity(names, _worst(expected, _outputs(literal(graph, part), feeds, runtime))))
+        found.append(Sensitivity(names, _worst_sqnr(expected, _outputs(insert_qdq(graph, part), feeds, runtime))))
     progress("sensitivity", len(units), len(units))
     return tuple(sorted(found, key=lambda one: np.inf if one.sqnr_db is None else one.sqnr_db))
 
 
-def outputs_kept(graph: Graph, choices: Sequence[Encodings], feeds: Feeds, runtime: str) -> tuple[float | None, ...]:
+def measure_output_sqnr(graph: Graph, choices: Sequence[Encodings], feeds: Feeds, runtime: str) -> tuple[float | None, ...]:
     """Return the SQNR in dB of the worst output with each of several encodings; None where outputs stay the same.
 
     Raises:
         QConvertError: the runtime refuses the network.
     """
     expected = _outputs(graph, feeds, runtime)
-    return tuple(_worst(expected, _outputs(literal(graph, one), feeds, runtime)) for one in choices)
+    return tuple(_worst_sqnr(expected, _outputs(insert_qdq(graph, one), feeds, runtime)) for one in choices)
 
 
 def _outputs(graph: Graph, feeds: Feeds, runtime: str) -> list[dict[str, Array]]:
     with temporary_folder() as folder:
-        return list(Watching(watched(graph, graph.outputs, Path(folder), runtime)).values(feeds))
+        return list(Watching(write_for_runtime(graph, graph.outputs, Path(folder), runtime)).values(feeds))
 
 
-def _worst(expected: list[dict[str, Array]], found: list[dict[str, Array]]) -> float | None:
+def _worst_sqnr(expected: list[dict[str, Array]], found: list[dict[str, Array]]) -> float | None:
     ratios = []
     for name in expected[0] if expected else ():
         pairs = [(one[name].astype(np.float64), other[name].astype(np.float64)) for one, other in zip(expected, found, strict=True)]
@@ -84,6 +84,6 @@ def _worst(expected: list[dict[str, Array]], found: list[dict[str, Array]]) -> f
     return min(known) if known else None
 
 
-def without(encodings: Encodings, names: set[str]) -> Encodings:
+def drop_entries(encodings: Encodings, names: set[str]) -> Encodings:
     """The encodings of other tensors."""
     return encodings.evolve({place: one for place, one in encodings.entries.items() if place not in {Place(name) for name in names}})

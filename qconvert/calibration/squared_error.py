@@ -51,7 +51,7 @@ class SquaredError(Counted):
     def _symmetric(self, steps: int, narrow: bool) -> Range:
         bins, codes = self._bins(), steps // 2
         best = _search(self.absmax, lambda ends: _errors(*bins, ends / codes, np.full(ends.size, steps - codes - narrow), steps - narrow))
-        return self.clipped(best)
+        return self.clip_to_threshold(best)
 
     def _affine(self, steps: int) -> Range:
         bins = self._bins()

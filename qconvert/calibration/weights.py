@@ -95,9 +95,9 @@ def _squared_error(rows: Array, high: int, low: int) -> Array:
     """Tries shares of the largest magnitude, then lets the best one settle in least squares, where neither step can lose."""
     whole = _max_abs(rows, high, low)
     coarse = np.arange(COARSE, LOWEST - 1, -1) / COARSE
-    best = _best(rows, whole, np.broadcast_to(coarse[:, None], (coarse.size, whole.size)), high, low)
+    best = _best_shares(rows, whole, np.broadcast_to(coarse[:, None], (coarse.size, whole.size)), high, low)
     around = best + np.arange(FINE - 1, -FINE, -1)[:, None] / (FINE * COARSE)
-    scales = (whole * _best(rows, whole, np.minimum(around, 1.0), high, low))[:, None]
+    scales = (whole * _best_shares(rows, whole, np.minimum(around, 1.0), high, low))[:, None]
     for _ in range(SETTLING):
         integers = np.clip(np.rint(rows / np.where(scales > 0, scales, 1)), low, high)
         products, squares = (np.einsum("rk,rk->r", integers, other, dtype=np.float64)[:, None] for other in (rows, integers))
@@ -105,7 +105,7 @@ def _squared_error(rows: Array, high: int, low: int) -> Array:
     return np.asarray(scales[:, 0], _F)
 
 
-def _best(rows: Array, whole: Array, shares: Array, high: int, low: int) -> Array:
+def _best_shares(rows: Array, whole: Array, shares: Array, high: int, low: int) -> Array:
     """For each row, which of its shares (tries, rows) of its scale has the smallest error."""
     best, least = np.ones(whole.size), np.full(whole.size, np.inf)
     for share in shares:
@@ -151,14 +151,14 @@ def admm_scales(rows: Array, clamp: int = 127) -> Array:
         integers += steps - integers == _F(0.5)
         np.minimum(integers, _F(clamp), out=integers)
         # Sums along the first axis of several rows are row after row, in order; numpy sums in pairs along the last one alone.
-        new = _in_order(columns * integers) / (_in_order(np.square(integers)) + EPSILON)
+        new = _sum_in_order(columns * integers) / (_sum_in_order(np.square(integers)) + EPSILON)
         moved = new != scales[active]
         scales[active] = new
         active, columns = active[moved], columns[:, moved]  # a scale that stays will stay
     return scales
 
 
-def _in_order(columns: Array) -> Array:
+def _sum_in_order(columns: Array) -> Array:
     """The float32 sum of each column, one element after another."""
     return np.asarray(np.add.accumulate(columns, axis=0, dtype=_F)[-1])
 

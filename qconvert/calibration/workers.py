@@ -70,7 +70,7 @@ class Processes:
         self._count = count
         self._pool: Any = None
 
-    def _submitted(self, path: Path, item: Any) -> Any:
+    def _submit_part(self, path: Path, item: Any) -> Any:
         from concurrent.futures import Future, ProcessPoolExecutor
         from concurrent.futures.process import BrokenProcessPool
         from multiprocessing import get_context
@@ -79,7 +79,7 @@ class Processes:
             # A fork would copy the threads of runtimes half: these processes start again.
             self._pool = ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
         try:
-            return self._pool.submit(_called_from, path, item)
+            return self._pool.submit(_call_from_file, path, item)
         except BrokenProcessPool as error:  # one died while parts were still handed out: this part is as lost as those before it
             lost: Future[Any] = Future()
             lost.set_exception(error)
@@ -89,15 +89,15 @@ class Processes:
         with temporary_folder() as folder:
             path = Path(folder, "function")  # it holds the network, which each process is to get once
             path.write_bytes(pickle.dumps(function))
-            yield from self._mapped(path, iter(items))
+            yield from self._map_parts(path, iter(items))
 
-    def _mapped(self, path: Path, source: Iterator[Any]) -> Iterator[Any]:
+    def _map_parts(self, path: Path, source: Iterator[Any]) -> Iterator[Any]:
         from concurrent.futures.process import BrokenProcessPool
 
         waiting: deque[tuple[Any, Any, int]] = deque()
         while True:
             for item in islice(source, _WAITING * self._count - len(waiting)):
-                waiting.append((item, self._submitted(path, item), 1))
+                waiting.append((item, self._submit_part(path, item), 1))
             if not waiting:
                 return
             item, future, attempts = waiting[0]
@@ -105,7 +105,7 @@ class Processes:
                 found = future.result()
             except BrokenProcessPool as error:
                 if attempts >= _ATTEMPTS:
-                    raise _given_up(attempts) from error
+                    raise _workers_died_error(attempts) from error
                 self._again(path, waiting)
                 continue
             waiting.popleft()
@@ -116,7 +116,7 @@ class Processes:
         self.close()
         for number, (item, future, attempts) in enumerate(waiting):
             if not future.done() or future.cancelled() or future.exception() is not None:
-                waiting[number] = (item, self._submitted(path, item), attempts + (not number))
+                waiting[number] = (item, self._submit_part(path, item), attempts + (not number))
 
     def close(self) -> None:
         if self._pool is not None:
@@ -171,7 +171,7 @@ class Cluster:
         while True:
             room = _WAITING * max(1, sum(self._client.nthreads().values())) - len(waiting)
             for item in islice(source, max(0, room)):  # a cluster may shrink
-                waiting.append((item, self._submitted(shared, item), 1))
+                waiting.append((item, self._submit_part(shared, item), 1))
             if not waiting:
                 return
             one, future, attempts = waiting[0]
@@ -179,35 +179,35 @@ class Cluster:
                 found = future.result()
             except (KilledWorker, CancelledError) as error:
                 if attempts >= _ATTEMPTS:
-                    raise _given_up(attempts) from error
+                    raise _workers_died_error(attempts) from error
                 shared = self._client.scatter(function, broadcast=True, hash=False)  # it may have died with the worker
-                waiting[0] = (one, self._submitted(shared, one), attempts + 1)
+                waiting[0] = (one, self._submit_part(shared, one), attempts + 1)
                 continue
             waiting.popleft()
             yield found
 
-    def _submitted(self, function: Any, item: Any) -> Any:
-        return self._client.submit(_called, function, item, pure=False)
+    def _submit_part(self, function: Any, item: Any) -> Any:
+        return self._client.submit(_call_function, function, item, pure=False)
 
     def close(self) -> None:
         self._client.close()
 
 
-def _called(function: Callable[[Any], Any], item: Any) -> Any:
+def _call_function(function: Callable[[Any], Any], item: Any) -> Any:
     return function(item)
 
 
 @lru_cache(1)
-def _function(path: Path) -> Callable[[Any], Any]:
+def _load_function(path: Path) -> Callable[[Any], Any]:
     found: Callable[[Any], Any] = pickle.loads(path.read_bytes())  # ours: the process that started this one has just written it
     return found
 
 
-def _called_from(path: Path, item: Any) -> Any:
-    return _function(path)(item)
+def _call_from_file(path: Path, item: Any) -> Any:
+    return _load_function(path)(item)
 
 
-def _given_up(attempts: int) -> RuntimeRefusedError:
+def _workers_died_error(attempts: int) -> RuntimeRefusedError:
     return RuntimeRefusedError(
         f"{attempts} workers died at the same part of the data",
         remedy="Look for a lack of memory, or run it with --jobs 1.",

@@ -11,19 +11,19 @@ from typing import Any, Unpack
 import numpy as np
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checking.adapted_source import adapted_source
+from qconvert.checking.adapted_source import write_adapted_copy
 from qconvert.checking.checked_file import Side, sides_of
 from qconvert.checking.outputs import Border
-from qconvert.conversion.in_memory import Model, as_file, called
+from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.data import InputFiles, Preparation
 from qconvert.data.labels import class_names as read_names
-from qconvert.data.labels import labelled
+from qconvert.data.labels import read_labels
 from qconvert.errors import OptionError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins.option_types import ReadOptions
 from qconvert.rules.changed_values import declared_names
-from qconvert.tables import Rows, Shown, said, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 __all__ = ["Accuracy", "ChangedClass", "Share", "accuracy"]
 
@@ -123,21 +123,22 @@ class Accuracy(Shown):
         """Shares with their intervals, and the inputs that changed class."""
         sides = zip(("source", "result"), self.kernels, range(2), strict=True)
         shares = [
-            (f"{who}, {kernels}", *_cells(self.top1[index]), *(("", "") if self.top5 is None else _cells(self.top5[index])))
+            (f"{who}, {kernels}", *_format_share(self.top1[index]), *(("", "") if self.top5 is None else _format_share(self.top5[index])))
             for who, kernels, index in sides
         ]
         changed = [
-            (shown(one.where), *(shown(self.class_name(number)) for number in (one.label, one.before, one.after))) for one in self.changed
+            (format_text(one.where), *(format_text(self.class_name(number)) for number in (one.label, one.before, one.after)))
+            for one in self.changed
         ]
-        title = f"{self.top1[0].total} inputs, scores in {shown(self.output)}"
+        title = f"{self.top1[0].total} inputs, scores in {format_text(self.output)}"
         return (
             Rows(title, ("", ">top-1", "95%", ">top-5", "95%"), tuple(shares)),
             Rows("Inputs that changed class", ("input", "label", "source says", "result says"), tuple(changed), folded=len(changed) > 60),
-            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+            Rows("Notes", ("in words",), tuple((format_sentence(text),) for text in self.notes)),
         )
 
 
-def _cells(found: Share) -> tuple[str, str]:
+def _format_share(found: Share) -> tuple[str, str]:
     low, high = found.interval
     return f"{100 * found.value:.2f}%", f"{100 * low:.2f} to {100 * high:.2f}%"
 
@@ -188,16 +189,16 @@ def accuracy(
         as_file(result, result_format, runs=True) as second,
     ):
         (before, after), note = sides_of(first, second, kernels, options, formats)
-        copy = adapted_source(before, Path(folder))
+        copy = write_adapted_copy(before, Path(folder))
         if copy is not None:
             note = "; ".join(filter(None, (note, *copy.notes, *copy.problems)))
             before = copy.side
         arguments = (data, labels, preparation, samples, scores, label_offset, class_names, progress)
-        found = _measured((before, after), note, called(source), *arguments)
-    return replace(found, source=called(source), result=called(result))
+        found = _measure_accuracy((before, after), note, model_title(source), *arguments)
+    return replace(found, source=model_title(source), result=model_title(result))
 
 
-def _measured(
+def _measure_accuracy(
     sides: tuple[Side, Side],
     note: str,
     source: str,
@@ -215,20 +216,20 @@ def _measured(
     if before.graph.states or after.graph.states:
         raise OptionError("the model has states; accuracy requires outputs that depend on one input alone", file=source, rule="has-states")
     names = read_names(Path(class_names)) if class_names else ()
-    found = labelled(Path(data), labels, names)
+    found = read_labels(Path(data), labels, names)
     files = found.files if samples is None else found.files[:samples]
-    inputs = InputFiles(_one_by_one(before.graph), files, samples, (preparation or Preparation()).stretching())
+    inputs = InputFiles(_set_batch_to_one(before.graph), files, samples, (preparation or Preparation()).with_stretch())
     if len(inputs) > len(found.labels) or (samples is None and len(inputs) < len(found.labels)):
         raise OptionError(f"there are {len(found.labels)} labels for {len(inputs)} inputs", file=str(labels or data), rule="label-count")
     border = Border.of(before.graph, after.graph, declared_names(after.graph, before.graph))
     models = before.open(), after.open()
-    output, rows = scores or _scores(before.graph), list[tuple[int, int, int, int, int]]()
+    output, rows = scores or _find_scores_output(before.graph), list[tuple[int, int, int, int, int]]()
     if output not in before.graph.outputs:
         raise OptionError(f"the model has no output {output!r}", file=source, remedy=_remedy(before.graph), rule="unknown-output")
     for index in range(len(inputs)):
         feed = inputs[index]
         given = {name: feed[name] for name in models[0].inputs}
-        pairs = border.matched_outputs(models[0].run(given), models[1].run(border.matched_inputs(given, models[1])))
+        pairs = border.pair_outputs(models[0].run(given), models[1].run(border.convert_inputs(given, models[1])))
         pair = next((a, b) for name, a, b in pairs if name == output)
         if found.counted and not index and found.counted + label_offset != pair[0].size:
             remedy = "Name the classes with --class-names FILE, one per line, or use --label-offset 1 if class 0 is the background."
@@ -238,7 +239,7 @@ def _measured(
                 remedy=remedy,
                 rule="class-count",
             )
-        rows.append(_judged(pair, found.labels[index] + label_offset, inputs.where(index), output))
+        rows.append(_compare_scores(pair, found.labels[index] + label_offset, inputs.where(index), output))
         progress("inputs", index + 1, len(inputs))
     notes = tuple(filter(None, (note, *inputs.notes, *border.problems, *(model.note for model in models))))
     return _report(rows, [inputs.where(index) for index in range(len(rows))], label_offset, pair[0].size,
@@ -246,7 +247,7 @@ def _measured(
                     "names": names, "notes": notes})  # fmt: skip
 
 
-def _one_by_one(graph: Graph) -> Graph:
+def _set_batch_to_one(graph: Graph) -> Graph:
     """The graph with inputs of one row where their first size is open, so that a file of many rows is many inputs."""
     opened = (graph[name] for name in graph.inputs)
     return graph.evolve(
@@ -259,18 +260,18 @@ def _report(rows: Sequence[tuple[int, ...]], places: Sequence[str], offset: int,
     table = np.array(rows, np.int64)
     total, ranks = len(table), table[:, 3:]
 
-    def within(most: int) -> tuple[Share, Share]:
+    def count_hits(most: int) -> tuple[Share, Share]:
         first, second = (ranks < most).sum(axis=0)
         return Share(int(first), total), Share(int(second), total)
 
     right = ranks < 1
     changed = tuple(ChangedClass(place, row[0] - offset, row[1] - offset, row[2] - offset)
                     for place, row in zip(places, rows, strict=True) if row[1] != row[2])  # fmt: skip
-    return Accuracy(top1=within(1), top5=within(5) if classes > 5 else None, gained=int((right[:, 1] & ~right[:, 0]).sum()),
+    return Accuracy(top1=count_hits(1), top5=count_hits(5) if classes > 5 else None, gained=int((right[:, 1] & ~right[:, 0]).sum()),
                     lost=int((right[:, 0] & ~right[:, 1]).sum()), changed=changed, **said)  # fmt: skip
 
 
-def _judged(pair: tuple[Array, Array], label: int, where: str, output: str) -> tuple[int, int, int, int, int]:
+def _compare_scores(pair: tuple[Array, Array], label: int, where: str, output: str) -> tuple[int, int, int, int, int]:
     rows = [np.asarray(value).reshape(-1) for value in pair]
     if rows[0].shape != rows[1].shape or rows[0].size < 2:
         raise OptionError(
@@ -292,7 +293,7 @@ def _rank(scores: Array, label: int) -> int:
     return scores.size if own != own else int((scores > own).sum() + (scores[:label] == own).sum())
 
 
-def _scores(graph: Graph) -> str:
+def _find_scores_output(graph: Graph) -> str:
     """The output that has one row of several numbers."""
     found = [name for name in graph.outputs if _is_row(graph[name].shape)]
     if len(found) != 1:

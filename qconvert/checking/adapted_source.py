@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.checking.checked_file import Side, model_file
-from qconvert.conversion.adapting import asked, left_to_reader
+from qconvert.conversion.adapting import pick_reader_options, pick_shared_options
 from qconvert.conversion.adapting.renaming import new_names
 from qconvert.conversion.copies import written_copy
 from qconvert.data import accepted_inputs
@@ -18,7 +18,7 @@ from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Shape, Tensor
 from qconvert.plugins import runtime_of
 
-__all__ = ["AdaptedSource", "adapted_source", "has_asked"]
+__all__ = ["AdaptedSource", "has_requested_changes", "write_adapted_copy"]
 
 #: What the copy's outputs may be off before that is a problem, in LSB, or in 1/255 of the range of real outputs: it has the same operators.
 _MOST = 2.0
@@ -42,12 +42,12 @@ class AdaptedSource:
     notes: tuple[str, ...]
 
 
-def has_asked(side: Side) -> bool:
+def has_requested_changes(side: Side) -> bool:
     """Return whether the options of the reader request changes of the file."""
-    return side.format.read is not None and bool(asked(side.format, side.file.options))
+    return side.format.read is not None and bool(pick_shared_options(side.format, side.file.options))
 
 
-def adapted_source(source: Side, folder: Path, seed: int = 0) -> AdaptedSource | None:
+def write_adapted_copy(source: Side, folder: Path, seed: int = 0) -> AdaptedSource | None:
     """A copy of a source that has what the options of its reader ask for; None where they ask for nothing.
 
     Args:
@@ -58,7 +58,7 @@ def adapted_source(source: Side, folder: Path, seed: int = 0) -> AdaptedSource |
     Raises:
         QConvertError: the source cannot be read so, or no format with a runtime holds it.
     """
-    if not has_asked(source):
+    if not has_requested_changes(source):
         return None
     place = folder / "source"
     place.mkdir()
@@ -66,36 +66,36 @@ def adapted_source(source: Side, folder: Path, seed: int = 0) -> AdaptedSource |
     is_own = written.name == source.format.name
     runtime, kernels = (source.runtime, source.kernels) if is_own else runtime_of(written.name, ())
     copy = Side(model_file(path, written, kernels), written, runtime)
-    copy = copy.standing_for(source.graph) if is_own else copy
-    own = left_to_reader(source.format, source.file.options)
+    copy = copy.use_graph(source.graph) if is_own else copy
+    own = pick_reader_options(source.format, source.file.options)
     file = replace(source.file, options=model_file(source.path, source.format, source.kernels, own).options)
     original = Side(file, source.format, source.runtime)
     said = f"{source.path.name} was replaced by a copy with the requested changes"
     try:
         opened = source.format.name == "onnx" and source.file.options.get("input_shape")
-        resizable = _resizable(original, place) if opened else original
-        problems, how = _held(resizable, source, copy, seed)
-        if problems and (ones := _of_ones(original.graph, source)) is not None:
+        resizable = _make_sizes_dynamic(original, place) if opened else original
+        problems, how = _compare_copy(resizable, source, copy, seed)
+        if problems and (ones := _set_batch_to_one(original.graph, source)) is not None:
             # The file says that it takes any batch, and does not: what it computes of one sample is beyond doubt.
-            problems, how = _held(resizable.standing_for(ones), source, copy, seed)
+            problems, how = _compare_copy(resizable.use_graph(ones), source, copy, seed)
     except QConvertError as error:
         problems, how = [], f"the copy could not be compared with the file: {' '.join(error.reason.split())[:_LONGEST]}"
     return AdaptedSource(copy, tuple(problems), (f"{said}; {how}",))
 
 
-def _held(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str], str]:
+def _compare_copy(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str], str]:
     """Where the copy gives something else than the file, and how both were run, in words."""
-    options = asked(source.format, source.file.options)
+    options = pick_shared_options(source.format, source.file.options)
     whole, graph = original.graph, source.graph
     new = new_names(whole, options.get("rename", ()))
     old = {name: before for before, name in new.items()}
-    times = _times(whole, graph, old)
+    times = _count_runs(whole, graph, old)
     if options.get("subgraph"):
-        given, expected, how = _of_part(original, graph, old, times, seed)
+        given, expected, how = _run_part(original, graph, old, times, seed)
     elif times > 1:
-        given, expected, how = _of_samples(original, graph, old, times, accepted_inputs(graph, 1, seed, copy.open().run)[0][0])
+        given, expected, how = _run_samples(original, graph, old, times, accepted_inputs(graph, 1, seed, copy.open().run)[0][0])
     else:
-        given, expected, how = _of_same(original, graph, old, copy, seed)
+        given, expected, how = _run_same_inputs(original, graph, old, copy, seed)
     found = copy.open().run(given)
     problems = []
     for name in graph.outputs:
@@ -105,7 +105,9 @@ def _held(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str
     return problems, how
 
 
-def _of_same(original: Side, graph: Graph, old: Mapping[str, str], copy: Side, seed: int) -> tuple[dict[str, Array], dict[str, Array], str]:
+def _run_same_inputs(
+    original: Side, graph: Graph, old: Mapping[str, str], copy: Side, seed: int
+) -> tuple[dict[str, Array], dict[str, Array], str]:
     """The file run on what the copy gets."""
 
     def run(feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -116,28 +118,28 @@ def _of_same(original: Side, graph: Graph, old: Mapping[str, str], copy: Side, s
     return feeds[0], found[0], "the file returns the same"
 
 
-def _resizable(original: Side, folder: Path) -> Side:
+def _make_sizes_dynamic(original: Side, folder: Path) -> Side:
     """The .onnx file with dynamic dimensions, since onnxruntime holds those that it states against what it gets."""
-    from qconvert.formats.onnx.open_sizes import with_open_sizes
+    from qconvert.formats.onnx.dynamic_dimensions import with_dynamic_dimensions
 
-    path = with_open_sizes(original.path, folder / "open")
-    return original if path is None else original.copied(path).standing_for(original.graph)
+    path = with_dynamic_dimensions(original.path, folder / "open")
+    return original if path is None else original.replace_path(path).use_graph(original.graph)
 
 
-def _times(whole: Graph, graph: Graph, old: Mapping[str, str]) -> int:
+def _count_runs(whole: Graph, graph: Graph, old: Mapping[str, str]) -> int:
     """How many runs of the file make one of the copy; 1 where that is not a matter of runs."""
     for name in graph.inputs:
         before, after = whole[old.get(name, name)].shape, graph[name].shape
         if before is not None and after is not None and before != after:
-            axis = _axis(before, after)
+            axis = _find_differing_axis(before, after)
             old_size, size = (before[axis], after[axis]) if axis is not None else (0, 0)
             return size // old_size if isinstance(size, int) and isinstance(old_size, int) and old_size and size % old_size == 0 else 1
     return 1
 
 
-def _of_ones(whole: Graph, source: Side) -> Graph | None:
+def _set_batch_to_one(whole: Graph, source: Side) -> Graph | None:
     """The file's graph with one sample in each input where a batch is asked for of a file that leaves it open; else None."""
-    if "batch" not in asked(source.format, source.file.options):
+    if "batch" not in pick_shared_options(source.format, source.file.options):
         return None
     old = {name: before for before, name in new_names(whole, source.file.options.get("rename", ())).items()}
     tensors = []
@@ -150,13 +152,13 @@ def _of_ones(whole: Graph, source: Side) -> Graph | None:
     return replace(whole, tensors={**whole.tensors, **{tensor.name: tensor for tensor in tensors}}) if tensors else None
 
 
-def _axis(before: Shape, after: Shape) -> int | None:
+def _find_differing_axis(before: Shape, after: Shape) -> int | None:
     """The one axis along which sizes differ."""
     axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
     return axes[0] if len(axes) == 1 else None
 
 
-def _of_samples(
+def _run_samples(
     original: Side, graph: Graph, old: Mapping[str, str], times: int, feed: Mapping[str, Array]
 ) -> tuple[dict[str, Array], dict[str, Array], str]:
     """The file run on one sample after the other, of those that the copy gets at once."""
@@ -165,14 +167,16 @@ def _of_samples(
         part = {}
         for name in graph.inputs:
             before, after = whole[old.get(name, name)].shape, graph[name].shape
-            axis = _axis(before, after) if before is not None and after is not None and before != after else None
+            axis = _find_differing_axis(before, after) if before is not None and after is not None and before != after else None
             size = 0 if axis is None or before is None else int(before[axis])
             part[old.get(name, name)] = feed[name] if axis is None else feed[name].take(range(number * size, (number + 1) * size), axis)
         runs.append(original.open().run(part))
-    return dict(feed), _joined(graph, old, whole, runs), "the file returns the same for one sample after the other"
+    return dict(feed), _concatenate_runs(graph, old, whole, runs), "the file returns the same for one sample after the other"
 
 
-def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, seed: int) -> tuple[dict[str, Array], dict[str, Array], str]:
+def _run_part(
+    original: Side, graph: Graph, old: Mapping[str, str], times: int, seed: int
+) -> tuple[dict[str, Array], dict[str, Array], str]:
     """What the file has at both ends of a part of it, in as many runs as make one of the copy."""
     whole = original.graph
     inside = original.inside(whole)
@@ -187,17 +191,17 @@ def _of_part(original: Side, graph: Graph, old: Mapping[str, str], times: int, s
         runs = [{**output, **run} for output, run in zip(outputs, runs, strict=True)]
         if missing := sorted(needed - runs[0].keys()):
             raise RuntimeRefusedError(f"{original.runtime.title} does not return {missing[0]!r}", rule="tensors-not-given")
-    joined = _joined(graph, old, whole, runs)
+    joined = _concatenate_runs(graph, old, whole, runs)
     return {name: joined[old.get(name, name)] for name in graph.inputs}, joined, "the file returns the same at the tensors that it has too"
 
 
-def _joined(graph: Graph, old: Mapping[str, str], whole: Graph, runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+def _concatenate_runs(graph: Graph, old: Mapping[str, str], whole: Graph, runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
     """Values of several runs as one batch, by their names in the file."""
     found = {}
     for name in (*graph.inputs, *graph.outputs):
         before, after = whole[old.get(name, name)].shape, graph[name].shape
         values = [run[old.get(name, name)] for run in runs if old.get(name, name) in run]
-        axis = _axis(before, after) if before is not None and after is not None and before != after else None
+        axis = _find_differing_axis(before, after) if before is not None and after is not None and before != after else None
         if values:
             found[old.get(name, name)] = values[0] if axis is None else np.concatenate(values, axis)
     return found

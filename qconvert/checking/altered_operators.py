@@ -19,10 +19,10 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, equal_data
 from qconvert.operators import kind_of
-from qconvert.rewriting.cutting import Cut, computable, cut
+from qconvert.rewriting.cutting import Cut, computable_ops, cut
 from qconvert.rules.differences import attribute_differences
 
-__all__ = ["altered_operators"]
+__all__ = ["find_altered_operators"]
 
 #: By what share of the largest value floats may differ that are summed in another order.
 _ROUNDED = 1e-6
@@ -30,7 +30,7 @@ _ROUNDED = 1e-6
 _SIZE = 7
 
 
-def altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
+def find_altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
     """What the operators of a graph that are not those of the conversion compute otherwise, in words, by the tensor; None where that cannot
     be evaluated.
 
@@ -38,55 +38,55 @@ def altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
         again: what the conversion gives, as it is read.
         graph: the file's, likewise.
     """
-    others, own = ({_outputs(op): op for op in side.ops} for side in (again, graph))
-    gone = [op for key, op in others.items() if key not in own or not _same(again, op, graph, own[key])]
-    new = [op for key, op in own.items() if key not in others or not _same(again, others[key], graph, op)]
+    others, own = ({_op_key(op): op for op in side.ops} for side in (again, graph))
+    gone = [op for key, op in others.items() if key not in own or not _is_same_op(again, op, graph, own[key])]
+    new = [op for key, op in own.items() if key not in others or not _is_same_op(again, others[key], graph, op)]
     if not gone and not new:
         return {}
-    shared = {name for name, tensor in again.tensors.items() if name in graph.tensors and _alike(tensor, graph[name])}
+    shared = {name for name, tensor in again.tensors.items() if name in graph.tensors and _has_same_type(tensor, graph[name])}
     shared = {name for name in shared if not again[name].is_constant and not graph[name].is_constant}
     read = again.consumers().keys() | graph.consumers().keys()
-    shared -= (_handed_on(again) | _handed_on(graph)) - (set(graph.outputs) - read)
-    wanted = _ends(again, gone, shared) | _ends(graph, new, shared)
+    shared -= (_find_dequantized(again) | _find_dequantized(graph)) - (set(graph.outputs) - read)
+    wanted = _find_boundary(again, gone, shared) | _find_boundary(graph, new, shared)
     try:
         parts = [cut(side, shared, frozenset(wanted)) for side in (again, graph)]
         if any(set(part.computed) != wanted for part in parts):
             return None
         found: dict[str, str] = {}
-        for values in _values(again, parts):
+        for values in _make_values(again, parts):
             results = [evaluate(part.graph, {name: values[name] for name in part.graph.inputs}) for part in parts]
             for name in sorted(wanted - found.keys()):
                 a, b = (result[part.computed[name]] for result, part in zip(results, parts, strict=True))
                 if text := _difference(a, b):
-                    found[name] = f"{_listed(again, graph, new, gone, shared, name)}: {text}"
+                    found[name] = f"{_describe_altered(again, graph, new, gone, shared, name)}: {text}"
         return found
     except QConvertError:
         return None
 
 
-def _outputs(op: Op) -> tuple[object, ...]:
+def _op_key(op: Op) -> tuple[object, ...]:
     return op.outputs or (op.kind, *sorted(op.attributes.items()))
 
 
-def _same(a: Graph, op: Op, b: Graph, other: Op) -> bool:
+def _is_same_op(a: Graph, op: Op, b: Graph, other: Op) -> bool:
     """Whether two operators with the same outputs are one: of one kind, with the same attributes, that read the same."""
     if op.kind != other.kind or len(op.inputs) != len(other.inputs) or any(attribute_differences(op, other)):
         return False
-    if not all(_alike(a[name], b[name]) for name in op.outputs if name):
+    if not all(_has_same_type(a[name], b[name]) for name in op.outputs if name):
         return False
-    return all(_same_input(a, name, b, its) for name, its in zip(op.inputs, other.inputs, strict=True))
+    return all(_is_same_input(a, name, b, its) for name, its in zip(op.inputs, other.inputs, strict=True))
 
 
-def _same_input(a: Graph, name: str, b: Graph, other: str) -> bool:
+def _is_same_input(a: Graph, name: str, b: Graph, other: str) -> bool:
     if not name or not other:
         return name == other
     own, its = a[name], b[other]
     if own.is_constant or its.is_constant:
-        return own.is_constant and its.is_constant and _alike(own, its) and equal_data(own.data, its.data)
+        return own.is_constant and its.is_constant and _has_same_type(own, its) and equal_data(own.data, its.data)
     return name == other
 
 
-def _handed_on(graph: Graph) -> set[str]:
+def _find_dequantized(graph: Graph) -> set[str]:
     """Return dequantized float tensors, also after data movement: quantizing these again does not change them."""
     return {
         name
@@ -97,13 +97,13 @@ def _handed_on(graph: Graph) -> set[str]:
     }
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
+def _has_same_type(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold values of one sort; integers that nothing labels with a scale are compared as they are stored."""
     quantizations = {tensor.quantization.key for tensor in (a, b) if tensor.quantization is not None}
     return a.dtype == b.dtype and len(quantizations) <= 1 and (a.rank == b.rank or None in (a.rank, b.rank))
 
 
-def _ends(graph: Graph, ops: Collection[Op], shared: Collection[str]) -> set[str]:
+def _find_boundary(graph: Graph, ops: Collection[Op], shared: Collection[str]) -> set[str]:
     """Return the first shared tensors that are computed from results of some operators."""
     inner = {name for op in ops for name in op.outputs if name and name not in shared}
     found = {name for op in ops for name in op.outputs if name in shared}
@@ -114,7 +114,7 @@ def _ends(graph: Graph, ops: Collection[Op], shared: Collection[str]) -> set[str
     return found
 
 
-def _values(again: Graph, parts: Collection[Cut]) -> Iterator[Mapping[str, Array]]:
+def _make_values(again: Graph, parts: Collection[Cut]) -> Iterator[Mapping[str, Array]]:
     """Values of all tensors that the parts read, at random and over their ranges."""
     names = list(dict.fromkeys(name for part in parts for name in part.graph.inputs))
     sizes = {size: _SIZE for name in names for size in again[name].shape or () if isinstance(size, str)}
@@ -146,15 +146,15 @@ def _difference(a: Array, b: Array) -> str:
     return f"{count} of {a.size} elements differ for values over the whole range" if count else ""
 
 
-def _listed(again: Graph, graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:
+def _describe_altered(again: Graph, graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:
     """In words, the altered operators that lead to a tensor, and constants of theirs that are others."""
-    leading = [op for op in computable(graph, shared, frozenset([name])) if op in new]
-    others = {_outputs(op): op for op in gone}
+    leading = [op for op in computable_ops(graph, shared, frozenset([name])) if op in new]
+    others = {_op_key(op): op for op in gone}
     constants = [
         repr(own)
         for op in leading
-        for own, its in zip(op.inputs, others[_outputs(op)].inputs if _outputs(op) in others else (), strict=False)
-        if own and graph[own].is_constant and not _same_input(again, its, graph, own)
+        for own, its in zip(op.inputs, others[_op_key(op)].inputs if _op_key(op) in others else (), strict=False)
+        if own and graph[own].is_constant and not _is_same_input(again, its, graph, own)
     ]
     added = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] not in shared]
     changed = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] in shared]

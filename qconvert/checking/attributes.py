@@ -11,17 +11,17 @@ from math import isclose
 from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, by_way_of_tflite
+from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
 
-__all__ = ["declared_roundings", "other_attributes", "rounding_of", "same_activation"]
+__all__ = ["compare_attributes", "declared_roundings", "has_same_activation", "rounding_of"]
 
 #: Formats hold such numbers as float32.
 _ROUNDING = 2.0**-22
 
 
-def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
+def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
     """What differs, by the name of the tensor that both operators compute, in words; operators of other kinds are not compared.
 
     Args:
@@ -34,11 +34,11 @@ def other_attributes(graph: Graph, other: Graph) -> dict[str, str]:
         pair = writers.get(name)
         if pair is not None and pair.kind == op.kind and pair.outputs[: len(op.outputs)] == op.outputs:
             lines = (
-                _activation(graph, op, other, pair)
-                + _rounding(graph, op, other, pair)
-                + _kernel(graph, op, pair)
-                + _formula(op, pair)
-                + _numbers(op, pair, _factor(other, writers.get(next(iter(pair.inputs), ""))))
+                _compare_activation(graph, op, other, pair)
+                + _compare_rounding(graph, op, other, pair)
+                + _compare_arithmetic(graph, op, pair)
+                + _compare_formula(op, pair)
+                + _compare_numbers(op, pair, _find_factor(other, writers.get(next(iter(pair.inputs), ""))))
             )
             if lines:
                 found[name] = ", ".join(lines)
@@ -61,16 +61,16 @@ def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated:
         stated: how the source's operator rounds its data; see rounding_of().
     """
     names = set(names)
-    noted, before = (_noted(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
+    noted, before = (_parse_roundings(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
     found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
-    in_litert = by_way_of_tflite(other.metadata) or not names.isdisjoint(_listed(other.metadata.get(IN_TFLITE, "")))
+    in_litert = has_tflite_history(other.metadata) or not names.isdisjoint(_parse_names(other.metadata.get(IN_TFLITE, "")))
     if in_litert and not graph.is_from("tflite"):
         found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
     return found
 
 
 @cache
-def _listed(text: str) -> frozenset[str]:
+def _parse_names(text: str) -> frozenset[str]:
     """The names in a list of a graph's metadata."""
     try:
         found = json.loads(text) if text else []
@@ -80,7 +80,7 @@ def _listed(text: str) -> frozenset[str]:
 
 
 @cache
-def _noted(text: str) -> Mapping[str, str]:
+def _parse_roundings(text: str) -> Mapping[str, str]:
     """How operators of the source round their data that a result says it computes otherwise, by the names of their outputs."""
     try:
         found = json.loads(text) if text else {}
@@ -89,7 +89,7 @@ def _noted(text: str) -> Mapping[str, str]:
     return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
-def _rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+def _compare_rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
     """An operator of the result that rounds its data otherwise than the source's, where the conversion did not declare it; that it does not
     round them is told from its values."""
     own, its = rounding_of(op), rounding_of(pair)
@@ -98,7 +98,7 @@ def _rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
     return [f"the data are quantized differently ({its} instead of {own or 'none'})"]
 
 
-def _kernel(graph: Graph, op: Op, pair: Op) -> list[str]:
+def _compare_arithmetic(graph: Graph, op: Op, pair: Op) -> list[str]:
     """Another kernel's additions or averages than those that the source names; of a side that names none, the values tell."""
     own, its = (str(item.attributes.get("arithmetic", "")) for item in (op, pair))
     if own == its or not {own, its}.issubset((*ADDITIONS, *TORCH_AVERAGES)) or rounds_alike(graph, op, its):
@@ -106,23 +106,23 @@ def _kernel(graph: Graph, op: Op, pair: Op) -> list[str]:
     return [f"the arithmetic is {its} instead of {own}"]
 
 
-def same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
+def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
     """Whether the activations of two operators are one, or leave the same integers of their outputs' quantizations."""
     own, its = (str(item.attributes.get("activation", "")) for item in (op, pair))
     tensor, there = graph[op.outputs[0]], other[pair.outputs[0]]
     if own == its or tensor.quantization is None or there.quantization is None:
         return own == its
-    return _limits(tensor, own) == _limits(there, its)
+    return _activation_limits(tensor, own) == _activation_limits(there, its)
 
 
-def _activation(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
-    if same_activation(graph, op, other, pair) or graph[op.outputs[0]].is_quantized != other[pair.outputs[0]].is_quantized:
+def _compare_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+    if has_same_activation(graph, op, other, pair) or graph[op.outputs[0]].is_quantized != other[pair.outputs[0]].is_quantized:
         return []
     own, its = (item.attributes.get("activation") or "none" for item in (op, pair))
     return [f"the activation is {its} instead of {own}"]
 
 
-def _limits(tensor: Tensor, activation: str) -> tuple[float, float]:
+def _activation_limits(tensor: Tensor, activation: str) -> tuple[float, float]:
     """The float values of the lowest and the highest integer that an activation leaves."""
     assert tensor.quantization is not None
     low, high = clip_range(tensor, ACTIVATIONS[activation])
@@ -130,7 +130,7 @@ def _limits(tensor: Tensor, activation: str) -> tuple[float, float]:
     return (low - zero_point) * scale, (high - zero_point) * scale
 
 
-def _factor(graph: Graph, op: Op | None) -> float:
+def _find_factor(graph: Graph, op: Op | None) -> float:
     """The constant by which an operator multiplies its data, as formats write Softmax's beta; 1 if it does no such thing."""
     if op is None or op.kind != "Mul":
         return 1.0
@@ -138,13 +138,13 @@ def _factor(graph: Graph, op: Op | None) -> float:
     return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
 
 
-def _formula(op: Op, pair: Op) -> list[str]:
+def _compare_formula(op: Op, pair: Op) -> list[str]:
     """Another formula of one function, which a coarse quantization hardly shows."""
     own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
     return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
 
 
-def _numbers(op: Op, pair: Op, factor: float) -> list[str]:
+def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
     """Other numbers that are no integers, defaults included; a factor before the result's Softmax counts as its beta."""
     found = []
     for name, spec in kind_of(op).attributes.items():

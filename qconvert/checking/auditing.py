@@ -11,16 +11,16 @@ from typing import Unpack
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.checked_file import model_file
 from qconvert.conversion import load, normalize, save
-from qconvert.conversion.in_memory import Model, called
+from qconvert.conversion.in_memory import Model, model_title
 from qconvert.data.stated_sizes import Bounds, stated_bounds
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
 from qconvert.operators import KINDS, kind_of
-from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_called, target_named, targets
+from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_of_target, target_named, targets
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.tables import Rows, Shown, said, shown
-from qconvert.targets.audit import AuditLine, audited, audited_counts, runs_on
+from qconvert.tables import Rows, Shown, format_sentence, format_text
+from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, runs_on
 from qconvert.targets.audit import audit as predicted
 from qconvert.targets.violations import refuse_violations
 
@@ -105,11 +105,11 @@ class AuditReport(Shown):
     @property
     def sentence(self) -> str:
         """How many operators are predicted to run as integers, and how many ran otherwise."""
-        words = f"{shown(Path(self.source).name)} for {shown(self.target)}: {audited_counts(self.lines)}"
+        words = f"{format_text(Path(self.source).name)} for {format_text(self.target)}: {audited_counts(self.lines)}"
         seen = sum(op.ran is not None for op in self.operators)
         verb = "places" if self.accelerator else "ran"
-        ran = f"; {shown(self.runtime)} {verb} {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
-        return f"{words}{ran}." + (f" Inconclusive: {said(self.unjudged)}." if self.unjudged else "")
+        ran = f"; {format_text(self.runtime)} {verb} {seen - len(self.otherwise)} of {seen} as predicted" if seen else ""
+        return f"{words}{ran}." + (f" Inconclusive: {format_sentence(self.unjudged)}." if self.unjudged else "")
 
     def runs_on(self, integer: bool | None) -> str:
         """In a word, what an operator runs on; "" where that is not known."""
@@ -117,22 +117,35 @@ class AuditReport(Shown):
 
     def tables(self) -> tuple[Rows, ...]:
         """The prediction by kind and reason, what ran otherwise, and the layers of an engine."""
-        lines = [(line.kind, str(line.count), line.runs_on, said(line.reason)) for line in self.lines]
+        lines = [(line.kind, str(line.count), line.runs_on, format_sentence(line.reason)) for line in self.lines]
         marks = tuple("" if line.integer else "approximate" for line in self.lines)
-        title = "What runs where" if self.accelerator else f"What runs as integers on {shown(self.target)}"
+        title = "What runs where" if self.accelerator else f"What runs as integers on {format_text(self.target)}"
         others = [
-            (shown(op.operator), shown(op.output), self.runs_on(op.integer), self.runs_on(op.ran), shown(op.layer), said(op.reason))
+            (
+                format_text(op.operator),
+                format_text(op.output),
+                self.runs_on(op.integer),
+                self.runs_on(op.ran),
+                format_text(op.layer),
+                format_sentence(op.reason),
+            )
             for op in self.otherwise
         ]
         layers = [
-            (shown(layer.name), layer.kind, " ".join(layer.operators), self.runs_on(layer.integer), said("; ".join(layer.reasons)))
+            (
+                format_text(layer.name),
+                layer.kind,
+                " ".join(layer.operators),
+                self.runs_on(layer.integer),
+                format_sentence("; ".join(layer.reasons)),
+            )
             for layer in self.layers
         ]
         return (
             Rows(title, ("operator", ">how many", "runs on", "why"), tuple(lines), marks),
             Rows("What did not run as predicted", ("operator", "output", "predicted", "ran on", "layer", "why"), tuple(others)),
             Rows("Layers of the engine", ("layer", "kind", "operators", "runs on", "why"), tuple(layers), folded=len(layers) > 60),
-            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+            Rows("Notes", ("in words",), tuple((format_sentence(text),) for text in self.notes)),
         )
 
 
@@ -172,25 +185,25 @@ def audit(
             f"the target is {target}, whose kernels are not known", remedy=f"Targets with an audit: {known}.", rule="target-without-kernels"
         )
     bounds = stated_bounds([shapes] if isinstance(shapes, str) and shapes else shapes)
-    runtime = _runtime(chosen, kernels, build=build) if run or build else None
+    runtime = _choose_runtime(chosen, kernels, build=build) if run or build else None
     graph, _ = normalize(load(model, format, **options), chosen)
     judge = chosen if runtime is None else chosen.on(runtime[1])
     refuse_violations(graph, judge)
     accelerator = judge.accelerator.name if judge.accelerator is not None else ""
-    report = AuditReport(called(model), judge.name, predicted(graph, judge), _predictions(graph, judge), accelerator=accelerator)
+    report = AuditReport(model_title(model), judge.name, predicted(graph, judge), _predict_operators(graph, judge), accelerator=accelerator)
     if runtime is None:
         return report
     try:
-        return _with_told(report, graph, judge, runtime, bounds)
+        return _add_engine(report, graph, judge, runtime, bounds)
     except RuntimeRefusedError as error:
-        error.file = called(model)  # what was written of it is gone when this is read
+        error.file = model_title(model)  # what was written of it is gone when this is read
         error.remedy = error.remedy or f"`qconvert convert` with --target {chosen.name} writes the file that was refused."
         raise
 
 
-def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tuple[Runtime, str]:
+def _choose_runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tuple[Runtime, str]:
     """What tells how a target's files run, and its kernels: by default the runtime that is called as the target, or as its family."""
-    found, chosen = runtime_of(target.format, kernels or runtimes_called(target)[:1])
+    found, chosen = runtime_of(target.format, kernels or runtimes_of_target(target)[:1])
     if build and found.build is None:
         builders = ", ".join(item.name for item in runtimes().values() if item.build is not None)
         raise OptionError(
@@ -201,22 +214,29 @@ def _runtime(target: Target, kernels: str | Sequence[str], *, build: bool) -> tu
     return found, chosen
 
 
-def _with_told(report: AuditReport, graph: Graph, target: Target, chosen: tuple[Runtime, str], bounds: Mapping[str, Bounds]) -> AuditReport:
+def _add_engine(
+    report: AuditReport, graph: Graph, target: Target, chosen: tuple[Runtime, str], bounds: Mapping[str, Bounds]
+) -> AuditReport:
     """The report with what the runtime makes of the written model."""
     runtime, kernels = chosen
-    told = _told(graph, target, runtime, kernels, bounds)
+    told = _build_engine(graph, target, runtime, kernels, bounds)
     if told is None:
         return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not report what it runs")
     by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
-    operators = tuple(_as_run(op, by_tensor, converts=bool(report.accelerator)) for op in report.operators)
-    notes = (*(told.notes or [_asked_here(runtime)]), *_unseen(operators))
-    layers = _of_engine(told.layers, operators, _on_floats(graph, target))
+    operators = tuple(_match_layer(op, by_tensor, converts=bool(report.accelerator)) for op in report.operators)
+    notes = (*(told.notes or [_machine_note(runtime)]), *_note_unseen_operators(operators))
+    layers = _group_layers(told.layers, operators, _find_float_reasons(graph, target))
     return replace(
-        report, operators=operators, runtime=runtime.title, notes=notes, layers=layers, unjudged="" if layers else _elsewhere(target)
+        report,
+        operators=operators,
+        runtime=runtime.title,
+        notes=notes,
+        layers=layers,
+        unjudged="" if layers else _explain_other_cpu(target),
     )
 
 
-def _elsewhere(target: Target) -> str:
+def _explain_other_cpu(target: Target) -> str:
     """Why this machine cannot tell how a target runs; "" if it can."""
     machine = platform.machine().lower()
     family = "x86" if machine in ("x86_64", "amd64", "i386", "i686") else "arm" if machine.startswith(("arm", "aarch64")) else machine
@@ -225,15 +245,15 @@ def _elsewhere(target: Target) -> str:
     return f"the target {target.name} is for {target.cpu} CPUs, and this machine's is {machine or 'unknown'}"
 
 
-def _predictions(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
+def _predict_operators(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
     """The verdict on each operator with a quantized side."""
     return tuple(
         AuditedOperator(op.source or op.kind, op.kind, next(iter(op.outputs), ""), verdict.runs == "integers", verdict.rule)
-        for op, verdict in audited(graph, target)
+        for op, verdict in audit_operators(graph, target)
     )
 
 
-def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: Mapping[str, Bounds]) -> Engine | None:
+def _build_engine(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: Mapping[str, Bounds]) -> Engine | None:
     """What computes the tensors of the written model; None if the runtime does not tell."""
     if runtime.layers is None and runtime.build is None:
         return None
@@ -247,7 +267,7 @@ def _told(graph: Graph, target: Target, runtime: Runtime, kernels: str, bounds: 
         return runtime.build(file)
 
 
-def _as_run(op: AuditedOperator, layers: dict[str, Layer], *, converts: bool) -> AuditedOperator:
+def _match_layer(op: AuditedOperator, layers: dict[str, Layer], *, converts: bool) -> AuditedOperator:
     """The operator with what ran it; what converts between real and stored values is on neither side, unless `converts`.
 
     A float operator whose result comes out of a conversion ran in float; data movement ran before the conversion. In a layer of an engine,
@@ -259,22 +279,24 @@ def _as_run(op: AuditedOperator, layers: dict[str, Layer], *, converts: bool) ->
     return replace(op, ran=bool(layer.integer), layer=f"{layer.kind} ({layer.by})" if layer.by else layer.kind)
 
 
-def _asked_here(runtime: Runtime) -> str:
+def _machine_note(runtime: Runtime) -> str:
     return f"{runtime.title} ran on this machine, whose CPU is {platform.machine() or 'unknown'}"
 
 
-def _unseen(operators: tuple[AuditedOperator, ...]) -> list[str]:
+def _note_unseen_operators(operators: tuple[AuditedOperator, ...]) -> list[str]:
     gone = sum(op.ran is None and KINDS[op.kind].rule != "convert" for op in operators)
     return [f"{gone} operators are not in what it runs: they are fused with others or removed"] if gone else []
 
 
-def _on_floats(graph: Graph, target: Target) -> dict[str, str]:
+def _find_float_reasons(graph: Graph, target: Target) -> dict[str, str]:
     """Tensor -> why the operator that computes it is predicted to run in float, those without a quantized side too."""
     verdicts = ((op, verdict) for op, verdict in target.verdicts(graph, final=False) if kind_of(op).rule != "convert")
     return {name: verdict.rule for op, verdict in verdicts if verdict.runs != "integers" for name in op.outputs if name}
 
 
-def _of_engine(layers: Sequence[Layer], operators: tuple[AuditedOperator, ...], on_floats: Mapping[str, str]) -> tuple[AuditedLayer, ...]:
+def _group_layers(
+    layers: Sequence[Layer], operators: tuple[AuditedOperator, ...], on_floats: Mapping[str, str]
+) -> tuple[AuditedLayer, ...]:
     """The layers of an engine, with what was predicted of their operators."""
     by_output = {op.output: op for op in operators}
     parts: dict[str, list[Layer]] = {}

@@ -11,23 +11,29 @@ import numpy as np
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking import verdicts
-from qconvert.checking.adapted_source import adapted_source
-from qconvert.checking.attributes import other_attributes
-from qconvert.checking.checked_file import Side, ran_by, sides_of
-from qconvert.checking.connections import find_moved_edges, find_vanished
-from qconvert.checking.custom import Around, around_custom
+from qconvert.checking.adapted_source import write_adapted_copy
+from qconvert.checking.attributes import compare_attributes
+from qconvert.checking.checked_file import Side, describe_runtimes, sides_of
+from qconvert.checking.connections import find_missing_results, find_rewired_tensors
+from qconvert.checking.custom_operators import Around, cut_around_custom
 from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
-from qconvert.checking.known_tensors import fixed_outputs
+from qconvert.checking.float_lstms import describe_drift_costs
+from qconvert.checking.float_sources import (
+    LEAST_OF_FLOAT,
+    compare_with_float_source,
+    explain_missing_encodings,
+    is_quantized_of_float,
+    quantize_source,
+)
+from qconvert.checking.known_tensors import find_fixed_outputs
 from qconvert.checking.memory import MOST, Room, nbytes
 from qconvert.checking.outputs import Border
-from qconvert.checking.real_lstms import drift_costs
 from qconvert.checking.repeated_conversion import repeat_conversion
-from qconvert.checking.requantized import costly_constants
-from qconvert.checking.sequences import STEPS, Sequences, drift, state_problems
+from qconvert.checking.requantized_operators import find_costly_constants
+from qconvert.checking.sequences import STEPS, Sequences, describe_drift, state_problems
 from qconvert.checking.stand_in import StandIn, find_stand_in
-from qconvert.checking.value_ranges import other_limits
-from qconvert.checking.with_encodings import LEAST_OF_FLOAT, against_float, is_quantized_of_float, lacks_encodings, quantized_source
-from qconvert.conversion.in_memory import Model, as_file, called
+from qconvert.checking.value_ranges import compare_limits
+from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.sizes import sizes_to_try
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
@@ -119,15 +125,15 @@ def check(
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
         arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
-        found = _checked((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
-    return replace(found, source=called(source), result=called(result))
+        found = _check_files((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
+    return replace(found, source=model_title(source), result=model_title(result))
 
 
-def _with_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
+def _add_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
     """The report with what is proved for all inputs: no run may contradict it, and what differs is a problem that no run has to show."""
-    from qconvert.checking.proof.proving import proof_of
+    from qconvert.checking.proof.proving import prove_sides
 
-    proof = proof_of(sides)
+    proof = prove_sides(sides)
     apart = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
     fault = "what qconvert knows of a kernel is wrong (please report it)"
     wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in apart]
@@ -135,7 +141,7 @@ def _with_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
     return replace(found, proof=proof, problems=(*found.problems, *wrong, *unseen))
 
 
-def _checked(
+def _check_files(
     files: tuple[Path, Path],
     formats: tuple[str, ...],
     kernels: str | Sequence[str],
@@ -150,9 +156,9 @@ def _checked(
         named, note = sides_of(*files, kernels, options, (formats[0], formats[1]))
         with temporary_folder() as folder:
             sides = named
-            copy = adapted_source(named[0], Path(folder), seed) if scales is None else None
+            copy = write_adapted_copy(named[0], Path(folder), seed) if scales is None else None
             if scales is not None:
-                sides = quantized_source(*named, scales, Path(folder), kernels), named[1]
+                sides = quantize_source(*named, scales, Path(folder), kernels), named[1]
             elif copy is not None:
                 sides = copy.side, named[1]
             stand = find_stand_in(*sides) if sides[1].format.read is None else StandIn(sides[1])
@@ -164,7 +170,7 @@ def _checked(
                     remedy="Use --per-op with --kernels litert:default.",
                     rule="no-inner-tensors",
                 )
-            around = around_custom(sides, Path(folder))
+            around = cut_around_custom(sides, Path(folder))
             if around is None:
                 read = (named[0], sides[1]) if scales is not None or copy is not None else sides
                 found = _Check(sides, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered)
@@ -173,13 +179,13 @@ def _checked(
                     found.problems += copy.problems
                 report = found.report(*arguments)
             else:
-                report = _around(around, sides, note, bool(kernels), progress, arguments)
-            return _with_proof(report, (named[0], sides[1]))
+                report = _check_around_custom(around, sides, note, bool(kernels), progress, arguments)
+            return _add_proof(report, (named[0], sides[1]))
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.sentence,))
 
 
-def _around(
+def _check_around_custom(
     around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, arguments: tuple[Any, ...]
 ) -> CheckReport:
     """The check of what is around custom operators, with what is said of these."""
@@ -241,35 +247,35 @@ class _Check:
         graph, other = source.graph, result.graph
         is_float = self.encodings is None and is_quantized_of_float(graph, other)
         self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else verdicts.LIMIT)
-        models = self._open()
+        models = self._open_models()
         declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
         self.steps = STEPS if graph.states or other.states else 0
-        samples = self._fitting(samples)
+        samples = self._limit_samples(samples)
         if data:
             most = samples * (self.steps or 1)
-            feeds, notes = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).stretching())
-            feeds = _completed(feeds, graph, seed, models[0])
-            outputs = self._outputs(border, feeds, None, models)
+            feeds, notes = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).with_stretch())
+            feeds = _complete_inputs(feeds, graph, seed, models[0])
+            outputs = self._compare_outputs(border, feeds, None, models)
             self.notes += notes
         else:
-            feeds, outputs, note = self._at_random(border, models, samples, seed)
+            feeds, outputs, note = self._run_random(border, models, samples, seed)
             self.notes.append(note)
         self.problems += (*border.problems, *state_problems(graph, other, declared))
         self.problems += verdicts.shape_problems(outputs)
-        self.unjudged += verdicts.not_compared(outputs)
+        self.unjudged += verdicts.list_nan_outputs(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
         self.unjudged += self.absent
         if quick or max_lsb is not None:
             self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
         if quick and min_sqnr is not None:
             self.problems += verdicts.distant_outputs(graph, outputs, self.least, "more than --min-sqnr allows")
-        floats = against_float(self.files[0], self.sides, models[1], feeds, self.steps) if self.encodings is not None else ()
+        floats = compare_with_float_source(self.files[0], self.sides, models[1], feeds, self.steps) if self.encodings is not None else ()
         held = ""
         if is_float or floats:
-            held, wrong = verdicts.held_against_float(self.files[0].graph, floats or outputs, verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT))
+            held, wrong = verdicts.compare_with_float(self.files[0].graph, floats or outputs, verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT))
             self.problems += wrong
-        lacking = lacks_encodings(*self.sides)
+        lacking = explain_missing_encodings(*self.sides)
         if lacking and not quick:
             self.unjudged.append(lacking)
         elif not quick:
@@ -277,11 +283,11 @@ class _Check:
             self.notes += again.notes
             self.lossy = again.lossy
             if not (data or self.steps or any(side.runtime.whole for side in self.sides)):  # only operators explain what differs there
-                self._at_ends(border, feeds[0], seed, models, again.same)
+                self._run_extremes(border, feeds[0], seed, models, again.same)
                 self.unjudged += self.undefined.values()
-            changed = self._changed(declared)
-            changed |= costly_constants(graph, other, declared, bool(again.lossy))
-            stated = {**other_limits(graph, other, declared), **other_attributes(graph, other)}
+            changed = self._find_changed_values(declared)
+            changed |= find_costly_constants(graph, other, declared, bool(again.lossy))
+            stated = {**compare_limits(graph, other, declared), **compare_attributes(graph, other)}
             attributes = {name: text for name, text in stated.items() if name not in declared}
             changed = {**again.altered, **attributes, **changed, **self.altered}
             self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt, again.same)
@@ -289,22 +295,23 @@ class _Check:
         return CheckReport(
             str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
-            tuple(self.costs), ran_by(self.sides, models), tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
+            tuple(self.costs), describe_runtimes(self.sides, models),
+            tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
             if getattr(model, "rebuilt", False)), floats, held,
         )  # fmt: skip
 
-    def _fitting(self, samples: int) -> int:
+    def _limit_samples(self, samples: int) -> int:
         """How many inputs are run, of which all are held with the outputs of both sides."""
         graph = self.sides[0].graph
         sizes = nbytes(graph, sizes_to_try(graph)[0])
         each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
-        fitting = Room.left_by(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
+        fitting = Room.for_graphs(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
         if fitting < samples:
             what = "with the outputs of both sides, all inputs require more memory than"
             self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
         return fitting
 
-    def _at_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
+    def _run_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
         """Return random inputs, the outputs of both sides compared, and how the inputs were chosen, in words.
 
         If the result refuses them and dimensions are dynamic, inputs get sizes that both sides take, such as no empty inner tensor."""
@@ -312,21 +319,23 @@ class _Check:
         feeds, computed, note = accepted_inputs(border.graph, samples * (self.steps or 1), seed, source.run)
         if self.steps:
             self.notes.append(f"{samples} sequences of {self.steps} steps, with states carried on both sides")
-            return feeds, self._outputs(border, feeds, None, models), note
+            return feeds, self._compare_outputs(border, feeds, None, models), note
         try:
-            return feeds, self._outputs(border, feeds, computed, models), note
+            return feeds, self._compare_outputs(border, feeds, computed, models), note
         except RuntimeRefusedError:
             if all(border.graph[name].static_shape is not None for name in border.graph.inputs):
                 raise
 
         def run(feed: Mapping[str, Array]) -> dict[str, Array]:
-            result.run(border.matched_inputs(feed, result))
+            result.run(border.convert_inputs(feed, result))
             return source.run(feed)
 
         feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
-        return feeds, self._outputs(border, feeds, computed, models), note
+        return feeds, self._compare_outputs(border, feeds, computed, models), note
 
-    def _at_ends(self, border: Border, like: Mapping[str, Array], seed: int, models: tuple[LoadedModel, LoadedModel], same: bool) -> None:
+    def _run_extremes(
+        self, border: Border, like: Mapping[str, Array], seed: int, models: tuple[LoadedModel, LoadedModel], same: bool
+    ) -> None:
         """Run both sides at the limits of the inputs' ranges and with other sizes, and keep the inputs for which they differ.
 
         Statistics of the outputs leave these inputs out: they are unlikely. If the result equals the repeated conversion (`same`), few are
@@ -339,10 +348,10 @@ class _Check:
         zero = zero_inputs(border.graph, like)
         for feed in (*extreme, *others, zero):
             try:
-                given = border.matched_inputs(feed, result)
+                given = border.convert_inputs(feed, result)
                 if not _has_sizes(result, given):
                     continue  # of which some runtimes compute something else, as MNN does
-                found = border.matched_outputs(source.run(feed), result.run(given))
+                found = border.pair_outputs(source.run(feed), result.run(given))
             except QConvertError:
                 continue  # an input need not be legal
             if feed is not zero and any(border.compare_output(name, [(a, b)]).differs for name, a, b in found):
@@ -351,7 +360,7 @@ class _Check:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
                     self.undefined[name] = f"output {name!r} is NaN in only one of source and result at the ends of the inputs' ranges"
 
-    def _outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
+    def _compare_outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
         """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
 
         Args:
@@ -366,16 +375,16 @@ class _Check:
         computed = [source.run(feed) for feed in feeds] if computed is None else computed
         pairs: dict[str, list[tuple[Array, Array]]] = {}
         for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
-            actual = result.run(border.matched_inputs(feed, result))
-            for name, a, b in border.matched_outputs(expected, actual):
+            actual = result.run(border.convert_inputs(feed, result))
+            for name, a, b in border.pair_outputs(expected, actual):
                 pairs.setdefault(name, []).append((a, b))
             self.progress("inputs", done + 1, len(feeds))
         if self.steps:
-            self.drifts = {name: text for name, found in pairs.items() if (text := drift(border, name, found, self.steps))}
+            self.drifts = {name: text for name, found in pairs.items() if (text := describe_drift(border, name, found, self.steps))}
             self.notes += self.drifts.values()
         return tuple(border.compare_output(name, found) for name, found in pairs.items())
 
-    def _open(self) -> tuple[LoadedModel, LoadedModel]:
+    def _open_models(self) -> tuple[LoadedModel, LoadedModel]:
         """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
         source, result = self.sides
         try:
@@ -383,7 +392,7 @@ class _Check:
         except RuntimeRefusedError as refused:
             if self.chosen or "unoptimized" not in source.runtime.kernels:
                 raise
-            self.sides = source, result = _unoptimized(source), _unoptimized(result)
+            self.sides = source, result = _disable_optimizations(source), _disable_optimizations(result)
             try:
                 model = source.open()
             except RuntimeRefusedError:
@@ -391,7 +400,7 @@ class _Check:
             self.notes.append(f"optimizations are off, because the runtime refuses the source with them: {refused.reason}")
         return model, result.open()
 
-    def _changed(self, declared: frozenset[str]) -> dict[str, str]:
+    def _find_changed_values(self, declared: frozenset[str]) -> dict[str, str]:
         """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
         source, result = self.sides
         found = changed_values(source.graph, result.graph, declared)
@@ -420,9 +429,9 @@ class _Check:
         stands in the file may show in no output of these inputs."""
         graph = border.graph
         equal = not any(item.differs for item in outputs) and not self.further
-        fixed = fixed_outputs(graph)
-        dull = verdicts.hardly_vary(outputs, fixed)
-        structure = {**find_vanished(graph, border.other, declared), **find_moved_edges(graph, border.other)}
+        fixed = find_fixed_outputs(graph)
+        dull = verdicts.describe_dull_outputs(outputs, fixed)
+        structure = {**find_missing_results(graph, border.other, declared), **find_rewired_tensors(graph, border.other)}
         if equal and not changed and not structure and not dull and not per_op:
             if same:
                 return
@@ -438,9 +447,9 @@ class _Check:
         self.problems += verdicts.differing_parts(getattr(model, "parts", {}), self.findings)
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
-            problems, unjudged = verdicts.fault_of(outputs, cannot, fixed)
+            problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed)
             if problems:
-                problems, unjudged = verdicts.fault_of(outputs, cannot, fixed, self._own_differences(feeds))
+                problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed, self._compare_own_kernels(feeds))
             self.problems += problems
             unsure = dull if equal else "the outputs differ at the ends of the inputs' ranges, or with other sizes" if self.further else ""
             self.unjudged += unjudged or ([f"{unsure}, and operators cannot be compared: {cannot}"] if unsure and not problems else [])
@@ -448,19 +457,19 @@ class _Check:
         if equal:
             return
         own = [op for op in self.findings if op.reason not in BEYOND_BOUNDS]
-        self.problems += verdicts.differing_and_left_out(graph, outputs, own)
-        self.unjudged += verdicts.differing_and_left_out(graph, outputs, [op for op in self.findings if op.reason in BEYOND_BOUNDS])
-        costly = bool(declared) and not verdicts.declared_costs_nothing(self.findings)
-        why = "after changes that the conversion declared" if costly else verdicts.grown(self.findings)
-        judged = verdicts.judged_by_limit(graph, outputs, self.findings)
+        self.problems += verdicts.list_uncompared_outputs(graph, outputs, own)
+        self.unjudged += verdicts.list_uncompared_outputs(graph, outputs, [op for op in self.findings if op.reason in BEYOND_BOUNDS])
+        costly = bool(declared) and not verdicts.is_declared_exact(self.findings)
+        why = "after changes that the conversion declared" if costly else verdicts.describe_growth(self.findings)
+        judged = verdicts.select_limited_outputs(graph, outputs, self.findings)
         distant = verdicts.distant_outputs(graph, judged, self.least, why, top1=costly)
         if self.lossy:
-            self.problems += verdicts.costly_alone(self.findings)
-            drifting = drift_costs(outputs, self.findings, self.drifts)
+            self.problems += verdicts.list_costly_operators(self.findings)
+            drifting = describe_drift_costs(outputs, self.findings, self.drifts)
             self.costs += drifting or verdicts.output_costs(outputs)
             self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
         none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
-        if none_differs and self._optimized_otherwise(border, feeds, changed, declared):
+        if none_differs and self._check_unoptimized(border, feeds, changed, declared):
             infinite = [item for item in judged if not np.isfinite(item.largest)]
             self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "caused by optimizations alone")
         else:
@@ -469,13 +478,13 @@ class _Check:
             makes = "make" if self.lossy[1:] else "makes"
             self.notes.append(f"the result is what {' and '.join(self.lossy)} {makes} of the source, as requested")
 
-    def _own_differences(self, feeds: Feeds) -> dict[str, float]:
+    def _compare_own_kernels(self, feeds: Feeds) -> dict[str, float]:
         """By how much the sets of kernels of the source's runtime differ at each output, in its unit."""
         source, found = self.sides[0], dict[str, float]()
         border = Border.of(source.graph, source.graph, frozenset())
         for kernels in () if self.steps else source.runtime.kernels:
             try:
-                outputs = self._outputs(border, feeds, None, (source.open(), source.run_by(kernels).open()))
+                outputs = self._compare_outputs(border, feeds, None, (source.open(), source.use_kernels(kernels).open()))
             except QConvertError:
                 continue
             found.update((item.name, max(item.largest, found.get(item.name, 0.0))) for item in outputs)
@@ -500,17 +509,17 @@ class _Check:
         self.notes += notes
         return findings
 
-    def _optimized_otherwise(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> bool:
+    def _check_unoptimized(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> bool:
         """Return whether outputs that differ although no operator does are equal without optimizations, and so the work of an optimizer.
 
         Where they are not, the operators are compared without optimizations too."""
-        plain = [_unoptimized(side) for side in self.sides]
+        plain = [_disable_optimizations(side) for side in self.sides]
         words = "every operator is equal when compared alone, the outputs are not"
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
             self.problems.append(words)
             return False
         models = [side.open() for side in plain]
-        outputs = self._outputs(border, [*feeds, *self.further], None, models)
+        outputs = self._compare_outputs(border, [*feeds, *self.further], None, models)
         if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations the outputs are equal: a runtime optimizes the two graphs differently")
             return True
@@ -521,7 +530,7 @@ class _Check:
             return False
         self.findings = found
         self.problems += verdicts.operator_problems(found)
-        self.problems += verdicts.differing_and_left_out(border.graph, outputs, found)
+        self.problems += verdicts.list_uncompared_outputs(border.graph, outputs, found)
         self.notes.append(f"{words}; the operators are compared without optimizations")
         return False
 
@@ -535,7 +544,7 @@ def _has_sizes(model: LoadedModel, feed: Mapping[str, Array]) -> bool:
     )
 
 
-def _completed(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Feeds:
+def _complete_inputs(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Feeds:
     """The inputs, with random ones for what custom operators compute in the user's file."""
     if not feeds or feeds[0].keys() >= set(graph.inputs):
         return feeds
@@ -543,5 +552,5 @@ def _completed(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Fee
     return [{name: feed.get(name, other[name]) for name in graph.inputs} for feed, other in zip(feeds, others, strict=False)]
 
 
-def _unoptimized(side: Side) -> Side:
-    return side.run_by("unoptimized") if "unoptimized" in side.runtime.kernels else side
+def _disable_optimizations(side: Side) -> Side:
+    return side.use_kernels("unoptimized") if "unoptimized" in side.runtime.kernels else side

@@ -10,14 +10,14 @@ from typing import Any
 
 from qconvert.conversion import load
 from qconvert.conversion.loading import source_format
-from qconvert.conversion.read_options import divided, stated
+from qconvert.conversion.read_options import read_noted_options, split_options
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import TARGET
-from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, runtimes_called, targets
-from qconvert.plugins.options import checked, taken
+from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, runtimes_of_target, targets
+from qconvert.plugins.options import check_options, fill_defaults
 
-__all__ = ["Side", "in_words", "model_file", "ran_by", "side_of", "sides_of"]
+__all__ = ["Side", "describe_runtime", "describe_runtimes", "model_file", "side_of", "sides_of"]
 
 
 @dataclass(slots=True)
@@ -55,19 +55,19 @@ class Side:
             self._graph = load(self.path, self.format.name, **self.file.options)
         return self._graph
 
-    def standing_for(self, graph: Graph, unrounded: Collection[str] = ()) -> Side:
+    def use_graph(self, graph: Graph, unrounded: Collection[str] = ()) -> Side:
         """The side with a graph that stands for the file, whose operators are not read; `unrounded` are tensors of that graph."""
         return replace(self, _graph=graph, unrounded=frozenset(unrounded))
 
-    def copied(self, path: Path) -> Side:
+    def replace_path(self, path: Path) -> Side:
         """The side of a copy of the file."""
         return Side(replace(self.file, path=path), self.format, self.runtime)
 
-    def run_by(self, kernels: str) -> Side:
+    def use_kernels(self, kernels: str) -> Side:
         """The side with other kernels of its runtime."""
         return replace(self, file=replace(self.file, kernels=kernels), _taken=None)
 
-    def called(self, graph: Graph, names: Mapping[str, str]) -> Side:
+    def use_renamed_graph(self, graph: Graph, names: Mapping[str, str]) -> Side:
         """The side with another canonical graph, in which tensors are called otherwise (new name: the file's)."""
         return replace(self, _graph=graph, _called=names)
 
@@ -119,8 +119,8 @@ def side_of(path: Path, format: str, kernels: str | Sequence[str], options: Mapp
         QConvertError: the file cannot be read, or nothing runs such files.
     """
     found = source_format(path, format)
-    own = checked(options, found.read_options, f"nothing that reads {found.name}")
-    return _as_for_target(_side(path, found, kernels, own), kernels)
+    own = check_options(options, found.read_options, f"nothing that reads {found.name}")
+    return _use_target_runtime(_side(path, found, kernels, own), kernels)
 
 
 def sides_of(
@@ -139,8 +139,8 @@ def sides_of(
         QConvertError: the result cannot be read, and it is asked how the source was.
     """
     before, after = source_format(source, formats[0]), source_format(result, formats[1])
-    own, others = divided(options, before, after)
-    second = _as_for_target(_side(result, after, kernels, others), kernels)
+    own, others = split_options(options, before, after)
+    second = _use_target_runtime(_side(result, after, kernels, others), kernels)
     if before.read is None:
         raise OptionError(
             f"the operators of a {before.name} file are not read, so nothing can be compared with them",
@@ -151,24 +151,24 @@ def sides_of(
     if after.read is None:
         return (_side(source, before, kernels, own), second), ""
     unsaid = [option.name for option in before.read_options if option.name not in own]
-    found = {name: value for name, value in stated(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
-    read = ", ".join(f"--{name.replace('_', '-')} {one}" for name, value in found.items() for one in _each(value))
+    found = {name: value for name, value in read_noted_options(second.graph.metadata, before).items() if name in unsaid} if unsaid else {}
+    read = ", ".join(f"--{name.replace('_', '-')} {one}" for name, value in found.items() for one in _as_sequence(value))
     note = f"{source.name} is read with {read}, as the metadata of {result.name} state" if read else ""
-    first = _as_for_target(_side(source, before, kernels, {**found, **own}), kernels)
-    return (first, second), note or _other_entries(first)
+    first = _use_target_runtime(_side(source, before, kernels, {**found, **own}), kernels)
+    return (first, second), note or _note_other_signatures(first)
 
 
-def ran_by(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) -> str:
+def describe_runtimes(sides: tuple[Side, Side], models: tuple[LoadedModel, LoadedModel]) -> str:
     """Return, in words, the runtime and form of each side, and the runtimes of a target that ran neither."""
-    found = [in_words(side, model) for side, model in zip(sides, models, strict=True)]
+    found = [describe_runtime(side, model) for side, model in zip(sides, models, strict=True)]
     asked = [targets().get(side.graph.metadata.get(TARGET, "")) for side in sides]
-    named = [name for target in asked if target is not None for name in runtimes_called(target)]
+    named = [name for target in asked if target is not None for name in runtimes_of_target(target)]
     lacking = dict.fromkeys(runtimes()[name].title for name in named if name not in {side.runtime.name for side in sides})
     both = f"{found[0]} on both sides" if found[0] == found[1] else " | ".join(found)
     return "; ".join((both, *(f"{title} was not run" for title in lacking)))
 
 
-def in_words(side: Side, model: LoadedModel) -> str:
+def describe_runtime(side: Side, model: LoadedModel) -> str:
     """What ran a side, with its version, and in which form."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -177,10 +177,10 @@ def in_words(side: Side, model: LoadedModel) -> str:
     except PackageNotFoundError:
         called = side.runtime.title
     form = getattr(model, "form", "") or side.kernels
-    return f"{called} ({', '.join(filter(None, (_form(side), form)))})"
+    return f"{called} ({', '.join(filter(None, (_describe_form(side), form)))})"
 
 
-def _form(side: Side) -> str:
+def _describe_form(side: Side) -> str:
     """The form of an ONNX file, in words; "" of other formats."""
     if side.format.name != "onnx":
         return ""
@@ -189,11 +189,11 @@ def _form(side: Side) -> str:
     return form_of(side.path)
 
 
-def _each(value: Any) -> Sequence[Any]:
+def _as_sequence(value: Any) -> Sequence[Any]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def _other_entries(side: Side) -> str:
+def _note_other_signatures(side: Side) -> str:
     """A line on entry points that a check does not look at."""
     try:
         signatures = side.graph.signatures
@@ -206,7 +206,7 @@ def _other_entries(side: Side) -> str:
     return f"this compares {compared}, not {', '.join(others[:3])} (--signature KEY chooses one)"
 
 
-def _as_for_target(side: Side, kernels: str | Sequence[str]) -> Side:
+def _use_target_runtime(side: Side, kernels: str | Sequence[str]) -> Side:
     """The side by the runtime that its target asks for, where the user names none."""
     if kernels or side.format.read is None:
         return side
@@ -233,4 +233,4 @@ def _side(path: Path, format: Format, kernels: str | Sequence[str], options: Map
 
 def model_file(path: Path, format: Format, kernels: str, options: Mapping[str, Any] = MappingProxyType({})) -> ModelFile:
     """A file for a runtime: the options given, and the others at their defaults."""
-    return ModelFile(path, kernels, taken(options, format.read_options))
+    return ModelFile(path, kernels, fill_defaults(options, format.read_options))

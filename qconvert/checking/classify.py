@@ -19,7 +19,7 @@ from qconvert.checking.findings import KERNELS, Finding
 from qconvert.graph import Array, Graph, Op
 from qconvert.plugins import Runtime, kernels_named
 
-__all__ = ["Sum", "classify", "classify_sums", "run_by"]
+__all__ = ["Sum", "classify", "classify_sums", "resolve_runtime"]
 
 _TIE = 1e-6
 #: Steps that a bias rounded to int32 may add are below this, those of an operator's result that is rounded twice above.
@@ -59,7 +59,7 @@ def classify(
     low, high = tensor.quantization.limits(tensor.dtype)
     steps = exact / scale
     sums = steps if summed is None or summed.shape != steps.shape else summed / scale
-    runtimes = [run_by(side) for side in kernels]
+    runtimes = [resolve_runtime(side) for side in kernels]
     allowed = [runtime.rows(name).tolerance(graph, op, sums) for runtime, name in runtimes]
     (source_tolerance, coarse_source), (result_tolerance, coarse_result) = allowed
     result_tolerance, often = result_tolerance + further, float(np.max(further, initial=0.0)) > _MUCH
@@ -88,7 +88,7 @@ def classify(
     return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
 
 
-def run_by(side: str) -> tuple[Runtime, str]:
+def resolve_runtime(side: str) -> tuple[Runtime, str]:
     """The runtime and the set of its kernels that a side names; "mixed" is none that a user may choose."""
     name, _, wanted = side.partition(":")
     runtime, first = kernels_named(name)
@@ -119,7 +119,7 @@ def classify_sums(source: Array, result: Array, own: Sequence[Sum], its: Sequenc
     """
     a, b = source.astype(np.float64), result.astype(np.float64)
     differing = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-    (way, missed), (other, wrong) = (_nearest(item, ways, differing) for item, ways in ((a, own), (b, its)))
+    (way, missed), (other, wrong) = (_find_nearest_sum(item, ways, differing) for item, ways in ((a, own), (b, its)))
     scale = float(np.abs(a[np.isfinite(a)]).max(initial=0)) or 1.0
     with np.errstate(invalid="ignore"):
         difference = np.where(differing, np.abs(a - b), 0.0) / scale
@@ -148,7 +148,7 @@ _ROUNDINGS = {
 }
 
 
-def _nearest(values: Array, ways: Sequence[Sum], differing: Array) -> tuple[str, Array]:
+def _find_nearest_sum(values: Array, ways: Sequence[Sum], differing: Array) -> tuple[str, Array]:
     """The way of summing that leaves the fewest of the differing elements unexplained, and which these are."""
     found = []
     for item in ways:

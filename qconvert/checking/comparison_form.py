@@ -24,17 +24,17 @@ _NO_TARGET = Target("", "", "no target")
 def to_comparison_form(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
     forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
-    graph = _without_identities(_without_names_of_sizes(graph))
+    graph = _remove_identities(_drop_size_names(graph))
     graph, _ = matmul_to_gemm.run(graph, None)
     graph, _ = absorb_quantization.run(graph, None)
-    graph, _ = fuse_pad.run(_without_identities(graph), _NO_TARGET)
+    graph, _ = fuse_pad.run(_remove_identities(graph), _NO_TARGET)
     tensors: dict[str, Tensor] = {}
     ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
-    ops = [_with_real_bounds(graph, part, tensors) for op in ops for part in _parts(graph, op, tensors)]
+    ops = [_dequantize_bounds(graph, part, tensors) for op in ops for part in _split_op(graph, op, tensors)]
     return graph.evolve(tensors=tensors.values(), ops=ops)
 
 
-def _parts(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
+def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
     """A Clip as the Max and Min that TFLite has, and an activation of float values by itself."""
     result = graph[op.outputs[0]] if op.outputs else None
     if op.kind == "Clip" and result is not None and len(op.inputs) == 3 and all(op.inputs):
@@ -48,7 +48,7 @@ def _parts(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
     return [op]
 
 
-def _with_real_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
+def _dequantize_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     """A Max or Min of quantized data and one quantized number, as of that real number."""
     if op.kind not in ("Max", "Min"):
         return op
@@ -62,15 +62,15 @@ def _with_real_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
     return replace(op, inputs=tuple(names))
 
 
-def _without_names_of_sizes(graph: Graph) -> Graph:
-    def unnamed(tensor: Tensor) -> Tensor:
+def _drop_size_names(graph: Graph) -> Graph:
+    def drop_names(tensor: Tensor) -> Tensor:
         assert tensor.shape is not None
         return replace(tensor, shape=tuple("?" if isinstance(size, str) else size for size in tensor.shape))
 
-    return graph.evolve(tensors=[unnamed(t) for t in graph.tensors.values() if t.shape is not None and t.static_shape is None])
+    return graph.evolve(tensors=[drop_names(t) for t in graph.tensors.values() if t.shape is not None and t.static_shape is None])
 
 
-def _without_identities(graph: Graph) -> Graph:
+def _remove_identities(graph: Graph) -> Graph:
     """Without those that only rename a value that an operator computes for nobody else."""
     writers, readers = graph.producers(), graph.consumers()
     renamed: dict[str, str] = {}
@@ -89,14 +89,14 @@ def _without_identities(graph: Graph) -> Graph:
     if not gone:
         return graph
 
-    def resolved(name: str) -> str:
+    def resolve_name(name: str) -> str:
         while name in renamed:
             name = renamed[name]
         return name
 
-    tensors = [replace(graph[name], name=resolved(name)) for name in renamed if resolved(name) in graph.public]
+    tensors = [replace(graph[name], name=resolve_name(name)) for name in renamed if resolve_name(name) in graph.public]
     ops = [
-        replace(op, inputs=tuple(resolved(name) for name in op.inputs), outputs=tuple(resolved(name) for name in op.outputs))
+        replace(op, inputs=tuple(resolve_name(name) for name in op.inputs), outputs=tuple(resolve_name(name) for name in op.outputs))
         for op in graph.ops
         if id(op) not in gone
     ]

@@ -9,16 +9,16 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.checking.known_tensors import asks_for_sizes, find_varying, takes_no_values
-from qconvert.checking.value_ranges import within_limits
-from qconvert.evaluate.curves import Lookup, codes_of, curve_reals, curve_roots, curve_values, curve_way, lookup_of
+from qconvert.checking.known_tensors import find_varying, is_shape_query, is_value_independent
+from qconvert.checking.value_ranges import is_redundant_limit
+from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["find_moved_edges", "find_representatives", "find_vanished", "same_steps"]
+__all__ = ["find_missing_results", "find_representatives", "find_rewired_tensors", "has_same_steps"]
 
 
-def find_moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
+def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
     """The tensors that the result computes from others than the source does, by name, in words.
 
     Args:
@@ -29,21 +29,21 @@ def find_moved_edges(graph: Graph, other: Graph) -> dict[str, str]:
     first = find_representatives(graph, shared)
     roots = {
         name: root
-        for name, root in _roots(graph, first).items()
+        for name, root in _find_roots(graph, first).items()
         if name in shared and ("int" not in graph[name].dtype or graph[name].is_quantized)
     }
     # Of an operator that a graph has twice either result may stand for both; a conversion that decomposes one may make it a third time.
-    before = [_origins(graph, shared, one) for one in (first, {})]
-    after = [_past_siblings(graph, _origins(other, shared, one)) for one in (find_representatives(other, shared), {})]
+    before = [_find_origins(graph, shared, one) for one in (first, {})]
+    after = [_skip_siblings(graph, _find_origins(other, shared, one)) for one in (find_representatives(other, shared), {})]
     found = {}
     for name in before[0].keys() & after[0].keys():
-        olds, news = ([_values_before(name, origins, roots) for origins in way] for way in (before, after))
+        olds, news = ([_trace_to_roots(name, origins, roots) for origins in way] for way in (before, after))
         if not any(old == new for old in olds for new in news):
-            found[name] = f"is computed from {_listed(news[0])} instead of {_listed(olds[0])}"
+            found[name] = f"is computed from {_join_names(news[0])} instead of {_join_names(olds[0])}"
     return {name: found[name] for name in before[0] if name in found}
 
 
-def _past_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+def _skip_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
     """Replace origins that are outputs of the tensor's own operator by their origins: a result may decompose the operator and compute one
     output from another."""
     found = dict(origins)
@@ -55,7 +55,7 @@ def _past_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[
     return found
 
 
-def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapping[str, str]) -> set[str]:
+def _trace_to_roots(name: str, origins: Mapping[str, frozenset[str]], roots: Mapping[str, str]) -> set[str]:
     """The values that a shared tensor is computed from, past other forms of itself."""
     found, passed = set(origins[name]), {name}
     while found and not found <= passed and all(roots.get(item) == roots.get(name) for item in found):
@@ -64,7 +64,7 @@ def _values_before(name: str, origins: Mapping[str, frozenset[str]], roots: Mapp
     return {roots[item] for item in found if item in roots}
 
 
-def find_vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
+def find_missing_results(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
     """Return quantized tensors of the source that the result has under no name, in words: an operator, or its rounding, is left out.
 
     Operators that only move, convert or clip integers with one quantization may be missing, since their values are still present. So may
@@ -75,10 +75,10 @@ def find_vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) ->
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
         declared: names of tensors that have another quantization in the result, as the conversion declared.
     """
-    tabled, depends = _in_tables(graph, other, declared), find_varying(graph)
+    tabled, depends = _find_in_tables(graph, other, declared), find_varying(graph)
     writers, readers = {op.source for op in other.ops if op.source}, graph.consumers()
-    seen, first = _seen_after(graph, other), find_representatives(graph, other.tensors)
-    roots = _roots(graph, first)
+    seen, first = _find_visible_results(graph, other), find_representatives(graph, other.tensors)
+    roots = _find_roots(graph, first)
     rounded = [name for op in other.ops for name in op.outputs if name and other[name].is_quantized]
     found = {}
     for op in graph.ops:
@@ -87,21 +87,21 @@ def find_vanished(graph: Graph, other: Graph, declared: Collection[str] = ()) ->
                 name in other.tensors
                 or not name
                 or not graph[name].is_quantized
-                or not _rounds(graph, op)
+                or not _is_rounding(graph, op)
                 or roots[name] != name
                 or name in tabled
                 or name not in depends
             ):
                 continue
-            known = op.source in writers or any(_stands_for(item, other, graph[name], declared) for item in rounded)
-            if not known and name not in seen and first[name] not in other.tensors and not _clips(graph, op):
+            known = op.source in writers or any(_is_part_of(item, other, graph[name], declared) for item in rounded)
+            if not known and name not in seen and first[name] not in other.tensors and not _is_clip(graph, op):
                 following = [output for reader in readers.get(name, []) for output in reader.outputs if output in other.tensors]
-                without = f", and {_listed(following)} is computed without it" if following else ""
+                without = f", and {_join_names(following)} is computed without it" if following else ""
                 found[name] = f"no tensor of the result corresponds to it{without}"
     return found
 
 
-def _stands_for(name: str, other: Graph, tensor: Tensor, declared: Collection[str]) -> bool:
+def _is_part_of(name: str, other: Graph, tensor: Tensor, declared: Collection[str]) -> bool:
     """Whether a tensor of the result is a part of what it writes an operator of the source with, with the same quantization or on a
     declared one."""
     quantization = tensor.quantization
@@ -110,26 +110,26 @@ def _stands_for(name: str, other: Graph, tensor: Tensor, declared: Collection[st
     )
 
 
-def _in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str]:
+def _find_in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> set[str]:
     """The tensors of the source between the codes and the result of a table that holds what the source computes of these codes."""
     writers, producers, roots = other.producers(), graph.producers(), curve_roots(graph)
     found: set[str] = set()
     for name, possible in roots.items():
-        lookup = lookup_of(other, writers, writers[name]) if name in writers else None
+        lookup = find_lookup(other, writers, writers[name]) if name in writers else None
         if lookup is None or lookup.root not in possible:
             continue
         root, expected = lookup.root, curve_values(graph, producers, name, lookup.root)
-        if _same_codes(graph, other, root) and _same_codes(graph, other, name):
+        if _has_same_codes(graph, other, root) and _has_same_codes(graph, other, name):
             lowest = [integer_range(side[name].dtype)[0] for side in (graph, other)]
             holds = np.array_equal(lookup.values.astype(np.int64) - lowest[1], expected.astype(np.int64) - lowest[0])
         else:
-            holds = not {root, name}.isdisjoint(declared) and _near(graph, other, lookup, name, expected)
+            holds = not {root, name}.isdisjoint(declared) and _is_near_table(graph, other, lookup, name, expected)
         if holds:
-            found.update(curve_way(graph, producers, name, root))
+            found.update(curve_operators(graph, producers, name, root))
     return found
 
 
-def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array) -> bool:
+def _is_near_table(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array) -> bool:
     """Whether a table over other codes holds what the source computes, rounded to other quantizations.
 
     The float value of each entry must lie between the source's results for its own codes next to the entry's code. Allowed on either side
@@ -143,7 +143,7 @@ def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array
         dequantize(codes_of(tensor.dtype), quantization) for tensor, quantization in ((own, own.quantization), (old, old.quantization))
     )
     stored = dequantize(expected, before.quantization)
-    cost = float(np.abs(stored - curve_reals(graph, graph.producers(), name, lookup.root)).max())
+    cost = float(np.abs(stored - curve_float_values(graph, graph.producers(), name, lookup.root)).max())
     inside = np.flatnonzero((places >= given[0]) & (places <= given[-1]))
     around = float(own.quantization.scale[0]) * (1 + 1e-6)
     first = np.searchsorted(given, places[inside] - around)
@@ -156,19 +156,19 @@ def _near(graph: Graph, other: Graph, lookup: Lookup, name: str, expected: Array
     return bool(((found >= low - allowed) & (found <= high + allowed)).all())
 
 
-def _clips(graph: Graph, op: Op) -> bool:
+def _is_clip(graph: Graph, op: Op) -> bool:
     """Whether an operator clips integers with one quantization, which another that writes or reads them may do."""
     return kind_of(op).clips and graph[op.inputs[0]].quantization == graph[op.outputs[0]].quantization
 
 
-def _rounds(graph: Graph, op: Op) -> bool:
+def _is_rounding(graph: Graph, op: Op) -> bool:
     """Whether an operator rounds to a quantization; a Quantize of a graph's input may be done by the program around."""
     if op.kind in ("Quantize", "Requantize"):
         return op.inputs[0] not in graph.inputs
     return kind_of(op).rule == "real"
 
 
-def _seen_after(graph: Graph, other: Graph) -> set[str]:
+def _find_visible_results(graph: Graph, other: Graph) -> set[str]:
     """Return the source's tensors whose integers show in a later tensor that the result computes too.
 
     Either one reader keeps all integers, in another type or layout; find_rewired_tensors() checks the other readers. Or all readers clip or
@@ -176,18 +176,18 @@ def _seen_after(graph: Graph, other: Graph) -> set[str]:
     readers, own, writers = graph.consumers(), graph.producers(), other.producers()
     found, whole = set[str](), set[str]()
     for name in reversed([name for op in graph.ops for name in op.outputs if name]):
-        carriers = {op.outputs[0]: op for op in readers.get(name, []) if _carries(graph, op, name)}
+        carriers = {op.outputs[0]: op for op in readers.get(name, []) if _is_carrier(graph, op, name)}
         known = {item for item in carriers if _is_computed(graph, other, writers, item)}
-        if any(_keeps_all(op) and (item in known or item in whole) for item, op in carriers.items()):
+        if any(_has_all_elements(op) and (item in known or item in whole) for item, op in carriers.items()):
             whole.add(name)
-        known |= {item for item in carriers if item in found or _same_quantize(graph, own, own[name], writers.get(item))}
+        known |= {item for item in carriers if item in found or _is_same_quantize(graph, own, own[name], writers.get(item))}
         real = [op for op in readers.get(name, []) if carriers and _is_dequantized(op, writers, carriers)]
         if name in whole or (carriers and len(carriers) + len(real) == len(readers[name]) and known == carriers.keys()):
             found.add(name)
     return found
 
 
-def _keeps_all(op: Op) -> bool:
+def _has_all_elements(op: Op) -> bool:
     """Whether what an operator carries are all elements of its input, of which none is cut off."""
     return op.kind == "Requantize" or kind_of(op).keeps_elements
 
@@ -198,14 +198,14 @@ def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -
     return pair is not None and pair.kind == "Dequantize" and pair.inputs[0] in names
 
 
-def _same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:
+def _is_same_quantize(graph: Graph, own: Mapping[str, Op], op: Op, pair: Op | None) -> bool:
     """Whether the source's operator and the result's round the same float values, which may be stored in another type of as many codes."""
     if pair is None or op.kind != pair.kind or op.kind not in ("Quantize", "Requantize"):
         return False
     before: Op | None = op
     while before is not None and before.inputs[0] != pair.inputs[0]:
         before = own.get(before.inputs[0])
-        if before is None or before.kind != "Requantize" or not _carries(graph, before, before.inputs[0]):
+        if before is None or before.kind != "Requantize" or not _is_carrier(graph, before, before.inputs[0]):
             return False
     return True
 
@@ -215,22 +215,26 @@ def _is_computed(graph: Graph, other: Graph, writers: Mapping[str, Op], name: st
     if name not in other.tensors:
         return False
     op = writers.get(name)
-    while op is not None and (_clips(other, op) or kind_of(op).rule in ("move", "convert")):
+    while op is not None and (_is_clip(other, op) or kind_of(op).rule in ("move", "convert")):
         if op.inputs[0] in graph.tensors:
             return False
         op = writers.get(op.inputs[0])
     return op is not None
 
 
-def _carries(graph: Graph, op: Op, name: str) -> bool:
+def _is_carrier(graph: Graph, op: Op, name: str) -> bool:
     """Return whether an operator applies a clip, data movement or another storage type to `name`, with its float values kept."""
     if op.inputs[0] != name or not op.outputs:
         return False
     quantizations = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
-    return _clips(graph, op) or kind_of(op).rule == "move" or (op.kind == "Requantize" and same_steps(*quantizations[0], *quantizations[1]))
+    return (
+        _is_clip(graph, op)
+        or kind_of(op).rule == "move"
+        or (op.kind == "Requantize" and has_same_steps(*quantizations[0], *quantizations[1]))
+    )
 
 
-def same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
+def has_same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
     """Whether two quantizations have the same steps, stored in types of one width."""
     if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
         return False
@@ -239,7 +243,7 @@ def same_steps(a: Quantization | None, first: str, b: Quantization | None, secon
     return shifted and high - low == other_high - other_low and bool(a.scale[0] == b.scale[0])
 
 
-def _steps(tensor: Tensor) -> tuple[object, ...]:
+def _values_key(tensor: Tensor) -> tuple[object, ...]:
     """What says which values a tensor can hold: int8 and uint8 may have the same."""
     quantization = tensor.quantization
     if quantization is None or not quantization.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
@@ -248,10 +252,10 @@ def _steps(tensor: Tensor) -> tuple[object, ...]:
     return high - low, float(quantization.scale[0]), int(quantization.zero_point[0]) - low, quantization.quant_min, quantization.quant_max
 
 
-def _same_codes(graph: Graph, other: Graph, name: str) -> bool:
+def _has_same_codes(graph: Graph, other: Graph, name: str) -> bool:
     """Whether both graphs store a tensor in as many codes, with the same steps."""
     a, b = graph[name], other[name]
-    return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    return has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
 
 
 def _scale(graph: Graph, name: str) -> float:
@@ -259,7 +263,7 @@ def _scale(graph: Graph, name: str) -> float:
     return 0.0 if quantization is None else float(quantization.scale.flat[0])
 
 
-def _roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
+def _find_roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     """Each tensor with the first one that holds the same values. An operator that the source has twice, with the same operands, gives the
     same values."""
     found: dict[str, str] = {}
@@ -270,7 +274,7 @@ def _roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
                 writer = writers.get(name)
                 root = name if writer is None or not writer.inputs else found.get(writer.inputs[0], name)
                 twin = found.get(first.get(name, name), name)
-                found[name] = root if writer is not None and writer.inputs and _keeps_values(graph, writer, root) else twin
+                found[name] = root if writer is not None and writer.inputs and _has_same_values(graph, writer, root) else twin
     return found
 
 
@@ -284,13 +288,13 @@ def find_representatives(graph: Graph, preferred: Collection[str]) -> dict[str, 
         what = (op.kind, tuple(found.get(name, name) for name in op.inputs), repr(sorted(op.attributes.items())))
         for index, name in enumerate(op.outputs):
             if name and kind_of(op).rule not in ("opaque", "control", "state"):
-                first = found[name] = equals.setdefault((what, index, _steps(graph[name])), name)
+                first = found[name] = equals.setdefault((what, index, _values_key(graph[name])), name)
                 if name in preferred:
                     chosen.setdefault(first, name)
     return {name: chosen.get(first, first) for name, first in found.items()}
 
 
-def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
+def _find_unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     """The result of each operator with a fused activation, with that of an equal operator without one, which may be clipped instead."""
     plain: dict[object, list[str]] = {}
     fused: dict[object, list[str]] = {}
@@ -308,28 +312,28 @@ def _unclipped(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:
     return {name: first.get(plain[what][0], plain[what][0]) for what, names in fused.items() if what in plain for name in names}
 
 
-def _keeps_values(graph: Graph, op: Op, root: str) -> bool:
+def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
     """Return whether an operator returns the values of `root`: as floats, in another shape or layout, under another name, within limits
     outside its quantized range, or requantized to its quantization."""
     a, b = graph[root], graph[op.outputs[0]]
     if op.kind in ("Dequantize", "Identity"):
         return True
-    limits = within_limits(graph, op, root)
+    limits = is_redundant_limit(graph, op, root)
     if limits and not b.is_quantized:
         return True
     back = op.kind in ("Quantize", "Requantize") or kind_of(op).keeps_elements
     return (back or limits) and (
-        (a.dtype, a.quantization) == (b.dtype, b.quantization) or same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+        (a.dtype, a.quantization) == (b.dtype, b.quantization) or has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     )
 
 
-def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
+def _find_origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
     """For each shared tensor that is computed, the shared ones next before it."""
     computed: dict[str, frozenset[str]] = {}
-    forms = _other_forms(graph, shared)
-    unclipped = {name: item for name, item in _unclipped(graph, first).items() if item in shared}
+    forms = _find_other_forms(graph, shared)
+    unclipped = {name: item for name, item in _find_unclipped(graph, first).items() if item in shared}
     for op in graph.ops:
-        unread = asks_for_sizes(op) or takes_no_values(graph, op)
+        unread = is_shape_query(op) or is_value_independent(graph, op)
         names = [] if unread else [first.get(name, name) for name in op.inputs if name]
         own = {forms.get(name, name) for name in op.outputs}
         origins: frozenset[str] = frozenset()
@@ -340,7 +344,7 @@ def _origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) ->
     return {name: origins for name, origins in computed.items() if name in shared}
 
 
-def _other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
+def _find_other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     """Each tensor that is not shared but holds the values of a shared one that is made of it: an output before it gets back its type, its
     layout, or a tensor of its own."""
     writers = graph.producers()
@@ -357,7 +361,7 @@ def _other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
 def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     a, b = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind == "Requantize":
-        return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+        return has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
     if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
     keeps = kind_of(op).keeps_elements
@@ -365,5 +369,5 @@ def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
 
 
-def _listed(names: Collection[str]) -> str:
+def _join_names(names: Collection[str]) -> str:
     return ", ".join(map(repr, sorted(names))) or "constants"

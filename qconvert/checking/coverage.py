@@ -8,10 +8,10 @@ from qconvert.checking.findings import NOT_COMPARED, Finding
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
 
-__all__ = ["judged_within", "left_out"]
+__all__ = ["find_judged_together", "make_left_out_findings"]
 
 
-def judged_within(graph: Graph, compared: Collection[str], cuts: Collection[str]) -> set[int]:
+def find_judged_together(graph: Graph, compared: Collection[str], cuts: Collection[str]) -> set[int]:
     """Positions of the operators without a finding of their own that are part of what others were compared for.
 
     Where neither side is cut at a tensor, the result computes it again for whatever reads it, so the comparison of that judges both.
@@ -32,7 +32,9 @@ def judged_within(graph: Graph, compared: Collection[str], cuts: Collection[str]
     return found
 
 
-def left_out(graph: Graph, compared: Collection[str], within: Collection[int], refused: Mapping[str, str]) -> dict[str, Finding]:
+def make_left_out_findings(
+    graph: Graph, compared: Collection[str], within: Collection[int], refused: Mapping[str, str]
+) -> dict[str, Finding]:
     """A finding for each operator that was not judged, by its first output.
 
     Operators that lead to no output or state of the graph do not count, nor do reads of a state: their values are fed to their readers.

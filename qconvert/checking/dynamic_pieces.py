@@ -13,7 +13,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import is_dynamic, kind_of
-from qconvert.operators.functions import functions_run
+from qconvert.operators.functions import called_functions
 
 __all__ = ["sums_of_functions", "sums_of_piece"]
 
@@ -25,10 +25,10 @@ _SHARE = 1e-5
 def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
     """Return the results of functions that quantize float data at run time: with quantized data, and in float; [] for other functions."""
     inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
-    if not _rounds_inside(graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
+    if not _has_inner_rounding(graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
         return []
     found = []
-    for way, side in (("dynamic", graph), ("", _on_real_data(graph))):
+    for way, side in (("dynamic", graph), ("", _use_float_data(graph))):
         try:
             exact = np.asarray(evaluate_op(side, op, inputs)[index].stored, np.float64)
         except (QConvertError, ArithmeticError):
@@ -55,27 +55,27 @@ def sums_of_piece(
         like: what the source gave.
     """
     graph, other = graphs
-    piece = _piece(graph, writers, op, values)
+    piece = _collect_piece(graph, writers, op, values)
     rounding = [item for item in piece if is_dynamic(item)]
-    if like.dtype.kind != "f" or not rounding or not _all_declared(graph, other, rounding):
+    if like.dtype.kind != "f" or not rounding or not _is_float_declared(graph, other, rounding):
         return []
     real = [item.with_attributes(arithmetic="") if is_dynamic(item) else item for item in piece]
     ways = ((rounding_of(rounding[0]), piece), ("", real))
     found = []
     for way, ops in ways:
-        exact = _evaluated(graph, ops, values, op.outputs[index])
+        exact = _evaluate_ops(graph, ops, values, op.outputs[index])
         if exact is None or exact.shape != like.shape:
             return []
         found.append(_sum(way, exact, like))
     return found
 
 
-def _all_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
+def _is_float_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
     """Whether the result may compute in float where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
     return all(not kind_of(item).sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
 
 
-def _piece(graph: Graph, writers: Mapping[str, Op], op: Op, values: Mapping[str, Array]) -> list[Op]:
+def _collect_piece(graph: Graph, writers: Mapping[str, Op], op: Op, values: Mapping[str, Array]) -> list[Op]:
     """The operators from known values to `op`, in the order of the graph; none where something is not known."""
     found: dict[int, Op] = {}
     waiting = [op]
@@ -93,7 +93,7 @@ def _piece(graph: Graph, writers: Mapping[str, Op], op: Op, values: Mapping[str,
     return [item for item in graph.ops if id(item) in found]
 
 
-def _evaluated(graph: Graph, ops: Sequence[Op], values: Mapping[str, Array], name: str) -> Array | None:
+def _evaluate_ops(graph: Graph, ops: Sequence[Op], values: Mapping[str, Array], name: str) -> Array | None:
     """A tensor in real numbers, computed by operators from values."""
     known: dict[str, Array] = dict(values)
     for op in ops:
@@ -111,12 +111,12 @@ def _sum(way: str, exact: Array, like: Array) -> Sum:
     return Sum(way, exact, np.full(exact.shape, _SHARES.get(like.dtype.name, _SHARE) * largest))
 
 
-def _rounds_inside(graph: Graph, op: Op) -> bool:
+def _has_inner_rounding(graph: Graph, op: Op) -> bool:
     """Whether functions that an operator runs round real data to integers when they run."""
-    return any(is_dynamic(inner) for name in functions_run(graph, [op]) for inner in graph.functions[name].ops)
+    return any(is_dynamic(inner) for name in called_functions(graph, [op]) for inner in graph.functions[name].ops)
 
 
-def _on_real_data(graph: Graph) -> Graph:
+def _use_float_data(graph: Graph) -> Graph:
     """The graph whose functions compute with real data as they are."""
     functions = {
         name: replace(inner, ops=tuple(op.with_attributes(arithmetic="") if is_dynamic(op) else op for op in inner.ops))

@@ -13,7 +13,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
 from qconvert.operators import KINDS, Call, is_dynamic, kind_of, range_axes
 
-__all__ = ["carried", "exact_value", "moved_by", "rounded_otherwise", "sum_bound"]
+__all__ = ["bound_ties", "exact_value", "find_passed_inputs", "propagate_errors", "sum_bound"]
 
 _EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 #: Roundings besides those of the sum: of the product, of a weight that is dequantized, of the bias, of the result.
@@ -45,7 +45,7 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
         except QConvertError:
             return None
         return None if real is None else (real, op)
-    passed = [i for i in lacking if len(lacking) == 1 and i in carried(graph, op)]
+    passed = [i for i in lacking if len(lacking) == 1 and i in find_passed_inputs(graph, op)]
     writer = writers.get(op.inputs[passed[0]]) if passed else None
     if writer is None:
         return None
@@ -53,21 +53,21 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
     if before is None:
         return None
     given, tensors = list[Array | None](inputs), [graph[name] if name else None for name in op.inputs]
-    given[passed[0]], tensors[passed[0]] = before[0], _real(graph[op.inputs[passed[0]]])
+    given[passed[0]], tensors[passed[0]] = before[0], _make_float_tensor(graph[op.inputs[passed[0]]])
     function = kind_of(op).evaluate
     try:
-        moved = None if function is None else function(Call(op, tuple(given), tuple(tensors), (_real(graph[op.outputs[0]]),)))
+        moved = None if function is None else function(Call(op, tuple(given), tuple(tensors), (_make_float_tensor(graph[op.outputs[0]]),)))
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
         return None
     found = moved[index] if isinstance(moved, list) else moved
     return (found, before[1]) if isinstance(found, np.ndarray) else None
 
 
-def carried(graph: Graph, op: Op) -> Collection[int]:
+def find_passed_inputs(graph: Graph, op: Op) -> Collection[int]:
     """Return the inputs whose errors the operator does not enlarge: of data movement, limits, and sums of floats."""
     if op.kind in ("Add", "Sub"):
         return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
-    single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved(op) == [op.inputs[0]]
+    single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved_inputs(op) == [op.inputs[0]]
     return range(1) if single or kind_of(op).clips else ()
 
 
@@ -84,80 +84,82 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
         op = Op("Add", op.inputs, op.outputs, {}, op.source)
     elif not (kind_of(op).sums_products or kind_of(op).averages):
         return None
-    found = _absolute(graph, op, values)
+    found = _evaluate_absolute(graph, op, values)
     if found is None:
         return None
     further = _FURTHER_ROUNDINGS + (_OF_DYNAMIC_RANGE if is_dynamic(op) else 0)
-    return (_terms(graph, op, values, found) + further) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
+    return (_count_terms(graph, op, values, found) + further) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
 
 
 def _normalized_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
     """x * factor + (bias - mean * factor), factor being scale / sqrt(var + epsilon): each product has the roundings of the factor (the sum
     with epsilon, the root, the quotient) besides its own and those of the two sums."""
-    inputs = [_stored(graph, name, values) for name in op.inputs]
+    inputs = [_find_value(graph, name, values) for name in op.inputs]
     function = kind_of(op).evaluate
     if function is None or len(inputs) != 5 or any(value is None or value.dtype.kind != "f" for value in inputs):
         return None
     data, scale, bias, mean, variance = (np.asarray(value, np.float64) for value in inputs)
     # |x| - (-|mean|) is what may cancel.
     signed = (np.abs(data), np.abs(scale), np.abs(bias), -np.abs(mean), variance)
-    found = function(Call(op, signed, tuple(_real(graph[name]) for name in op.inputs), (_real(graph[op.outputs[0]]),)))
+    found = function(
+        Call(op, signed, tuple(_make_float_tensor(graph[name]) for name in op.inputs), (_make_float_tensor(graph[op.outputs[0]]),))
+    )
     if not isinstance(found, np.ndarray):
         return None
     return (3 + _FURTHER_ROUNDINGS) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * np.abs(found)
 
 
-def rounded_otherwise(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | float:
+def bound_ties(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | float:
     """By how much ties may move the result of an operator of dynamic range: by a step of each of its data that is near one, times |w|.
 
     A kernel that multiplies by a reciprocal, where another divides, may round them to the other side.
     """
     if not is_dynamic(op):
         return 0.0
-    data, weights = (_stored(graph, name, values) for name in op.inputs[:2])
+    data, weights = (_find_value(graph, name, values) for name in op.inputs[:2])
     if data is None:
         return 0.0
     kernel = weights.shape[2:] if weights is not None else graph[op.inputs[1]].static_shape or ()
     _, scale, near = dynamic_steps(data, range_axes(op, data.ndim, kernel), str(op["arithmetic"]))
     if not near.any():
         return 0.0
-    found = moved_by(graph, op, near * scale, values)
+    found = propagate_errors(graph, op, near * scale, values)
     return 0.0 if found is None else found
 
 
-def moved_by(graph: Graph, op: Op, errors: Array, values: Mapping[str, Array]) -> Array | None:
+def propagate_errors(graph: Graph, op: Op, errors: Array, values: Mapping[str, Array]) -> Array | None:
     """By how much float values that its data are off by may move the result of an operator with weights: these, times |w|."""
-    return _absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: errors})
+    return _evaluate_absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: errors})
 
 
-def _absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+def _evaluate_absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
     """The operator, without its activation, on the absolute values of what it sums."""
     kind = kind_of(op)
     plain = Op(op.kind, op.inputs, op.outputs, {**op.attributes, **{key: "" for key in _ROUNDS if op.attributes.get(key)}}, op.source)
     inputs: list[Array | None] = []
     tensors: list[Tensor | None] = []
     for index, name in enumerate(op.inputs):
-        value, tensor = (_stored(graph, name, values), graph[name]) if name else (None, None)
+        value, tensor = (_find_value(graph, name, values), graph[name]) if name else (None, None)
         if name and value is None:
             return None
         if value is not None and tensor is not None and kind.role(index) in ("data", "factor", "weights", "bias"):
             value = in_bytes(value)
             has_quantization = tensor.quantization is not None and value.dtype.kind in "iu"
             value = np.abs(dequantize(value, tensor.quantization) if has_quantization and tensor.quantization else value.astype(np.float64))
-            value = value + (_shift(tensor) if has_quantization and kind.role(index) == "data" else 0.0)
-            tensor = _real(tensor)
+            value = value + (_zero_point_value(tensor) if has_quantization and kind.role(index) == "data" else 0.0)
+            tensor = _make_float_tensor(tensor)
         inputs.append(value)
         tensors.append(tensor)
     try:
         found = None if kind.evaluate is None else kind.evaluate(
-            Call(plain, tuple(inputs), tuple(tensors), tuple(_real(graph[name]) for name in op.outputs))
+            Call(plain, tuple(inputs), tuple(tensors), tuple(_make_float_tensor(graph[name]) for name in op.outputs))
         )  # fmt: skip
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
         return None
     return np.abs(found) if isinstance(found, np.ndarray) else None
 
 
-def _shift(tensor: Tensor) -> float:
+def _zero_point_value(tensor: Tensor) -> float:
     """What a zero point stands for: without it the sum is larger, and a bias takes it off again (pass shift_to_symmetric)."""
     q = tensor.quantization
     if q is None or not q.is_per_tensor:
@@ -166,14 +168,14 @@ def _shift(tensor: Tensor) -> float:
     return float(abs(int(q.zero_point[0]) - middle) * float(q.scale[0]))
 
 
-def _terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> float:
+def _count_terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> float:
     """How many terms a sum has at most."""
     if op.kind == "Add":
         return 1
     if kind_of(op).has_weights:
-        weights = _stored(graph, op.inputs[1], values)
+        weights = _find_value(graph, op.inputs[1], values)
         return 1 if weights is None else weights.size / max(weights.shape[0], 1)
-    data = _stored(graph, op.inputs[0], values)
+    data = _find_value(graph, op.inputs[0], values)
     if kind_of(op).sums_products:
         return 1 if data is None or not data.ndim else data.shape[-1]
     if "kernel_shape" in op.attributes:
@@ -181,11 +183,11 @@ def _terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> 
     return 1 if data is None else data.size / max(result.size, 1)
 
 
-def _stored(graph: Graph, name: str, values: Mapping[str, Array]) -> Array | None:
+def _find_value(graph: Graph, name: str, values: Mapping[str, Array]) -> Array | None:
     if name in values:
         return values[name]
     return graph.constant(name) if graph[name].is_constant else None
 
 
-def _real(tensor: Tensor) -> Tensor:
+def _make_float_tensor(tensor: Tensor) -> Tensor:
     return Tensor(tensor.name, "float64", tensor.shape)

@@ -10,10 +10,10 @@ import numpy as np
 from qconvert.checking.splitting import Splitting
 from qconvert.checking.tensor_correspondence import Form
 from qconvert.graph import Array, Graph, Tensor, integer_range
-from qconvert.graph.metadata import turned_between
+from qconvert.graph.metadata import find_layout_changes
 from qconvert.operators.layout import permutation
 
-__all__ = ["SAME_CODES", "Exchange", "find_turned"]
+__all__ = ["SAME_CODES", "Exchange", "find_transposed"]
 
 LAYOUTS = ("channels_first", "channels_last")
 
@@ -42,7 +42,7 @@ class Exchange:
 
         Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
         """
-        moved = _shifted(tensor, data, tensor.dtype, self.pieces.dtypes[tensor.name])
+        moved = _convert_storage(tensor, data, tensor.dtype, self.pieces.dtypes[tensor.name])
         if tensor.name in self.forms:
             return self.forms[tensor.name].to_result(moved)
         permutation = self._permutation(tensor.name, moved.shape, self.pieces.shapes[tensor.name])
@@ -56,7 +56,7 @@ class Exchange:
         if permutation is not None:
             back = data.transpose(np.argsort(permutation))
             data = back if back.shape == like.shape else data
-        return _shifted(tensor, data, self.pieces.dtypes[tensor.name], tensor.dtype)
+        return _convert_storage(tensor, data, self.pieces.dtypes[tensor.name], tensor.dtype)
 
     def _permutation(self, name: str, own: Sequence[int], other: Sequence[int | None] | None) -> tuple[int, ...] | None:
         """From the source's layout to the result's: as the files say, or as only that fits the result's shape."""
@@ -71,7 +71,7 @@ class Exchange:
         return next((turn for turn in turns if _fits([own[axis] for axis in turn], other)), None)
 
 
-def find_turned(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
+def find_transposed(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
     """The result's layout of each tensor that two files have in different ones, as their metadata say: a conversion notes there whatever
     it transposed without the shape's showing it, from the first file of a chain on.
 
@@ -80,11 +80,11 @@ def find_turned(graph: Graph, other: Graph, source: str, result: str) -> dict[st
         source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
     """
     wanted = result if source != result else next((layout for layout in LAYOUTS if layout != result), "")
-    names = turned_between(graph.metadata, other.metadata)
+    names = find_layout_changes(graph.metadata, other.metadata)
     return dict.fromkeys(names, wanted) if wanted in LAYOUTS else {}
 
 
-def _shifted(tensor: Tensor, data: Array, have: str, want: str) -> Array:
+def _convert_storage(tensor: Tensor, data: Array, have: str, want: str) -> Array:
     """Stored values moved between signed and unsigned types of one width, or as real numbers where only one side has floats, and back."""
     if tensor.quantization is not None and have != want and "float32" in (have, want):
         scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])

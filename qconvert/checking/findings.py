@@ -11,12 +11,13 @@ import numpy as np
 
 from qconvert.checking.proof.classes import Proof
 from qconvert.graph import Array, Op
-from qconvert.tables import Rows, Shown, said, share, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
 
 __all__ = [
     "AS_DECLARED", "BEYOND_BOUNDS", "CLASSES", "EQUAL",
     "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OUT_OF_MEMORY", "OUT_OF_TIME",
-    "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "by_kernels", "joined", "operators_table", "outputs_table",
+    "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "explain_by_kernels", "join_findings", "operators_table",
+    "outputs_table",
 ]  # fmt: skip
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
@@ -61,7 +62,7 @@ class Finding:
     sqnr_db: float | None = None
 
 
-def by_kernels(found: Finding, title: str, kernels: tuple[str, str], values: tuple[Array, Array]) -> Finding:
+def explain_by_kernels(found: Finding, title: str, kernels: tuple[str, str], values: tuple[Array, Array]) -> Finding:
     """The finding for an operator that a runtime computes otherwise by another set of its kernels, which the other side's result explains.
 
     A difference of one step is one of rounding; what is more cannot be told from a fault of the runtime, and is not judged.
@@ -81,7 +82,7 @@ def by_kernels(found: Finding, title: str, kernels: tuple[str, str], values: tup
     return replace(found, verdict="approximate" if rounded else KERNELS, reason=reason, predicted_rate=1.0, unexplained=0)
 
 
-def joined(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
+def join_findings(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
     """The findings of one output of an operator in several runs: the worst verdict, the largest difference, the mean share."""
     worst = max(runs, key=lambda item: CLASSES.index(item.verdict))
     return replace(
@@ -186,28 +187,28 @@ class CheckReport(Shown):
     @property
     def sentence(self) -> str:
         """The verdict in one sentence."""
-        names = f"{shown(Path(self.result).name)} vs. {shown(Path(self.source).name)}"
+        names = f"{format_text(Path(self.result).name)} vs. {format_text(Path(self.source).name)}"
         if self.rebuilt:
-            names += (
-                f" ({' and '.join(shown(Path(item).name) for item in self.rebuilt)} rebuilt from what was read, not run as the file is)"
-            )
+            rebuilt = " and ".join(format_text(Path(item).name) for item in self.rebuilt)
+            names += f" ({rebuilt} rebuilt from what was read, not run as the file is)"
         inputs = f"{self.runs} inputs" if self.runs != 1 else "1 input"
         inputs += f"; {self.float_verdict}" if self.float_verdict else ""
         if self.verdict == PASSED:
             equal = all(item.equal == 1 for item in self.outputs)
-            how = "every output element is equal" if equal else f"each operator that differs is explained; {self._distance()}"
+            how = "every output element is equal" if equal else f"each operator that differs is explained; {self._describe_distance()}"
             if equal and self.proof is not None and self.proof.claim:
                 how = f"{self.proof.claim}, and {how}"
             same = sum(item.verdict == EQUAL for item in self.operators)
             operators = f", {same} of {len(self.operators)} operators equal" if self.operators else ""
             return f"passed: {names}: {how}, on {inputs}{operators}"
         if self.verdict == AS_DECLARED:
-            return f"as declared: {names}: what differs is the cost of the passes that were asked for; {self._distance()}, on {inputs}"
+            distance = self._describe_distance()
+            return f"as declared: {names}: what differs is the cost of the passes that were asked for; {distance}, on {inputs}"
         if self.verdict == NOT_EQUAL:
-            return f"not equal: {names}: {said(self.problems[0])}"
-        return f"inconclusive: {names}: {said(self.unjudged[0])}"
+            return f"not equal: {names}: {format_sentence(self.problems[0])}"
+        return f"inconclusive: {names}: {format_sentence(self.unjudged[0])}"
 
-    def _distance(self) -> str:
+    def _describe_distance(self) -> str:
         """How far the outputs are apart, in words."""
         worst = max(self.outputs, key=lambda item: item.largest if item.unit == "LSB" else 255 * item.largest)
         sqnr = min((item.sqnr_db for item in self.outputs if item.sqnr_db is not None), default=None)
@@ -217,7 +218,7 @@ class CheckReport(Shown):
 
     def tables(self) -> tuple[Rows, ...]:
         """What is wrong, the outputs, the operators, and what the reader should know."""
-        found = [(word, said(text)) for word, texts in (
+        found = [(word, format_sentence(text)) for word, texts in (
             ("ran", filter(None, (self.ran,))), ("proof", () if self.proof is None else (self.proof.sentence,)),
             ("float against quantized", filter(None, (self.float_verdict,))),
             ("problem", self.problems), ("inconclusive", self.unjudged), ("cost", self.costs), ("note", self.notes),
@@ -234,8 +235,8 @@ class CheckReport(Shown):
 def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:
     """How far each output is equal."""
     rows = [
-        (shown(item.name), share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}",
-         "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", "" if item.same_top1 is None else share(item.same_top1))
+        (format_text(item.name), format_share(item.equal), f"{item.largest:.6g} {item.unit}", f"{item.mean:.2g}",
+         "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB", "" if item.same_top1 is None else format_share(item.same_top1))
         for item in outputs
     ]  # fmt: skip
     return Rows("Outputs", ("~output", ">equal", ">largest", ">mean", ">SQNR", ">same top-1"), tuple(rows))
@@ -244,21 +245,21 @@ def outputs_table(outputs: Sequence[OutputComparison]) -> Rows:
 def operators_table(operators: Sequence[Finding]) -> Rows:
     """How far each operator is equal, and of which class it is; the note says how many are of each."""
     rows = [
-        (shown(op.operator), shown(op.output), share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.3g}%",
-         op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB", shown(op.reason))
+        (format_text(op.operator), format_text(op.output), format_share(op.equal), f"{op.largest:.4g}", f"{100 * op.predicted_rate:.3g}%",
+         op.verdict if op.sqnr_db is None else f"{op.verdict}, {op.sqnr_db:.1f} dB", format_text(op.reason))
         for op in operators
     ]  # fmt: skip
     heads = ("~operator", "~output", ">equal", ">largest", ">predicted", "class", "reason")
-    return Rows("Operators", heads, tuple(rows), tuple(op.verdict for op in operators), _classes(operators), len(rows) > 40)
+    return Rows("Operators", heads, tuple(rows), tuple(op.verdict for op in operators), _count_classes(operators), len(rows) > 40)
 
 
-def _classes(operators: Sequence[Finding]) -> str:
+def _count_classes(operators: Sequence[Finding]) -> str:
     """How many operators are of each class, with the range of what those cost that cost something."""
     classes = Counter((op.verdict, op.reason) for op in operators)
     found = []
     for (verdict, reason), count in classes.most_common():
         costs = [op.sqnr_db for op in operators if (op.verdict, op.reason) == (verdict, reason) and op.sqnr_db is not None]
         cost = f"SQNR {min(costs):.1f} to {max(costs):.1f} dB" if len(costs) > 1 else f"SQNR {costs[0]:.1f} dB" if costs else ""
-        words = ", ".join(filter(None, (shown(reason), cost)))
+        words = ", ".join(filter(None, (format_text(reason), cost)))
         found.append(f"{count} {verdict}" + (f" ({words})" if words else ""))
     return "; ".join(found)

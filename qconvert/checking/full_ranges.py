@@ -23,13 +23,13 @@ from qconvert.graph import Array, Graph
 from qconvert.operators import kind_of
 from qconvert.rewriting.cutting import cut
 
-__all__ = ["over_full_ranges"]
+__all__ = ["run_full_ranges"]
 
 #: Rules of operators that hand values on.
 _PASSING = ("move", "relabel", "convert")
 
 
-def over_full_ranges(
+def run_full_ranges(
     source: Side, other: Graph, shared: Collection[str], known: Mapping[str, Array]
 ) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
     """Yield pairs of tensors by name: values over the full ranges of the tensors at which the source is cut, with all results between the
@@ -49,7 +49,7 @@ def over_full_ranges(
     # Results of data movement and conversions are computed, so that tensors with the same values keep them; so are tensors that the
     # result computes for itself.
     free = {name for name in shared if name not in writers or kind_of(writers[name]).rule not in _PASSING}
-    free -= _bypassed(graph, other, shared, free)
+    free -= _find_bypassed(graph, other, shared, free)
     try:
         part = cut(graph, free, frozenset(computed_names(graph, {*shared})))
         inner = [name for name in part.graph.tensors if name in shared and name not in free]
@@ -74,7 +74,7 @@ def over_full_ranges(
         return
     within = {name: limits_of(graph, writers, name) for name in like}
     try:
-        right = {name for name, value in run(like).items() if name in known and _equal(value, known[name])}
+        right = {name for name, value in run(like).items() if name in known and _is_equal(value, known[name])}
     except QConvertError:
         return
     for chosen in extreme_inputs(part.graph, like, 0, within):
@@ -87,13 +87,13 @@ def over_full_ranges(
         yield {**found, **feed}, {name: found[name] for name in (*part.computed, *inner) if name in right and name in found}
 
 
-def _bypassed(graph: Graph, other: Graph, shared: Collection[str], free: Collection[str]) -> set[str]:
+def _find_bypassed(graph: Graph, other: Graph, shared: Collection[str], free: Collection[str]) -> set[str]:
     """Those of `free` that the result does not read where the source does, but computes for itself: before it turns an axis, or in a
     function that gives out both."""
     found: set[str] = set()
-    its = _read_by(other, shared)
+    its = _find_origins(other, shared)
     while True:
-        own = _read_by(graph, {*free} - found)
+        own = _find_origins(graph, {*free} - found)
         new: set[str] = set()
         for name in shared:
             read = frozenset[str]().union(
@@ -107,7 +107,7 @@ def _bypassed(graph: Graph, other: Graph, shared: Collection[str], free: Collect
         found |= new
 
 
-def _read_by(graph: Graph, cuts: Collection[str]) -> dict[str, frozenset[str]]:
+def _find_origins(graph: Graph, cuts: Collection[str]) -> dict[str, frozenset[str]]:
     """Return, for each computed tensor, the tensors of `cuts` before it."""
     found: dict[str, frozenset[str]] = {}
     for op in graph.ops:
@@ -116,5 +116,5 @@ def _read_by(graph: Graph, cuts: Collection[str]) -> dict[str, frozenset[str]]:
     return found
 
 
-def _equal(a: Array, b: Array) -> bool:
+def _is_equal(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")

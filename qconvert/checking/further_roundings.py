@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
 from qconvert.operators import kind_of
-from qconvert.rewriting.cutting import computable
+from qconvert.rewriting.cutting import computable_ops
 
 __all__ = ["further_tolerance", "is_storage"]
 
@@ -23,18 +23,18 @@ def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Co
         shared: names of the tensors at which both are cut.
         declared: names of the result's tensors onto which the conversion declared that it rounds.
     """
-    found = dict(_roundings(other, computable(other, shared), shared, declared))
+    found = dict(_add_up_roundings(other, computable_ops(other, shared), shared, declared))
     producers = other.producers()
     for op in graph.ops:
         pair = producers.get(op.outputs[0]) if op.outputs else None
         stays = pair is not None and pair.kind == op.kind and len(pair.inputs) > 2 and bool(pair.inputs[2])
         if not stays or pair is None or other[pair.inputs[2]].dtype != "float32":
-            added = _rounded_bias(graph, op)
+            added = _bias_tolerance(graph, op)
             found.update({name: found.get(name, 0.0) + added for name in op.outputs if added})
     return found
 
 
-def _roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:
+def _add_up_roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:
     """Yield each output after intermediate roundings, and their addition to the kernel's tolerance, in steps of the output's scale.
 
     A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
@@ -72,7 +72,7 @@ def is_storage(graph: Graph, op: Op) -> bool:
     return bool(a.quantization.scale[0] == b.quantization.scale[0] and zeros[0] == zeros[1] and {a.dtype, b.dtype} <= {"int8", "uint8"})
 
 
-def _rounded_bias(graph: Graph, op: Op) -> float:
+def _bias_tolerance(graph: Graph, op: Op) -> float:
     """What a float bias rounded to int32 adds to the tolerance, in steps: half of input scale * weight scale."""
     result = graph[op.outputs[0]].quantization if op.outputs else None
     if not kind_of(op).has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":

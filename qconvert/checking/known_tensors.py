@@ -10,14 +10,14 @@ from qconvert.graph import Array, Graph, Op
 from qconvert.operators import KINDS, kind_of
 
 __all__ = [
-    "asks_for_sizes",
     "complete_values",
+    "find_fixed_outputs",
     "find_settled",
     "find_varying",
-    "fixed_outputs",
     "follow_movement",
-    "of_inputs",
-    "takes_no_values",
+    "is_shape_query",
+    "is_value_independent",
+    "keep_varying",
 ]
 
 
@@ -80,12 +80,12 @@ def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
     """
     found = {*given, *(tensor.name for tensor in graph.constants())}
     for op in graph.ops:
-        if _rounds_nothing(graph, op) and all(not name or name in found for name in op.inputs):
+        if _is_exact(graph, op) and all(not name or name in found for name in op.inputs):
             found.update(name for name in op.outputs if name)
     return found
 
 
-def _rounds_nothing(graph: Graph, op: Op) -> bool:
+def _is_exact(graph: Graph, op: Op) -> bool:
     rule = kind_of(op).rule if op.kind in KINDS else "opaque"
     if op.kind == "DynamicQuantizeLinear" or rule in ("state", "control", "opaque"):
         return False
@@ -97,23 +97,23 @@ def _rounds_nothing(graph: Graph, op: Op) -> bool:
 _OF_SIZES = frozenset(("Size", "EyeLike"))
 
 
-def asks_for_sizes(op: Op) -> bool:
+def is_shape_query(op: Op) -> bool:
     """Whether the result of an operator depends on the sizes of its data alone."""
     return str(op["op_type"]) in _OF_SIZES if op.kind == "Opaque" else kind_of(op).reads_shape
 
 
-def takes_no_values(graph: Graph, op: Op) -> bool:
+def is_value_independent(graph: Graph, op: Op) -> bool:
     """Whether the values of an operator's data do not matter: it asks for their sizes, which are known, or gives no elements."""
-    if asks_for_sizes(op):
+    if is_shape_query(op):
         return all(not name or graph[name].static_shape is not None for name in op.inputs)
     return bool(op.outputs) and all(0 in (graph[name].shape or ()) for name in op.outputs if name)
 
 
-def fixed_outputs(graph: Graph) -> set[str]:
+def find_fixed_outputs(graph: Graph) -> set[str]:
     """The outputs that are the same whatever the values of the inputs are."""
     fixed = {tensor.name for tensor in graph.constants()}
     for op in graph.ops:
-        if kind_of(op).rule != "state" and (takes_no_values(graph, op) or all(not name or name in fixed for name in op.inputs)):
+        if kind_of(op).rule != "state" and (is_value_independent(graph, op) or all(not name or name in fixed for name in op.inputs)):
             fixed.update(op.outputs)
     return fixed.intersection(graph.outputs)
 
@@ -127,7 +127,7 @@ def find_varying(graph: Graph) -> set[str]:
     return graph.tensors.keys() - fixed
 
 
-def of_inputs(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+def keep_varying(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
     """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
     XNNPACK does with weights of float16 after a DEQUANTIZE."""
     kept = find_varying(graph)

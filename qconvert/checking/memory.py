@@ -30,7 +30,7 @@ class Room:
     bytes: int
 
     @classmethod
-    def left_by(cls, *graphs: Graph) -> Room:
+    def for_graphs(cls, *graphs: Graph) -> Room:
         """What the constants of these graphs leave."""
         constants = max(sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None) for graph in graphs)
         return cls(max(MOST - _BASE - _COPIES * constants, _LEAST))
@@ -40,16 +40,16 @@ class Room:
         return max(1, min(wanted, self.bytes // 4 // max(each, 1)))
 
     @property
-    def of_run(self) -> int:
+    def run_bytes(self) -> int:
         """Bytes of the tensors of one run, which the runtime's process and this one hold."""
         return self.bytes // 2
 
-    def over_ranges(self, held: int) -> int:
+    def range_bytes(self, held: int) -> int:
         """Bytes of the tensors whose values over full ranges are computed next to those of a run: fed, computed, and both in the runtime's
         process, which holds what it sends besides (measured: 4.6 times as much)."""
         return max(0, self.bytes - held) // 5
 
-    def at_once(self, held: int) -> int:
+    def piece_bytes(self, held: int) -> int:
         """Bytes of the tensors that pieces compute together next to those of a run; 0 is one after the other (measured: 4 times as
         much)."""
         return min(_AT_ONCE, max(0, self.bytes - held) // _MULTIPLE)

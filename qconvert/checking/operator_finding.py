@@ -12,18 +12,18 @@ from qconvert.checking.attributes import declared_roundings, rounding_of
 from qconvert.checking.checked_file import Side
 from qconvert.checking.classify import Sum, classify, classify_sums
 from qconvert.checking.dynamic_pieces import sums_of_functions, sums_of_piece
-from qconvert.checking.exact_values import carried, exact_value, rounded_otherwise, sum_bound
+from qconvert.checking.exact_values import bound_ties, exact_value, find_passed_inputs, sum_bound
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
-from qconvert.checking.free_choices import is_free_choice
-from qconvert.checking.overflows import overflowed
-from qconvert.checking.unsure_steps import unsure_steps
+from qconvert.checking.overflows import compute_overflow
+from qconvert.checking.score_ties import is_score_tie
+from qconvert.checking.step_ties import bound_step_ties
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.graph.metadata import by_way_of_tflite
+from qconvert.graph.metadata import has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
 
-__all__ = ["UNKNOWN", "Judge", "name_changed"]
+__all__ = ["UNKNOWN", "Judge", "add_changed_findings"]
 
 #: Why outputs are unexplained whose exact values are not known.
 UNKNOWN = "values differ"
@@ -84,7 +84,7 @@ class Judge:
         """
         a, b = pair
         if op.kind == "Cast" and op.inputs[0] in values and a.shape == b.shape:
-            b = np.where(_is_beyond(values[op.inputs[0]], a), a, b)
+            b = np.where(_is_out_of_range(values[op.inputs[0]], a), a, b)
             pair = a, b
         if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             moves = kind_of(op).rule in ("move", "relabel") and a.dtype.kind in "iu"
@@ -92,30 +92,30 @@ class Judge:
         if a.shape != b.shape:
             return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
         if op.kind == "Opaque":
-            return self._rounded(op, values, pair) or _compared(a, b)
-        if op.kind == "SelectBoxes" and index == 0 and all(is_free_choice(self.graph, op, values, chosen) for chosen in pair):
+            return self._judge_block_product(op, values, pair) or _compare_inexact(a, b)
+        if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
             return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0, 0)
-        if (unrounded := self._unrounded(op, values, pair)) is not None:
+        if (unrounded := self._judge_unrounded(op, values, pair)) is not None:
             return unrounded
-        if a.dtype == np.float32 and self._computes_in_halves():
-            return _compared(a, b, share=_LARGEST_SHARE_HALF)
-        fixed = self._fixed(op)
-        found = self._judged(op, index, {**values, **fixed}, pair)
+        if a.dtype == np.float32 and self._has_half_floats():
+            return _compare_inexact(a, b, share=_LARGEST_SHARE_HALF)
+        fixed = self._dequantize_weights(op)
+        found = self._judge_pair(op, index, {**values, **fixed}, pair)
         if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
             cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
-            found = min((found, self._judged(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
+            found = min((found, self._judge_pair(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
         if found.verdict == "unexplained" and op.kind == "Dequantize":
-            found = self._on_quantization(op, values, pair) or found
+            found = self._judge_quantized_floats(op, values, pair) or found
         if found.verdict == "unexplained":
-            found = self._by_constants(op, index, {**values, **fixed}, pair, found)
-        return self._overflowed(op, index, values, pair, found) if found.verdict == "unexplained" else found
+            found = self._explain_by_constants(op, index, {**values, **fixed}, pair, found)
+        return self._explain_by_overflow(op, index, values, pair, found) if found.verdict == "unexplained" else found
 
-    def _computes_in_halves(self) -> bool:
+    def _has_half_floats(self) -> bool:
         """Whether a side has float values in the precision of float16."""
         return any(side.runtime.rows(side.kernels).half_floats for side in self.sides)
 
-    def _on_quantization(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _judge_quantized_floats(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """Judge dequantized values that one side rounds otherwise within the same piece, as results of the operator before."""
         name = op.inputs[0]
         before, quantization = self.writers.get(name), self.graph[name].quantization
@@ -126,10 +126,10 @@ class Judge:
         if any((np.abs(dequantize(stored, quantization) - value) > near).any() for stored, value in zip((a, b), pair, strict=True)):
             return None
         known = {item: value for item, value in values.items() if item != name and (item in self.settled or self.graph[item].is_constant)}
-        found = self._judged(before, before.outputs.index(name), {**known, **self._fixed(before)}, (a, b))
+        found = self._judge_pair(before, before.outputs.index(name), {**known, **self._dequantize_weights(before)}, (a, b))
         return None if found.verdict == "unexplained" else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
 
-    def _unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _judge_unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """Judge dequantized values against floats that the result does not quantize: quantized the same way they must be correct."""
         name = op.inputs[0] if op.inputs else ""
         before, quantization = self.writers.get(name), self.graph[name].quantization if name else None
@@ -143,7 +143,7 @@ class Judge:
             return None
         a, b = (quantize(value.astype(np.float64), quantization, self.graph[name].dtype) for value in pair)
         found = self.finding(before, before.outputs.index(name), values, (a, b))
-        beyond = self._beyond(before, before.outputs.index(name), values, pair[1], b, quantization)
+        beyond = self._count_wrong_clipped(before, before.outputs.index(name), values, pair[1], b, quantization)
         off = np.abs(pair[0].astype(np.float64) - pair[1]).max(initial=0) / float(np.abs(pair[0]).max(initial=0) or 1)
         if found.verdict == "unexplained":
             return replace(found, reason=f"{found.reason}, after quantization with the source's scale")
@@ -155,10 +155,12 @@ class Judge:
         return replace(found, verdict=kept, reason="floats, which the source quantizes", equal=float((pair[0] == pair[1]).mean()),
                        largest=float(off), predicted_rate=1.0)  # fmt: skip
 
-    def _beyond(self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, quantization: Quantization) -> int:
+    def _count_wrong_clipped(
+        self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, quantization: Quantization
+    ) -> int:
         """How many float values that a quantization cuts off are neither its end nor near to the exact ones."""
         known = {name: value for name, value in values.items() if name in self.settled or self.graph[name].is_constant}
-        exact = exact_value(self.graph, op, {**known, **self._fixed(op)}, index, self.writers)
+        exact = exact_value(self.graph, op, {**known, **self._dequantize_weights(op)}, index, self.writers)
         if exact is None or exact[0].shape != found.shape or not quantization.is_per_tensor:
             return 0
         low, high = quantization.limits(self.graph[op.outputs[index]].dtype)
@@ -166,7 +168,7 @@ class Judge:
         off = np.minimum(np.abs(found - exact[0]), np.abs(found - dequantize(stored, quantization)))
         return int((((stored == low) | (stored == high)) & (off > _BEYOND[0] * steps + _BEYOND[1] * np.abs(exact[0]))).sum())
 
-    def _rounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _judge_block_product(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
         """Compare a source product that may round its data with a result product that does not."""
         if (op["domain"], op["op_type"]) != ("com.microsoft", "MatMulNBits") or op.inputs[0] not in values or pair[0].dtype.kind != "f":
             return None
@@ -181,14 +183,14 @@ class Judge:
         plain = Sum("", exact, fine)
         return classify_sums(*pair, [plain, Sum("blocks", exact, coarse)], [plain])
 
-    def _by_constants(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
+    def _explain_by_constants(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
         """Return `found`, a fault, unless the result is right for constants that the conversion computed and rounded otherwise."""
-        held = {name: data for name in op.inputs if name in self.fixed and (data := self._held(name, values)) is not None}
+        held = {name: data for name in op.inputs if name in self.fixed and (data := self._find_held_constant(name, values)) is not None}
         if not held:
             return found
-        return self._with(held, op, index, values, pair, found, "is computed in the conversion, and differs by a rounding")
+        return self._judge_with_values(held, op, index, values, pair, found, "is computed in the conversion, and differs by a rounding")
 
-    def by_own(
+    def explain_by_own_values(
         self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], own: Mapping[str, Array], found: Finding
     ) -> Finding:
         """Return `found`, a fault, unless the result is right for its own values of inputs with which it could not be fed; these inputs
@@ -197,11 +199,15 @@ class Judge:
         Args:
             own: the result's values of tensors.
         """
-        fed = self._fed(op.outputs[index])
+        fed = self._find_fed_tensors(op.outputs[index])
         held = {name: own[name] for name in op.inputs if name in own and name not in fed}
-        return self._with(held, op, index, {**values, **self._fixed(op)}, pair, found, "is rounded otherwise") if held else found
+        return (
+            self._judge_with_values(held, op, index, {**values, **self._dequantize_weights(op)}, pair, found, "is rounded otherwise")
+            if held
+            else found
+        )
 
-    def _fed(self, output: str) -> set[str]:
+    def _find_fed_tensors(self, output: str) -> set[str]:
         """The tensors at which the result is cut and from which it computes an output."""
         found, waiting = set[str](), [output]
         while waiting:
@@ -211,7 +217,7 @@ class Judge:
             waiting += new - set(self.cuts)
         return found & set(self.cuts)
 
-    def _with(
+    def _judge_with_values(
         self, held: Mapping[str, Array], op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding,
         why: str,
     ) -> Finding:  # fmt: skip
@@ -225,11 +231,11 @@ class Judge:
         if np.array_equal(meant, pair[1]):
             again = Finding("one rounding", "", 0.0, 0.0, 1.0, 0)
         else:
-            again = self._judged(op, index, {**values, **held}, (meant, pair[1]))
+            again = self._judge_pair(op, index, {**values, **held}, (meant, pair[1]))
         kept = replace(found, verdict=again.verdict, reason=f"{', '.join(map(repr, held))} {why}", predicted_rate=1.0, unexplained=0)
         return found if again.verdict == "unexplained" else kept
 
-    def _held(self, name: str, values: Mapping[str, Array]) -> Array | None:
+    def _find_held_constant(self, name: str, values: Mapping[str, Array]) -> Array | None:
         """Return the result's constant for a tensor that the source computes from constants, if it differs by roundings alone: within the
         tolerances of _compare_inexact()."""
         own, other, measured = self.graph[name], self.other.tensors.get(name), values.get(name)
@@ -237,25 +243,25 @@ class Judge:
             return None
         if own.dtype != other.dtype or own.quantization != other.quantization:
             return None
-        return None if _compared(measured, other.data).verdict == "unexplained" else other.data
+        return None if _compare_inexact(measured, other.data).verdict == "unexplained" else other.data
 
-    def _overflowed(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
+    def _explain_by_overflow(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
         """Return `found`, a fault, unless the source overflows as its kernels do, to the last bit, and the result is correct."""
         source = self.sides[0]
         if pair[0].dtype.kind not in "biu":
             return found
-        made = overflowed(self.graph, op, index, values, self.writers, source.runtime.rows(source.kernels))
-        if made is None or not made.may_give(pair[0]):
+        made = compute_overflow(self.graph, op, index, values, self.writers, source.runtime.rows(source.kernels))
+        if made is None or not made.can_give(pair[0]):
             return found
         if not np.array_equal(made.meant, pair[1]):
-            again = self._judged(op, index, {**made.values, **values}, (made.meant, pair[1]))
+            again = self._judge_pair(op, index, {**made.values, **values}, (made.meant, pair[1]))
             if again.verdict == "unexplained":
                 return again
         where = ", ".join(dict.fromkeys(place.source or place.kind for place in made.places))
         reason = f"{source.runtime.title}'s own kernel {made.fault} in {where}"
         return replace(found, verdict=OVERFLOW, reason=reason, predicted_rate=1.0, unexplained=0)
 
-    def _fixed(self, op: Op) -> dict[str, Array]:
+    def _dequantize_weights(self, op: Op) -> dict[str, Array]:
         """The float values of quantized constants that the operator and those before it read as weights."""
         found: dict[str, Array] = {}
         before: Op | None = op
@@ -265,12 +271,12 @@ class Judge:
                 stored = self.graph.constant(maker.inputs[0]) if maker is not None and maker.kind == "Dequantize" else None
                 if maker is not None and stored is not None:
                     found[name] = evaluate_op(self.graph, maker, [stored])[0].stored
-            near = [name for i in carried(self.graph, before) if (name := before.inputs[i]) and not self.graph[name].is_constant]
+            near = [name for i in find_passed_inputs(self.graph, before) if (name := before.inputs[i]) and not self.graph[name].is_constant]
             near = near or ([before.inputs[0]] if before == op and before.inputs else [])
             before = self.writers.get(near[0]) if near else None
         return found
 
-    def _judged(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
+    def _judge_pair(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
         """Two outputs of one shape that differ."""
         a, b = pair
         name = op.outputs[index]
@@ -280,56 +286,58 @@ class Judge:
         if found is not None:
             real, rounder = found
             if a.dtype.kind == "f" and rounder.kind != "Dequantize":
-                return self._real(op, index, rounder, values, pair, real)
+                return self._judge_floats(op, index, rounder, values, pair, real)
             if a.dtype.kind in "iu" and self.graph[name].is_quantized:
-                summed = self._summed(op, index, rounder, values)
+                summed = self._sum_before_activation(op, index, rounder, values)
                 rounder = replace(rounder, outputs=(name,))
-                own, its = self._kernels(rounder, name)
+                own, its = self._find_kernels(rounder, name)
                 judged = classify(self.graph, rounder, a, b, real, (own, its), self.further.get(name, 0.0), summed)
-                if judged.verdict == "unexplained" and by_way_of_tflite(self.other.metadata):
+                if judged.verdict == "unexplained" and has_tflite_history(self.other.metadata):
                     judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), self.further.get(name, 0.0), summed)
                 return judged
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and kind_of(op).rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
-            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._kernels(op, name))
-        plain = _compared(a, b)
+            return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._find_kernels(op, name))
+        plain = _compare_inexact(a, b)
         if plain.verdict == "unexplained" and (alike := sums_of_piece((self.graph, self.other), self.writers, op, index, values, a)):
             return classify_sums(a, b, alike[:1], alike)
         return plain
 
-    def _summed(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array]) -> Array | None:
+    def _sum_before_activation(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array]) -> Array | None:
         """What an operator of 16 bits sums before its activation cuts it off: float32 loses more of the large than of what is left."""
         if op != rounder or not op.attributes.get("activation") or self.graph[op.outputs[index]].dtype not in ("int16", "uint16"):
             return None
         plain = exact_value(self.graph, op.with_attributes(activation=""), values, index, self.writers)
         return None if plain is None else plain[0]
 
-    def _kernels(self, op: Op, name: str) -> tuple[str, str]:
+    def _find_kernels(self, op: Op, name: str) -> tuple[str, str]:
         """What computes a tensor on both sides. What chooses elements rounds none itself in the result: a QUANTIZE before it does."""
         result = self.sides[1]
         return self.sides[0].kernels_of(name), result.choice_for(name) if kind_of(op).chooses else result.kernels_of(name, with_parts=True)
 
-    def _real(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array], stated: Array) -> Finding:
+    def _judge_floats(
+        self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array], stated: Array
+    ) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them; `stated` are the exact ones, as it rounds."""
         a, b = pair
-        ways = self._roundings(op, rounder)
+        ways = self._list_roundings(op, rounder)
         both, sums, bounds = ways[0] & ways[1], dict[str, Sum | None](), dict[bool, Array | None]()
         for way in (*sorted(both), *sorted(ways[0] ^ ways[1])):  # one that explains both is enough: each is slow
-            item = sums[way] = self._sum(op, index, rounder, way, values, a, stated, bounds)
+            item = sums[way] = self._compute_sum(op, index, rounder, way, values, a, stated, bounds)
             if way in both and item is not None:
                 found = classify_sums(a, b, [item], [item])
                 if found.verdict != "unexplained":
                     return found
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         if not own or not its:
-            return _compared(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
+            return _compare_inexact(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
         found = classify_sums(a, b, own, its)
         if found.verdict != "unexplained" or not any(way.startswith("dynamic") for way in sums):
             return found
         widened = dict[str, Sum]()  # one after the other: each is several times as large as the result
         for way, item in sorted(sums.items(), key=lambda pair: (pair[0] not in both, pair[0])):
             if item is not None:
-                widened[way] = self._with_ties(op, rounder, item, values)
+                widened[way] = self._add_data_ties(op, rounder, item, values)
                 found = classify_sums(a, b, [widened[way]], [widened[way]]) if way in both else found
                 if way in both and found.verdict != "unexplained":
                     return found
@@ -337,27 +345,27 @@ class Judge:
         found = classify_sums(a, b, own, its)
         if found.verdict != "unexplained" or not is_dynamic(rounder):
             return found
-        own, its = ([self._unsure(op, index, rounder, item, values) for item in side] for side in (own, its))
+        own, its = ([self._add_step_ties(op, index, rounder, item, values) for item in side] for side in (own, its))
         return classify_sums(a, b, own, its)
 
-    def _unsure(self, op: Op, index: int, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
+    def _add_step_ties(self, op: Op, index: int, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
         """A sum with what ties between its steps may move."""
         if not found.rounding:
             return found
-        wide = unsure_steps(self.graph, op, index, rounder.with_attributes(arithmetic=found.rounding), values, self.writers)
+        wide = bound_step_ties(self.graph, op, index, rounder.with_attributes(arithmetic=found.rounding), values, self.writers)
         return found if wide is None else replace(found, bound=found.bound + wide.reshape(found.exact.shape))
 
-    def _roundings(self, op: Op, rounder: Op) -> tuple[set[str], set[str]]:
+    def _list_roundings(self, op: Op, rounder: Op) -> tuple[set[str], set[str]]:
         """How the source and the result may round the data of `rounder`: as it says, or as was declared (declared_roundings())."""
-        result = self._result_of(op)
+        result = self._find_result_op(op)
         names = (*rounder.outputs, *op.outputs, *(result.outputs if result is not None else ()))
         stated = rounding_of(rounder)
         its = {stated} | declared_roundings(self.graph, self.other, names, stated)
         if not kind_of(rounder).sums_products:  # recurrent operators round as they say, whatever the set of kernels
             return {stated}, its
-        return _as_run({stated}, self.sides[0]), _as_run(its, self.sides[1])
+        return _add_kernel_roundings({stated}, self.sides[0]), _add_kernel_roundings(its, self.sides[1])
 
-    def _sum(
+    def _compute_sum(
         self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array, stated: Array,
         bounds: dict[bool, Array | None],
     ) -> Sum | None:  # fmt: skip
@@ -365,37 +373,37 @@ class Judge:
         not known.
 
         `stated` is the exact output with the stated rounding, `bounds` the known bounds of float sums, by whether the data are rounded."""
-        changed = _rounding_as(rounder, way)
+        changed = _set_rounding(rounder, way)
         real: Array | None = stated
         if changed != rounder:
             writers = {**self.writers, **dict.fromkeys(rounder.outputs, changed)}
             exact = exact_value(self.graph, changed if op == rounder else op, values, index, writers)
             real = None if exact is None else exact[0]
         if is_dynamic(changed) not in bounds:
-            bounds[is_dynamic(changed)] = self._spread(op, rounder, sum_bound(self.graph, changed, values), like)
+            bounds[is_dynamic(changed)] = self._reshape_bound(op, rounder, sum_bound(self.graph, changed, values), like)
         bound = bounds[is_dynamic(changed)]
         if real is not None and is_dynamic(rounder) and not kind_of(rounder).sums_products:
-            bound = np.full(like.shape, _share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
+            bound = np.full(like.shape, _allowed_share(like) * (float(np.abs(real).max(initial=0)) or 1.0))
         if real is None or bound is None or real.shape != like.shape:
             return None
         if changed.outputs != op.outputs:
             bound = bound + np.abs(real) * 2.0**-23  # of a bias that is added after
         return Sum(way, real, bound)
 
-    def _with_ties(self, op: Op, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
+    def _add_data_ties(self, op: Op, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
         """A sum with what ties of its data may move."""
-        ties = rounded_otherwise(self.graph, _rounding_as(rounder, found.rounding), values) if kind_of(rounder).sums_products else 0.0
-        wide = self._spread(op, rounder, ties, found.exact) if isinstance(ties, np.ndarray) else None
+        ties = bound_ties(self.graph, _set_rounding(rounder, found.rounding), values) if kind_of(rounder).sums_products else 0.0
+        wide = self._reshape_bound(op, rounder, ties, found.exact) if isinstance(ties, np.ndarray) else None
         return found if wide is None else replace(found, bound=found.bound + wide)
 
-    def _spread(self, op: Op, rounder: Op, bound: Array | None, like: Array) -> Array | None:
+    def _reshape_bound(self, op: Op, rounder: Op, bound: Array | None, like: Array) -> Array | None:
         """The bounds of `rounder`'s elements as those of what `op` made of them; the largest for all where they were moved about."""
         if bound is None or bound.shape == like.shape:
             return bound
         keeps = bound.size == like.size and kind_of(op).keeps_order and self.writers.get(op.inputs[0]) == rounder
         return bound.reshape(like.shape) if keeps else np.full(like.shape, bound.max(initial=0))
 
-    def _result_of(self, op: Op) -> Op | None:
+    def _find_result_op(self, op: Op) -> Op | None:
         """Return the operator of the result that computes an output, before data movement."""
         found = self.others.get(op.outputs[0])
         while found is not None and kind_of(found).rule == "move" and found.inputs[0] not in self.cuts:
@@ -403,7 +411,7 @@ class Judge:
         return found
 
 
-def _rounding_as(op: Op, way: str) -> Op:
+def _set_rounding(op: Op, way: str) -> Op:
     """The operator, where it rounds its data in one way."""
     states = "arithmetic" in kind_of(op).attributes and (way or is_dynamic(op))
     return op.with_attributes(arithmetic=way) if states else op
@@ -414,16 +422,16 @@ def _rounding_as(op: Op, way: str) -> Op:
 _OF_LITERT = {"dynamic", "dynamic_images", "dynamic_symmetric"}
 
 
-def _as_run(roundings: set[str], side: Side) -> set[str]:
+def _add_kernel_roundings(roundings: set[str], side: Side) -> set[str]:
     """How the kernels of a side may round data where its operator says one of these."""
     return roundings | _OF_LITERT if side.runtime.name == "litert" and roundings & _OF_LITERT else roundings
 
 
-def _share(values: Array) -> float:
+def _allowed_share(values: Array) -> float:
     return _LARGEST_SHARE_16 if values.dtype == np.float16 else _LARGEST_SHARE
 
 
-def _compared(a: Array, b: Array, least: float = 0.0, share: float = 0.0) -> Finding:
+def _compare_inexact(a: Array, b: Array, least: float = 0.0, share: float = 0.0) -> Finding:
     """Two outputs that differ, of an operator without an exact evaluation.
 
     Args:
@@ -437,7 +445,11 @@ def _compared(a: Array, b: Array, least: float = 0.0, share: float = 0.0) -> Fin
         return Finding("unexplained", UNKNOWN, equal, float("inf"), 0.0, int(differing.sum()))
     difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
     if a.dtype.kind == "f":
-        scale, allowed, reason = max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0, share or _share(a), "float arithmetic"
+        scale, allowed, reason = (
+            max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0,
+            share or _allowed_share(a),
+            "float arithmetic",
+        )
         difference = np.where(np.isnan(difference), np.where(differing & ~(np.isnan(a) & np.isnan(b)), np.inf, 0.0), difference) / scale
     else:
         allowed, reason = (_LARGEST_STEPS if a.dtype.name in _STORED else 0), "compared without an exact value"
@@ -447,7 +459,7 @@ def _compared(a: Array, b: Array, least: float = 0.0, share: float = 0.0) -> Fin
     return Finding(verdict, UNKNOWN if wrong else reason, equal, largest, 1.0, wrong)
 
 
-def name_changed(graph: Graph, changed: Mapping[str, str], findings: dict[str, Finding]) -> None:
+def add_changed_findings(graph: Graph, changed: Mapping[str, str], findings: dict[str, Finding]) -> None:
     """Operators that read a constant or write a tensor whose integers, scale or zero point are not the source's."""
     for op in graph.ops:
         reasons = [changed[name] for name in op.inputs if name in changed and graph[name].is_constant]
@@ -458,7 +470,7 @@ def name_changed(graph: Graph, changed: Mapping[str, str], findings: dict[str, F
                 findings[name] = replace(findings.get(name, nothing), verdict="unexplained", reason=", ".join(own))
 
 
-def _is_beyond(value: Array, result: Array) -> Array:
+def _is_out_of_range(value: Array, result: Array) -> Array:
     """Which floats a type of integers does not hold: what they become is undefined (ONNX's Cast, C), and runtimes differ."""
     if value.dtype.kind != "f" or result.dtype.kind not in "iu" or value.shape != result.shape:
         return np.zeros(result.shape, bool)

@@ -12,9 +12,9 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exchange import SAME_CODES
 from qconvert.checking.findings import OutputComparison
-from qconvert.errors import OptionError, counted
+from qconvert.errors import OptionError, format_count
 from qconvert.graph import Array, Graph, Tensor, in_bytes, integer_range, numpy_dtype
-from qconvert.graph.metadata import turned_between
+from qconvert.graph.metadata import find_layout_changes
 from qconvert.plugins import LoadedModel
 
 __all__ = ["Border", "compare_output"]
@@ -50,23 +50,23 @@ class Border:
     @classmethod
     def of(cls, graph: Graph, other: Graph, requantized: Collection[str] = ()) -> Border:
         """Raises OptionError if one side has more inputs or outputs than the other."""
-        inputs, wrong_inputs = _paired("input", graph.inputs, other.inputs)
-        outputs, wrong_outputs = _paired("output", graph.outputs, other.outputs)
-        turned = turned_between(graph.metadata, other.metadata)
+        inputs, wrong_inputs = _pair_names("input", graph.inputs, other.inputs)
+        outputs, wrong_outputs = _pair_names("output", graph.outputs, other.outputs)
+        turned = find_layout_changes(graph.metadata, other.metadata)
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
 
-    def matched_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
+    def convert_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
         """The source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
         own_names = dict(zip(self.other.inputs, runtime.inputs, strict=True))
         matched = {}
         for name, value in feed.items():
             other = self.other[self.inputs[name]]
             there = own_names[other.name]
-            stored = _stored_as(self.graph[name], other, value, name in self.requantized)
-            matched[there] = _in_layout(stored, runtime.inputs[there][1], name in self.turned)
+            stored = _convert_storage(self.graph[name], other, value, name in self.requantized)
+            matched[there] = _transpose_to_layout(stored, runtime.inputs[there][1], name in self.turned)
         return matched
 
-    def matched_outputs(self, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
+    def pair_outputs(self, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
         """(name, the source's values, the result's in the source's layout)."""
         there = dict(zip(self.other.outputs, actual.values(), strict=True))
         found = []
@@ -83,30 +83,30 @@ class Border:
         return compare_output(self.graph[name], self.other[self.outputs[name]], pairs, name in self.requantized)
 
 
-def _paired(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def _pair_names(what: str, names: Sequence[str], others: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     if len(names) != len(others):
-        raise OptionError(f"the source has {counted(len(names), what)}, the result {len(others)}", rule="different-number-of-ports")
+        raise OptionError(f"the source has {format_count(len(names), what)}, the result {len(others)}", rule="different-number-of-ports")
     if set(names) == set(others):
-        problems = [f"the {what}s are in another order: {_listed(others)} instead of {_listed(names)}"] if names != others else []
+        problems = [f"the {what}s are in another order: {_join_names(others)} instead of {_join_names(names)}"] if names != others else []
         return {name: name for name in names}, problems
     moved = [name for name, other in zip(names, others, strict=True) if name in others and name != other]
     problems = [f"the {what} {name!r} is at another position in the result" for name in moved]
     return dict(zip(names, others, strict=True)), problems
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:8])) + (", …" if len(names) > 8 else "")
 
 
-def _stored_as(own: Tensor, other: Tensor, value: Array, requantized: bool) -> Array:
+def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool) -> Array:
     """Stored values of the source as the result stores them.
 
     Zero points do not take part where no change was declared: a result whose zero point is wrong must not be fed as if it were right.
     """
     if own.quantization is not None and other.quantization is not None:
-        if requantized or not _same_width(own, other):
+        if requantized or not _has_same_width(own, other):
             return quantize(dequantize(value, own.quantization), other.quantization, other.dtype)
-        return _shifted(value, own.dtype, other.dtype)
+        return _shift_codes(value, own.dtype, other.dtype)
     if own.quantization is not None and other.dtype == "float32":
         return np.asarray(dequantize(value, own.quantization), np.float32)
     if other.quantization is not None and value.dtype.kind == "f":
@@ -114,18 +114,18 @@ def _stored_as(own: Tensor, other: Tensor, value: Array, requantized: bool) -> A
     return value if own.dtype == other.dtype or "int" in own.dtype + other.dtype else value.astype(numpy_dtype(other.dtype))
 
 
-def _same_width(own: Tensor, other: Tensor) -> bool:
+def _has_same_width(own: Tensor, other: Tensor) -> bool:
     """Whether both store the same codes, moved where one is signed and the other is not."""
     return own.dtype == other.dtype or {own.dtype, other.dtype} in SAME_CODES
 
 
-def _shifted(value: Array, have: str, want: str) -> Array:
+def _shift_codes(value: Array, have: str, want: str) -> Array:
     """Signed integers as unsigned ones of their width, or the reverse."""
     offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
     return (value.astype(np.int32) + offset).astype(want) if offset else value
 
 
-def _in_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
+def _transpose_to_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
     """Return `value`, transposed if only the transposition fits `shape` or the metadata say so."""
     if value.ndim != 4 or len(shape) != 4:
         return value
@@ -146,7 +146,7 @@ def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Arra
         pairs: stored values of both sides, a pair for each run.
         requantized: whether the conversion declared that the quantization is another, so that float values are compared.
     """
-    on = _scale_of(own, other, pairs[0], requantized)
+    on = _choose_scale(own, other, pairs[0], requantized)
     shapes = next((f"{b.shape} instead of {a.shape}" for a, b in pairs if a.shape != b.shape), "")
     if shapes:
         return OutputComparison(own.name, 0.0, np.inf, np.inf, on.unit, -np.inf, None, shapes=shapes)
@@ -173,12 +173,12 @@ def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Arra
         None if noise == 0 else float(10 * (np.log10(max(signal, 1e-300)) - np.log10(noise))),
         same,
         int(nan.sum()),
-        _varied([a for a, _ in pairs]),
+        _varying_share([a for a, _ in pairs]),
         on.quantizations,
     )
 
 
-def _varied(values: list[Array]) -> float:
+def _varying_share(values: list[Array]) -> float:
     """The share of elements that differ between runs; of a single run, the share of its values that differ from the commonest."""
     if len({value.shape for value in values}) != 1:
         return 1.0
@@ -213,7 +213,7 @@ class _Scale:
         if values.dtype.kind in "OSU":
             return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
         if not self.step:
-            return np.asarray(_shifted(values, values.dtype.name, self.dtype or values.dtype.name).astype(np.float64))
+            return np.asarray(_shift_codes(values, values.dtype.name, self.dtype or values.dtype.name).astype(np.float64))
         values = in_bytes(values)
         if tensor.quantization is not None and values.dtype.kind in "iu":
             real = dequantize(values, tensor.quantization).astype(np.float64)
@@ -224,11 +224,11 @@ class _Scale:
         return np.where(np.abs(found - whole) <= _SAME_STEP + np.abs(real / self.step) * _ROUNDED, whole, found)
 
 
-def _scale_of(own: Tensor, other: Tensor, pair: tuple[Array, Array], requantized: bool) -> _Scale:
+def _choose_scale(own: Tensor, other: Tensor, pair: tuple[Array, Array], requantized: bool) -> _Scale:
     a, b = own.quantization, other.quantization
     floats = [values.dtype.kind == "f" for values in pair]
     if a is not None and b is not None and not any(floats):
-        if not requantized and _same_width(own, other):
+        if not requantized and _has_same_width(own, other):
             return _Scale("LSB", offset=float(a.zero_point[0]), dtype=own.dtype)
         steps = [float(np.max(quantization.scale)) for quantization in (a, b)]
         return _Scale("LSB", max(steps), quantizations=f"steps of {steps[0]:.6g} and {steps[1]:.6g}")

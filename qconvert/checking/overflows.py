@@ -12,7 +12,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels import Kernels
 
-__all__ = ["Overflowed", "overflowed"]
+__all__ = ["Overflowed", "compute_overflow"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Overflowed:
     places: tuple[Op, ...]
     fault: str
 
-    def may_give(self, found: Array) -> bool:
+    def can_give(self, found: Array) -> bool:
         """Whether the kernels may give these values, to the last bit."""
         if any(form.shape != found.shape for form in self.forms):
             return False
         return bool(np.any([form == found for form in self.forms], axis=0).all())
 
 
-def overflowed(
+def compute_overflow(
     graph: Graph, op: Op, index: int, values: Mapping[str, Array], writers: Mapping[str, Op], kernels: Kernels
 ) -> Overflowed | None:
     """Compute output `index` of an operator if its kernel overflows on these values; None if none does. An operator before it counts too if

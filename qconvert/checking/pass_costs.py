@@ -100,28 +100,28 @@ def pass_costs(
     if samples < 1:
         raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
     graph = load(model, format, **options)
-    tried = [(item, chosen) for item in _passes(names) for chosen in item.tried]
+    tried = [(item, chosen) for item in _choose_passes(names) for chosen in item.tried]
     with temporary_folder() as folder:
         source = _Running.of(graph, Path(folder) / "source.onnx")
         inputs: Sequence[Mapping[str, Array]] = feeds
         if data and not feeds:
-            inputs, _ = load_inputs(graph, data, samples, (preparation or Preparation()).stretching())
+            inputs, _ = load_inputs(graph, data, samples, (preparation or Preparation()).with_stretch())
         if inputs:
             expected = [source.run(feed) for feed in inputs]
         else:
             inputs, expected, _ = accepted_inputs(graph, samples, seed, source.run)
         found: list[PassCost] = []
         for done, (item, chosen) in enumerate(tried):
-            found += _tried(item, chosen, graph, (inputs, expected), Path(folder) / f"{done}.onnx")
+            found += _try_pass(item, chosen, graph, (inputs, expected), Path(folder) / f"{done}.onnx")
             progress("passes", done + 1, len(tried))
     return tuple(sorted(found, key=lambda cost: (bool(cost.refused), -(np.inf if cost.sqnr_db is None else cost.sqnr_db))))
 
 
-def _passes(names: Sequence[str]) -> Iterable[Pass]:
+def _choose_passes(names: Sequence[str]) -> Iterable[Pass]:
     return [pass_named(name) for name in names] or [item for item in passes().values() if not item.exact]
 
 
-def _tried(
+def _try_pass(
     item: Pass, chosen: Mapping[str, Any], graph: Graph, runs: tuple[Sequence[Mapping[str, Array]], list[dict[str, Array]]], path: Path
 ) -> list[PassCost]:
     """The cost of one pass with some options; nothing if it finds nothing to do."""
@@ -133,22 +133,22 @@ def _tried(
         return []
     costs = sorted((cost for change in changes for cost in change.costs if cost.sqnr_db is not None), key=lambda cost: cost.sqnr_db or 0.0)
     names = {name for name in changed_names(graph, changed) if not changed[name].is_constant}
-    said = PassCost(item.name, chosen, changes, len(names), _changed_weights(graph, changed), costs[0] if costs else None)
+    said = PassCost(item.name, chosen, changes, len(names), _count_changed_weights(graph, changed), costs[0] if costs else None)
     try:
-        return [_measured(said, graph, _Running.of(changed, path), *runs)]
+        return [_measure_outputs(said, graph, _Running.of(changed, path), *runs)]
     except QConvertError as error:
         return [replace(said, refused=error.reason)]
 
 
-def _measured(
+def _measure_outputs(
     said: PassCost, graph: Graph, running: _Running, feeds: Sequence[Mapping[str, Array]], expected: Sequence[dict[str, Array]]
 ) -> PassCost:
     """The cost with what its outputs are, next to those expected."""
     border = Border.of(graph, running.graph, {*graph.inputs, *graph.outputs})
     pairs: dict[str, list[tuple[Array, Array]]] = {}
     for feed, wanted in zip(feeds, expected, strict=True):
-        given = running.run(feed) if running.model is None else running.model.run(border.matched_inputs(feed, running.model))
-        for name, a, b in border.matched_outputs(wanted, given):
+        given = running.run(feed) if running.model is None else running.model.run(border.convert_inputs(feed, running.model))
+        for name, a, b in border.pair_outputs(wanted, given):
             pairs.setdefault(name, []).append((a, b))
     outputs = [border.compare_output(name, found) for name, found in pairs.items()]
     sqnr = min((item.sqnr_db for item in outputs if item.sqnr_db is not None), default=None)
@@ -156,14 +156,14 @@ def _measured(
     return replace(said, sqnr_db=sqnr, same_top1=top1, ran=running.by)
 
 
-def _changed_weights(graph: Graph, changed: Graph) -> int:
+def _count_changed_weights(graph: Graph, changed: Graph) -> int:
     """How many weights have other integers, less their zero points."""
     weights = {use.name for use in weight_uses(graph)}
-    different = {a.name for a, b in paired_tensors(graph, changed) if a.name in weights and _differ(a, b)}
+    different = {a.name for a, b in paired_tensors(graph, changed) if a.name in weights and _has_other_integers(a, b)}
     return len(different)
 
 
-def _differ(a: Tensor, b: Tensor) -> bool:
+def _has_other_integers(a: Tensor, b: Tensor) -> bool:
     if a.data is None or b.data is None or a.quantization is None or a.data.shape != b.data.shape:
         return True
     steps = [tensor.data.astype(np.int64) if tensor.data is not None else np.zeros(0) for tensor in (a, b)]

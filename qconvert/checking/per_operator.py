@@ -16,21 +16,21 @@ from time import monotonic
 import numpy as np
 
 from qconvert.checking.checked_file import Side
-from qconvert.checking.coverage import judged_within, left_out
-from qconvert.checking.exchange import SAME_CODES, Exchange, find_turned
-from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, by_kernels, joined
-from qconvert.checking.full_ranges import over_full_ranges
+from qconvert.checking.coverage import find_judged_together, make_left_out_findings
+from qconvert.checking.exchange import SAME_CODES, Exchange, find_transposed
+from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, explain_by_kernels, join_findings
+from qconvert.checking.float_lstms import judge_float_lstm
+from qconvert.checking.full_ranges import run_full_ranges
 from qconvert.checking.further_roundings import further_tolerance
-from qconvert.checking.known_tensors import complete_values, find_settled, find_varying, follow_movement, of_inputs
+from qconvert.checking.known_tensors import complete_values, find_settled, find_varying, follow_movement, keep_varying
 from qconvert.checking.memory import MOST, Room, first_fitting, nbytes, sizes_of
-from qconvert.checking.operator_finding import UNKNOWN, Judge, name_changed
+from qconvert.checking.operator_finding import UNKNOWN, Judge, add_changed_findings
 from qconvert.checking.outputs import Border
-from qconvert.checking.reading_errors import reading_errors
-from qconvert.checking.real_lstms import on_real_values
-from qconvert.checking.requantized import Requantized
+from qconvert.checking.reading_errors import find_reading_errors
+from qconvert.checking.requantized_operators import Requantized
 from qconvert.checking.sequences import restart
 from qconvert.checking.splitting import OtherKernels, Splitting
-from qconvert.checking.tensor_correspondence import Form, forms_of, match_tensors, rename_tensors
+from qconvert.checking.tensor_correspondence import Form, find_forms, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
@@ -61,8 +61,8 @@ class _Source:
     def graph(self) -> Graph:
         return self.side.graph
 
-    def run_by(self, kernels: str) -> _Source:
-        side = self.side.run_by(kernels)
+    def use_kernels(self, kernels: str) -> _Source:
+        side = self.side.use_kernels(kernels)
         return _Source(side, side.inside(self.graph))
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
@@ -74,26 +74,26 @@ class _Source:
             restart(self.inside)  # which gives back what its process holds of the run
         if self.inside.cuts:
             return measured
-        measured = of_inputs(self.graph, measured)
+        measured = keep_varying(self.graph, measured)
         found = complete_values(self.graph, measured, self.states)
-        sure = find_settled(self.graph, measured.keys() | feed.keys() | (_read(self.graph) & found.keys()))
+        sure = find_settled(self.graph, measured.keys() | feed.keys() | (_find_state_reads(self.graph) & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
 
-    def computed(self, values: Mapping[str, Array]) -> dict[str, Array]:
+    def compute_pieces(self, values: Mapping[str, Array]) -> dict[str, Array]:
         if self.pieces is not None:
-            return self.pieces.run(_looked_up(values))
+            return self.pieces.run(_make_lookup(values))
         return dict(values)
 
 
-def _looked_up(values: Mapping[str, Array], change: Callable[[str, Array], Array] = lambda name, value: value) -> Callable[[str], Array]:
+def _make_lookup(values: Mapping[str, Array], change: Callable[[str, Array], Array] = lambda name, value: value) -> Callable[[str], Array]:
     """The function that gives a tensor's value, or says that it has none."""
 
-    def found(name: str) -> Array:
+    def look_up(name: str) -> Array:
         if name not in values:
             raise InvalidModelError(f"the value of {name!r} is not known", rule="value-not-known")
         return change(name, values[name])
 
-    return found
+    return look_up
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +147,14 @@ class _Comparison:
         writers, computing = graph.producers(), other.producers()
         fixed = graph.tensors.keys() - find_varying(graph)
         # An output with which the result's pieces are not fed, as nothing in its file reads it, cuts nothing: they begin further up.
-        unread = shared.intersection(graph.outputs) - {*pieces.fed}
+        unread = shared.intersection(graph.outputs) - {*pieces.input_names}
         further = further_tolerance(graph, other, shared, declared)
         cuts = (shared - unread) | fixed  # what is fixed is the same on both sides
         sure = find_settled(graph, cuts)
         restated = Requantized.of(graph, other, declared)
         judge = Judge(graph, writers, other, computing, sides, further, cuts, sure, fixed)
         judge_restated = Judge(restated.graph, writers, other, computing, (sides[1], sides[1]), further, cuts, sure)
-        return cls(left, pieces, change, restated, restated.concerned(shared | sure), judge, judge_restated, others)
+        return cls(left, pieces, change, restated, restated.find_affected(shared | sure), judge, judge_restated, others)
 
     def findings(
         self, values: Mapping[str, Array], progress: Callable[[int, int], None], references: Mapping[str, Array] | None = None
@@ -163,20 +163,20 @@ class _Comparison:
         the cuts, from other values than those of a run."""
         graph, restated = self.left.graph, self.restated
         compute = self.pieces.parts if references is None else self.pieces.parts_taken
-        references = self.left.computed(values) if references is None else references
+        references = self.left.compute_pieces(values) if references is None else references
         run = _Run(values, restated.values(values), follow_movement(graph, values))
         last = {name: position for position, op in enumerate(graph.ops) for name in op.inputs}
-        for part in compute(self._fed(run)):
-            results = self._exchanged(part, references)
+        for part in compute(self._make_feed_lookup(run)):
+            results = self._convert_results(part, references)
             run.own.update((name, value) for name, (value, _) in results.items())
             reached = 0
             for position, op in enumerate(graph.ops):
                 for index, name in enumerate(op.outputs):
                     if name in results:
                         pair = in_bytes(references[name]), in_bytes(results[name][1])
-                        found = self._finding(op, index, pair, run)
+                        found = self._judge_output(op, index, pair, run)
                         if found.verdict == "unexplained" and not self.others.useless:
-                            found = self._by_other_kernels(op, index, pair, run, found)
+                            found = self._explain_by_kernels(op, index, pair, run, found)
                         yield name, found
                         reached = position
                         progress(position + 1, len(graph.ops))
@@ -184,7 +184,7 @@ class _Comparison:
                 del run.own[name]  # what nothing reads any more need not be held
         progress(len(graph.ops), len(graph.ops))
 
-    def is_of_file(
+    def is_graph_difference(
         self, name: str, other: Graph, shared: Collection[str], values: Mapping[str, Array], references: Mapping[str, Array]
     ) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
@@ -193,18 +193,18 @@ class _Comparison:
         writer = self.left.graph.producers()[name]
         try:
             part = cut(other, shared, frozenset([name]))
-            given = {item: self._fed(run)(item) for item in part.graph.inputs}
+            given = {item: self._make_feed_lookup(run)(item) for item in part.graph.inputs}
             result = evaluate(part.graph, given)[part.computed[name]]
             pair = in_bytes(references[name]), in_bytes(self.change.to_source(self.left.graph[name], result, references[name]))
         except (QConvertError, KeyError):
             return True
-        return self._finding(writer, list(writer.outputs).index(name), pair, run).verdict == "unexplained"
+        return self._judge_output(writer, list(writer.outputs).index(name), pair, run).verdict == "unexplained"
 
-    def _fed(self, run: _Run) -> Callable[[str], Array]:
+    def _make_feed_lookup(self, run: _Run) -> Callable[[str], Array]:
         """The values with which the result's pieces are fed."""
-        return _looked_up(run.stored, lambda name, value: self.change.to_result(self.restated.graph[name], value))
+        return _make_lookup(run.stored, lambda name, value: self.change.to_result(self.restated.graph[name], value))
 
-    def _exchanged(self, results: Mapping[str, Array], references: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+    def _convert_results(self, results: Mapping[str, Array], references: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
         """What the result computed, as the source stores it, and as it would with the quantizations that the result declares."""
         found: dict[str, tuple[Array, Array]] = {}
         for name in (name for name in results if name in references):
@@ -213,67 +213,67 @@ class _Comparison:
             found[name] = own, own if old is new else self.change.to_source(new, results[name], references[name])
         return found
 
-    def _finding(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run) -> Finding:
+    def _judge_output(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run) -> Finding:
         """The finding for output `index` of an operator; `pair` is what source and result computed in a run."""
         name = op.outputs[index]
         if name in self.concerned:
             return self.restated.finding(op, index, run.stored, pair, self.judge_restated, self.concerned[name])
         found = self.judge.finding(op, index, run.known, pair)
-        if found.verdict != "equal" and (real := on_real_values(self.left.graph, self.judge.other, op, index, run.known, pair)):
+        if found.verdict != "equal" and (real := judge_float_lstm(self.left.graph, self.judge.other, op, index, run.known, pair)):
             return real
-        return self.judge.by_own(op, index, run.known, pair, run.own, found) if found.verdict == "unexplained" else found
+        return self.judge.explain_by_own_values(op, index, run.known, pair, run.own, found) if found.verdict == "unexplained" else found
 
-    def _by_other_kernels(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run, found: Finding) -> Finding:
+    def _explain_by_kernels(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run, found: Finding) -> Finding:
         """The finding, which names a fault, unless a side computes, by other kernels of its runtime and from the same values, what the
         other side explains: then its own kernels differ by as much."""
         name, sides = op.outputs[index], list(self.judge.sides)
         for place in (1, 0) if name not in self.concerned else (1,):
             side = sides[place]
 
-            def computed(kernels: str, place: int = place) -> Array | None:
-                value = self.others.computed(place, kernels, name, self._fed(run) if place else _looked_up(run.values))
+            def compute_tensor(kernels: str, place: int = place) -> Array | None:
+                value = self.others.compute_tensor(place, kernels, name, self._make_feed_lookup(run) if place else _make_lookup(run.values))
                 return value if value is None or not place else self.change.to_source(self.restated.graph[name], value, pair[0])
 
             for kernels in (kernels for kernels in side.runtime.kernels if kernels != side.kernels):
-                value = None if place else self._of_file(kernels, op, name, run)
+                value = None if place else self._compute_in_file(kernels, op, name, run)
                 # Of the source's graph, written: it has to compute what the untouched file does.
-                if value is None and (place or _same(computed(side.kernels), pair[0])):
-                    value = computed(kernels)
+                if value is None and (place or _is_equal(compute_tensor(side.kernels), pair[0])):
+                    value = compute_tensor(kernels)
                 if value is None:
                     continue
                 pairs = [pair[0], pair[1]]
                 pairs[place] = in_bytes(value)
-                chosen = [*sides[:place], side.run_by(kernels), *sides[place + 1 :]]
+                chosen = [*sides[:place], side.use_kernels(kernels), *sides[place + 1 :]]
                 judges = replace(self.judge, sides=(chosen[0], chosen[1])), replace(self.judge_restated, sides=(chosen[1], chosen[1]))
-                again = replace(self, judge=judges[0], judge_restated=judges[1])._finding(op, index, (pairs[0], pairs[1]), run)
+                again = replace(self, judge=judges[0], judge_restated=judges[1])._judge_output(op, index, (pairs[0], pairs[1]), run)
                 if CLASSES.index(again.verdict) < CLASSES.index(OVERFLOW):
-                    return by_kernels(found, side.runtime.title, (side.kernels, kernels), (pair[place], pairs[place]))
+                    return explain_by_kernels(found, side.runtime.title, (side.kernels, kernels), (pair[place], pairs[place]))
         self.others.useless = True
         return found
 
-    def _of_file(self, kernels: str, op: Op, name: str, run: _Run) -> Array | None:
+    def _compute_in_file(self, kernels: str, op: Op, name: str, run: _Run) -> Array | None:
         """What the source's untouched file computes for a tensor by other kernels, where these give its operator the same inputs."""
         feed = {item: run.values[item] for item in self.left.graph.inputs if item in run.values}  # values over ranges begin further down
         if self.left.inside is None or self.left.inside.cuts or self.left.graph.states or len(feed) < len(self.left.graph.inputs):
             return None
         if kernels not in run.by:
             try:
-                run.by[kernels] = self.left.run_by(kernels).values(feed)
+                run.by[kernels] = self.left.use_kernels(kernels).values(feed)
             except QConvertError:
                 run.by[kernels] = {}
         found = run.by[kernels]
         given = [item for item in op.inputs if item and not self.left.graph[item].is_constant]
-        return found.get(name) if all(_same(found.get(item), run.values.get(item)) for item in given) else None
+        return found.get(name) if all(_is_equal(found.get(item), run.values.get(item)) for item in given) else None
 
 
-def _same(a: Array | None, b: Array | None) -> bool:
+def _is_equal(a: Array | None, b: Array | None) -> bool:
     if a is None or b is None:
         return False
     a, b = in_bytes(a), in_bytes(b)
     return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
 
 
-def _step(progress: Callable[[str, int, int], None], run: int, runs: int, done: int, ops: int) -> None:
+def _report_progress(progress: Callable[[str, int, int], None], run: int, runs: int, done: int, ops: int) -> None:
     progress("operators", run * ops + done, runs * ops)
 
 
@@ -305,16 +305,16 @@ def check_operators(
         QConvertError: a file cannot be read, or the two have no names in common.
     """
     graph = source.graph
-    whole, room, planned = graph, Room.left_by(graph, result.graph), nbytes(graph, sizes_of(graph, feeds[0]))
-    source = _first_operators(source, planned, room)
+    whole, room, planned = graph, Room.for_graphs(graph, result.graph), nbytes(graph, sizes_of(graph, feeds[0]))
+    source = _keep_fitting_operators(source, planned, room)
     graph = source.graph
-    inner, notes = _inside(source, graph)
+    inner, notes = _open_inside(source, graph)
     left = _Source(source, inner)
     first = left.values(feeds[0])
     names = match_tensors(graph, result.graph, declared)
     probed = graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
-    inside, said = _inside(result, probed)
-    forms = _forms(graph, result, inside, names, first, border.matched_inputs(feeds[0], model), model)
+    inside, said = _open_inside(result, probed)
+    forms = _find_forms(graph, result, inside, names, first, border.convert_inputs(feeds[0], model), model)
     if result.graph.states:
         restart(inside)
     names = {name: own for name, own in names.items() if name in forms}
@@ -322,34 +322,34 @@ def check_operators(
     result, inside = rename_tensors(result, inside, names)
     declared = declared | {name for name, own in names.items() if own in declared}
     other = result.graph
-    shared = _shared(graph, other, first.keys(), inside, forms, declared)
+    shared = _find_shared_tensors(graph, other, first.keys(), inside, forms, declared)
     sizes = {name: value.nbytes for name, value in first.items()}
     held = sum(sizes.values())
-    at_once, ranged = room.at_once(held), {*first_fitting(sizes, room.over_ranges(held), shared)}
-    pieces = _pieces(result, inside, shared, sizes, at_once)
+    at_once, ranged = room.piece_bytes(held), {*first_fitting(sizes, room.range_bytes(held), shared)}
+    pieces = _make_pieces(result, inside, shared, sizes, at_once)
     if left.inside is None or left.inside.cuts:
-        left.pieces = _pieces(source, left.inside, shared, sizes, at_once)
-    if not (pieces.computed or pieces.refused) or (left.pieces is not None and not (left.pieces.computed or left.pieces.refused)):
+        left.pieces = _make_pieces(source, left.inside, shared, sizes, at_once)
+    if not (pieces.output_names or pieces.refused) or (left.pieces is not None and not (left.pieces.output_names or left.pieces.refused)):
         raise InvalidModelError(
             "source and result have no tensor names in common", where="comparison of operators", rule="no-common-tensors"
         )
     layouts = source.runtime.layout, result.runtime.layout
-    change = Exchange(pieces, find_turned(graph, other, *layouts), layouts[1], forms)
+    change = Exchange(pieces, find_transposed(graph, other, *layouts), layouts[1], forms)
 
-    def pieces_by(place: int, kernels: str, name: str) -> Splitting:
+    def cut_for_kernels(place: int, kernels: str, name: str) -> Splitting:
         side, own, inner_graph = ((source, left.inside, graph), (unnamed, inside, probed))[place]
-        side = side.run_by(kernels)
+        side = side.use_kernels(kernels)
         opened = side.inside(inner_graph) if own is not None and own.cuts else None
         side, opened = rename_tensors(side, opened, names) if place else (side, opened)
-        return _pieces(side, opened, shared, sizes, at_once, {name})
+        return _make_pieces(side, opened, shared, sizes, at_once, {name})
 
-    others = OtherKernels(pieces_by)
+    others = OtherKernels(cut_for_kernels)
     comparison = _Comparison.of((source, result), left, pieces, change, others, shared, declared)
     found: dict[str, list[Finding]] = {}
     misread: dict[str, Finding] = {}
     late: list[str] = []
     missed: dict[str, str] = {}
-    computed = pieces.computed  # before any run: of one that is not finished, pieces that wait are none
+    computed = pieces.output_names  # before any run: of one that is not finished, pieces that wait are none
     until = monotonic() + SECONDS
     values: Mapping[str, Array] | None = first
     del first  # the values of a large network are held for one run at a time
@@ -358,20 +358,20 @@ def check_operators(
             late.append(f"with {run} of {len(feeds)} inputs")
             break
         values = left.values(feed) if values is None else values
-        for name, finding in comparison.findings(values, partial(_step, progress, run, len(feeds))):
+        for name, finding in comparison.findings(values, partial(_report_progress, progress, run, len(feeds))):
             found.setdefault(name, []).append(finding)
             if monotonic() > until:
                 missed = missed if run else dict.fromkeys(computed - found.keys(), OUT_OF_TIME)
                 break
         is_whole = run > 0 or bool(getattr(model, "parts", {}))  # parts of a split network may run as they are alone
-        for name, finding in _over_full_ranges(comparison, source, other, ranged, values, until) if not is_whole else ():
+        for name, finding in _check_full_ranges(comparison, source, other, ranged, values, until) if not is_whole else ():
             found[name] = [*found.get(name, []), finding]
         if not run and monotonic() > until:
             late.append("not with all values over the ranges of tensors")
         values = None
         if inside is not None and not inside.cuts:
-            own = border.matched_inputs(feed, model)
-            misread.update(reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
+            own = border.convert_inputs(feed, model)
+            misread.update(find_reading_errors(result, inside, pieces, {name: own[name] for name in model.inputs}))
             if not result.graph.states:
                 restart(inside)  # which gives back what its process holds of the run
     for unlikely in further:
@@ -382,13 +382,13 @@ def check_operators(
             if finding.verdict not in ("equal", "requantized"):  # what was declared costs more there, and is judged by likely inputs
                 found[name] = [*found.get(name, []), finding]
     writers = whole.producers()
-    findings = {name: joined(writers[name], name, runs) for name, runs in found.items()}
-    _name_misread(whole, misread, findings)
-    name_changed(whole, changed, findings)
+    findings = {name: join_findings(writers[name], name, runs) for name, runs in found.items()}
+    _add_misread_findings(whole, misread, findings)
+    add_changed_findings(whole, changed, findings)
     large = dict.fromkeys((name for op in whole.ops[len(graph.ops) :] for name in op.outputs if name), OUT_OF_MEMORY)
     refused = {**large, **missed, **(left.pieces.refused if left.pieces is not None else {}), **pieces.refused}
-    within = judged_within(whole, findings.keys() | missed.keys() | large.keys(), shared) | _dropped_identities(whole, border)
-    findings.update(left_out(whole, findings.keys(), within, refused))
+    within = find_judged_together(whole, findings.keys() | missed.keys() | large.keys(), shared) | _find_dropped_identities(whole, border)
+    findings.update(make_left_out_findings(whole, findings.keys(), within, refused))
     if missed:
         late.insert(0, f"{len(missed)} of them not at all")
     if late:
@@ -400,14 +400,14 @@ def check_operators(
             *notes,
             f"operators were compared within {MOST / 1e9:g} GB, the memory limit: {', '.join(wide)}; outputs were compared in full",
         )
-    return tuple(findings.values()), (*notes, *said, _together(whole, len(within)), _unproven(result, inside))
+    return tuple(findings.values()), (*notes, *said, _note_combined(whole, len(within)), _note_uncompared(result, inside))
 
 
-def _first_operators(source: Side, sizes: Mapping[str, int], room: Room) -> Side:
+def _keep_fitting_operators(source: Side, sizes: Mapping[str, int], room: Room) -> Side:
     """The source with the first of its operators, whose tensors of a run fit into memory; with all of them where it has states, which the
     last ones write."""
     graph = source.graph
-    fitting = {*first_fitting(sizes, room.of_run)}
+    fitting = {*first_fitting(sizes, room.run_bytes)}
     count = next((place for place, op in enumerate(graph.ops) if not fitting.issuperset(filter(None, op.outputs))), len(graph.ops))
     if count == len(graph.ops) or graph.states:
         return source
@@ -417,25 +417,25 @@ def _first_operators(source: Side, sizes: Mapping[str, int], room: Room) -> Side
     return replace(source, _graph=graph.evolve(ops=ops, outputs=tuple(outputs), signatures=()))
 
 
-def _dropped_identities(graph: Graph, border: Border) -> set[int]:
+def _find_dropped_identities(graph: Graph, border: Border) -> set[int]:
     """Positions of Identities that give an output, for which the result gives out the tensor itself, under its own name."""
     return {
         position for position, op in enumerate(graph.ops) if op.kind == "Identity" and border.outputs.get(op.outputs[0]) == op.inputs[0]
     }
 
 
-def _over_full_ranges(
+def _check_full_ranges(
     comparison: _Comparison, source: Side, other: Graph, shared: set[str], values: Mapping[str, Array], until: float
 ) -> Iterator[tuple[str, Finding]]:
     """Yield the unexplained findings for values over the full range of each tensor. Explained and declared differences count in likely runs
     alone: declared ones cost more at the limits of a range."""
     if monotonic() > until:
         return
-    for given, references in over_full_ranges(source, other, shared, values):
+    for given, references in run_full_ranges(source, other, shared, values):
         for name, finding in comparison.findings(given, lambda done, ops: None, references):
             if finding.verdict != "unexplained" or _is_coarse(finding) or name in comparison.concerned:
                 continue
-            if comparison.is_of_file(name, other, shared, given, references):
+            if comparison.is_graph_difference(name, other, shared, given, references):
                 yield name, finding
         if monotonic() > until:
             return
@@ -446,7 +446,7 @@ def _is_coarse(finding: Finding) -> bool:
     return finding.reason == UNKNOWN and finding.largest <= _COARSE
 
 
-def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
+def _open_inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
     """The inner tensors of a side; without them, where its runtime refuses to give them out, a line that says so."""
     try:
         return side.inside(graph), ()
@@ -454,7 +454,7 @@ def _inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ...]]:
         return None, (f"{side.runtime.title} does not return the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
 
 
-def _forms(
+def _find_forms(
     graph: Graph, result: Side, inside: Inside | None, names: Mapping[str, str], first: Mapping[str, Array], fed: Mapping[str, Array],
     model: LoadedModel,
 ) -> dict[str, Form]:  # fmt: skip
@@ -465,26 +465,26 @@ def _forms(
         found = inside.values({name: fed[name] for name in model.inputs})
     except QConvertError:
         return {}
-    return forms_of(graph, result.graph, names, first, found)
+    return find_forms(graph, result.graph, names, first, found)
 
 
-def _shared(
+def _find_shared_tensors(
     graph: Graph, other: Graph, known: Iterable[str], inside: Inside | None, forms: Collection[str], declared: Collection[str]
 ) -> set[str]:
     """The names at which both sides are cut: activations of both whose value is known in each."""
 
     def is_comparable(name: str) -> bool:
-        return _comparable(graph[name], other[name], name in forms, name in declared)
+        return _is_comparable(graph[name], other[name], name in forms, name in declared)
 
     names = find_varying(graph).intersection(known)
     if inside is not None and inside.cuts:
         return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
-        names &= find_settled(other, {*inside.names, *other.inputs, *_read(other)})
+        names &= find_settled(other, {*inside.names, *other.inputs, *_find_state_reads(other)})
     return {name for name in names & find_varying(other) if is_comparable(name)}
 
 
-def _pieces(
+def _make_pieces(
     side: Side, inside: Inside | None, shared: set[str], sizes: Mapping[str, int], at_once: int, only: Collection[str] | None = None
 ) -> Splitting:
     """The side's file cut at the tensors called `shared`, of sizes in bytes, and what computes these, or `only` some of them, with so many
@@ -497,18 +497,18 @@ def _pieces(
         )
     order = {name: position for position, name in enumerate(graph.tensors)}
     computed = sorted(
-        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *_read(graph)},
+        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *_find_state_reads(graph)},
         key=lambda name: order.get(name, len(order)),
     )
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed, sizes, at_once)
 
 
-def _read(graph: Graph) -> set[str]:
+def _find_state_reads(graph: Graph) -> set[str]:
     """The tensors that are read of states, whose values are given as those of inputs are."""
     return {name for op in graph.ops if op.kind == "ReadState" for name in op.outputs}
 
 
-def _comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:
+def _is_comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:
     """Whether two tensors of one name hold values that can be exchanged; integers of another width by the quantizations that both state."""
     if a.is_constant or b.is_constant or (not reshaped and a.rank is not None and b.rank is not None and a.rank != b.rank):
         return False
@@ -517,15 +517,15 @@ def _comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:
     return a.dtype == b.dtype or {a.dtype, b.dtype} in SAME_CODES or stored_as_real or other_width
 
 
-def _name_misread(graph: Graph, misread: Mapping[str, Finding], findings: dict[str, Finding]) -> None:
+def _add_misread_findings(graph: Graph, misread: Mapping[str, Finding], findings: dict[str, Finding]) -> None:
     """A reading error outweighs whatever else is true of an operator."""
     for op in graph.ops:
         for name in op.outputs:
             if name in misread:
-                findings[name] = joined(op, name, [misread[name]])
+                findings[name] = join_findings(op, name, [misread[name]])
 
 
-def _together(graph: Graph, within: int) -> str:
+def _note_combined(graph: Graph, within: int) -> str:
     """A line on operators that are no tensors of their own in both files."""
     if not within:
         return ""
@@ -533,7 +533,7 @@ def _together(graph: Graph, within: int) -> str:
     return f"{within} of {len(graph.ops)} operators {are} judged together with what reads {them}: no output has the same name in both files"
 
 
-def _unproven(result: Side, inside: Inside | None) -> str:
+def _note_uncompared(result: Side, inside: Inside | None) -> str:
     """A line on pieces that could not be held against the file's own tensors."""
     if inside is not None:
         return ""

@@ -19,14 +19,14 @@ __all__ = ["to_plain_form"]
 
 def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph with all operators rounding to the nearest integer, ties to even, and the changes in words."""
-    kept = [_identity(graph, op) for op in graph.ops]
+    kept = [_reshape_to_identity(graph, op) for op in graph.ops]
     if named := sum(new is not old for new, old in zip(kept, graph.ops, strict=True)):
         graph, _ = remove_dead_code.run(graph.evolve(ops=kept), None)
-    ops = [_implied(graph, op) for op in graph.ops]
+    ops = [_simplify_activation(graph, op) for op in graph.ops]
     implied = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
-    rounded = [_nearest_even(op) for op in ops]
+    rounded = [_round_to_even(op) for op in ops]
     changed = sum(new is not old for new, old in zip(rounded, ops, strict=True))
-    single = [_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
+    single = [_make_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
     if not named and not implied and not changed and not single:
         return graph, ()
     notes = [f"{implied} activations are removed or simplified, because quantization of the output clips to the same range"] * bool(implied)
@@ -41,12 +41,12 @@ def _has_one_scale(tensor: Tensor) -> bool:
     return q is not None and q.axis is not None and q.scale.size == 1 and not q.block_size
 
 
-def _per_tensor(tensor: Tensor) -> Tensor:
+def _make_per_tensor(tensor: Tensor) -> Tensor:
     assert tensor.quantization is not None
     return replace(tensor, quantization=replace(tensor.quantization, axis=None))
 
 
-def _identity(graph: Graph, op: Op) -> Op:
+def _reshape_to_identity(graph: Graph, op: Op) -> Op:
     """An Identity for a Reshape that changes neither shape nor quantization."""
     if op.kind != "Reshape":
         return op
@@ -55,7 +55,7 @@ def _identity(graph: Graph, op: Op) -> Op:
     return Op("Identity", op.inputs[:1], op.outputs, {}, op.source) if same else op
 
 
-def _implied(graph: Graph, op: Op) -> Op:
+def _simplify_activation(graph: Graph, op: Op) -> Op:
     """The first activation of ACTIVATIONS that leaves the same integers: none if the whole quantization is left, relu for relu6 of (0,
     6)."""
     name = str(op.attributes.get("activation", ""))
@@ -66,5 +66,5 @@ def _implied(graph: Graph, op: Op) -> Op:
     return op if found == name else op.with_attributes(activation=found)
 
 
-def _nearest_even(op: Op) -> Op:
+def _round_to_even(op: Op) -> Op:
     return op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") and not is_dynamic(op) else op

@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
-from qconvert.checking.altered_operators import altered_operators
-from qconvert.checking.attributes import same_activation
+from qconvert.checking.altered_operators import find_altered_operators
+from qconvert.checking.attributes import has_same_activation
 from qconvert.checking.checked_file import Side
 from qconvert.conversion import convert, load
-from qconvert.conversion.loading import as_read
+from qconvert.conversion.loading import read_literal_graph
 from qconvert.errors import QConvertError
 from qconvert.files import file_digest
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph, Op
-from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, origin, turned_between
+from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, find_layout_changes, origin
 from qconvert.plugins import Format, pass_named
 from qconvert.rules.differences import attribute_differences, tensor_differences
 from qconvert.version import __version__
@@ -93,9 +93,9 @@ def repeat_conversion(source: Side, result: Side, encodings: Path | None = None)
             lossy += tuple(dict.fromkeys(item.by for item in report.changes if item.by in _ASKED and not item.exact))
             if not companions and file_digest(again) == file_digest(result.path):
                 return RepeatedConversion(same=True, lossy=lossy)
-            altered, rebuilt = _compared(load(again, result.format.name, **result.file.options), result.graph)
-            read = [as_read(path, result.format, result.file.options) for path in (again, result.path)]
-            others = altered_operators(*read)
+            altered, rebuilt = _compare_graphs(load(again, result.format.name, **result.file.options), result.graph)
+            read = [read_literal_graph(path, result.format, result.file.options) for path in (again, result.path)]
+            others = find_altered_operators(*read)
             altered = {**altered, **{name: f"differs from what the conversion makes: {text}" for name, text in (others or {}).items()}}
             return RepeatedConversion(
                 altered, rebuilt, not altered and not rebuilt and others == {}, lossy=() if altered or rebuilt else lossy
@@ -111,35 +111,35 @@ def _scales_options(said: Mapping[str, object], format: Format, folder: Path) ->
     return {option: str(folder / PurePath(str(name)).name) for option, name in named.items() if name}
 
 
-def _compared(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
+def _compare_graphs(again: Graph, graph: Graph) -> tuple[dict[str, str], bool]:
     """What is altered in `graph`, and whether its operators are others."""
     found: dict[str, list[str]] = {}
-    others = {_place(op): op for op in graph.ops}
+    others = {_op_key(op): op for op in graph.ops}
     gone = False
     for op in again.ops:
-        other = others.pop(_place(op), None)
+        other = others.pop(_op_key(op), None)
         if other is None or other.kind != op.kind:
             gone = True
         else:
-            found.setdefault(next(filter(None, (*op.outputs, *op.inputs)), ""), []).extend(_altered(again, op, graph, other))
+            found.setdefault(next(filter(None, (*op.outputs, *op.inputs)), ""), []).extend(_compare_operators(again, op, graph, other))
     for name, tensor in again.tensors.items():
         other_tensor = graph.tensors.get(name)
         if other_tensor is not None and not tensor.is_constant and not other_tensor.is_constant:
             found.setdefault(name, []).extend(tensor_differences(tensor, other_tensor, shapes=False))
-    for name, lines in _border(again, graph):
+    for name, lines in _compare_borders(again, graph):
         found.setdefault(name, []).append(lines)
     altered = {name: f"differs from what the conversion makes: {'; '.join(dict.fromkeys(lines))}" for name, lines in found.items() if lines}
     return altered, gone or bool(others)
 
 
-def _place(op: Op) -> tuple[object, ...]:
+def _op_key(op: Op) -> tuple[object, ...]:
     """By what an operator is found again: its results, or of one without any the state that it writes."""
     return op.outputs or (op.kind, *sorted(op.attributes.items()))
 
 
-def _altered(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
+def _compare_operators(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
     """What two operators of one kind with the same outputs do otherwise."""
-    fused = "activation" in op.attributes and bool(op.outputs[0]) and same_activation(again, op, graph, other)
+    fused = "activation" in op.attributes and bool(op.outputs[0]) and has_same_activation(again, op, graph, other)
     yield from attribute_differences(op, other.with_attributes(activation=op.attributes["activation"]) if fused else other)
     if len(op.inputs) != len(other.inputs):
         yield f"{len(op.inputs)} inputs -> {len(other.inputs)}"
@@ -152,16 +152,16 @@ def _altered(again: Graph, op: Op, graph: Graph, other: Op) -> Iterator[str]:
             yield f"reads {own!r} instead of {name!r}"
 
 
-def _border(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
+def _compare_borders(again: Graph, graph: Graph) -> Iterator[tuple[str, str]]:
     """What is altered in the order of inputs and outputs, in signatures, and in the record of layouts."""
     for what, own, other in (("inputs", again.inputs, graph.inputs), ("outputs", again.outputs, graph.outputs)):
         if own != other and set(own) == set(other):
             yield other[0], f"the {what} are in another order"
-    if _signatures(again) != _signatures(graph):
+    if _signature_keys(again) != _signature_keys(graph):
         yield next(iter(graph.outputs), ""), "the signatures differ"
-    for name in sorted(turned_between(again.metadata, graph.metadata)):
+    for name in sorted(find_layout_changes(again.metadata, graph.metadata)):
         yield name, f"the record of its layout ({TRANSPOSED}) differs"
 
 
-def _signatures(graph: Graph) -> list[Any]:
+def _signature_keys(graph: Graph) -> list[Any]:
     return sorted((item.key, item.function, sorted(item.inputs.items()), sorted(item.outputs.items())) for item in graph.signatures)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from qconvert.checking.findings import NOT_EQUAL, NOT_JUDGED, PASSED, OutputComparison
 from qconvert.plugins import Change
-from qconvert.tables import Rows, Shown, said, share, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
 
 __all__ = ["Kept", "Leg", "RoundtripReport"]
 
@@ -89,21 +89,21 @@ class RoundtripReport(Shown):
         kept = self.legs[-1].kept
         same = f"{kept.integers} quantized integers in {kept.constants} constants and {kept.scales} quantizations"
         ends = {PASSED: f"are the same after {len(self.legs)} conversions", NOT_EQUAL: "differ after the round trip"}
-        return f"{shown(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'could not all be run')}."
+        return f"{format_text(Path(self.source).name)}: {self.verdict}: {same} {ends.get(self.verdict, 'could not all be run')}."
 
     def tables(self) -> tuple[Rows, ...]:
         """A row for each conversion, the problems, and the comparison of the outputs."""
         rows = [
             (leg.form, f"{len(leg.differences)} differences" if leg.differences else "equal",
              f"{leg.kept.constants_equal} of {leg.kept.constants}",
-             f"{leg.kept.scales_equal} of {leg.kept.scales}", share(min(o.equal for o in leg.outputs)) if leg.outputs else "not run")
+             f"{leg.kept.scales_equal} of {leg.kept.scales}", format_share(min(o.equal for o in leg.outputs)) if leg.outputs else "not run")
             for leg in self.legs
         ]  # fmt: skip
-        found = [(leg.form, word, said(text)) for leg in self.legs for word, texts in (
+        found = [(leg.form, word, format_sentence(text)) for leg in self.legs for word, texts in (
             ("problem", leg.problems), ("inconclusive", leg.unjudged), ("change", tuple(map(str, leg.changes))), ("note", leg.notes),
             ("arithmetic", tuple(filter(None, (leg.arithmetic, leg.explained)))), ("machine", leg.machine),
         ) for text in texts]  # fmt: skip
-        found += [(self.form, "note", said(text)) for text in self.notes]
+        found += [(self.form, "note", format_sentence(text)) for text in self.notes]
         return (
             Rows("Conversions", ("to", "graph", ">constants equal", ">scales equal", ">outputs equal"), tuple(rows)),
             Rows("What was found", ("of", "", "in words"), tuple(found)),

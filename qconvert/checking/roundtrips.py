@@ -17,8 +17,8 @@ from qconvert.checking.findings import CheckReport
 from qconvert.checking.plain_form import to_plain_form
 from qconvert.checking.roundtrip_report import Kept, Leg, RoundtripReport
 from qconvert.conversion import load, normalize, save
-from qconvert.conversion.declared import Declared
-from qconvert.conversion.in_memory import Model, as_file, called
+from qconvert.conversion.declared_changes import Declared
+from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.loading import source_format
 from qconvert.conversion.normalizing import chosen_target
 from qconvert.conversion.pipeline import Observer
@@ -26,10 +26,10 @@ from qconvert.errors import FileAccessError, OptionError, QConvertError, Unsuppo
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph, equal_data
 from qconvert.passes import io_to_states
-from qconvert.plugins import Change, Format, format_named, kernels_listed, named_changes, runtimes, target_named
+from qconvert.plugins import Change, Format, format_named, list_kernels, name_changes, runtimes, target_named
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import checked
-from qconvert.rules.differences import diff, paired
+from qconvert.plugins.options import check_options
+from qconvert.rules.differences import diff, pair_tensors
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["roundtrip"]
@@ -100,18 +100,20 @@ def roundtrip(
         raise OptionError(f"the number of round trips must be from 1 to {_MOST}", rule="number-out-of-range")
     with as_file(model, format, runs=True) as path:
         source = source_format(path, "" if isinstance(model, Graph) else format)
-        runs = _Runs(samples, seed, _unoptimized(kernels), checked(options, source.read_options, f"nothing that reads {source.name}"))
-        trip = _trip(path, source, _form(via, target), runs)
-        with _folder(keep) as folder:
+        runs = _Runs(
+            samples, seed, _add_default_kernels(kernels), check_options(options, source.read_options, f"nothing that reads {source.name}")
+        )
+        trip = _plan_trip(path, source, _parse_form(via, target), runs)
+        with _open_folder(keep) as folder:
             legs, notes = trip.make(folder, times, progress)
-    return RoundtripReport(called(model), str(trip.own), str(trip.there), tuple(legs), tuple(notes))
+    return RoundtripReport(model_title(model), str(trip.own), str(trip.there), tuple(legs), tuple(notes))
 
 
-def _trip(model: Path, source: Format, there: _Form, runs: _Runs) -> _Trip:
+def _plan_trip(model: Path, source: Format, there: _Form, runs: _Runs) -> _Trip:
     """The way of a file of the format `source`."""
     own = _Form(source, "", source.own_target or source.default_target)
     if source.write is not None:
-        own = _form(f"{source.name}:{_own_form(model)}" if source.name == "onnx" else source.name, "")
+        own = _parse_form(f"{source.name}:{_find_own_form(model)}" if source.name == "onnx" else source.name, "")
     return _Trip(model, own, there, [there, own] if source.write is not None else [there], runs)
 
 
@@ -126,9 +128,9 @@ class _Runs:
     rounds_otherwise: bool = False
 
 
-def _unoptimized(kernels: str | Sequence[str]) -> tuple[str, ...]:
+def _add_default_kernels(kernels: str | Sequence[str]) -> tuple[str, ...]:
     """The kernels asked for, with what runs .onnx files where the user does not say."""
-    asked = kernels_listed(kernels)
+    asked = list_kernels(kernels)
     default = () if any("onnx" in runtime.formats for runtime, _ in asked) else ("onnxruntime:unoptimized",)
     return (*(f"{runtime.name}:{name}" for runtime, name in asked), *default)
 
@@ -146,47 +148,47 @@ class _Trip:
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
         graph = load(self.model, self.own.format.name, **self.runs.read)
-        own_rounding = _own_rounding(graph)
-        references = [_expected(graph, self.there)]
-        references += [_expected(references[0], self.own)] * (len(self.stations) - 1)
+        own_rounding = _count_own_roundings(graph)
+        references = [_predict_graph(graph, self.there)]
+        references += [_predict_graph(references[0], self.own)] * (len(self.stations) - 1)
         legs: list[Leg] = []
         notes: list[str] = []
         for _ in range(times):
             for station, reference in list(zip(self.stations, references, strict=False)):
                 path = folder / _file_name(self.model, len(legs) + 1, station)
                 try:
-                    graph, changes, said = _written(graph, station, path)
+                    graph, changes, said = _write_and_read(graph, station, path)
                 except UnsupportedError as error:
                     if station is self.there:
                         raise
                     notes.append(f"{self.own} cannot hold the graph after the round trip, which is only read: {error.sentence}")
                     self.stations = [self.there]
                     continue
-                compared = _comparable(reference, graph, self.there)
-                runs = replace(self.runs, rounds_otherwise=_own_rounding(graph) < own_rounding)
-                legs.append(_leg(self.model, path, self.own, self.there, station, changes, said, compared, runs))
+                compared = _to_common_form(reference, graph, self.there)
+                runs = replace(self.runs, rounds_otherwise=_count_own_roundings(graph) < own_rounding)
+                legs.append(_compare_leg(self.model, path, self.own, self.there, station, changes, said, compared, runs))
                 progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
         return legs, notes
 
 
-def _own_rounding(graph: Graph) -> int:
+def _count_own_roundings(graph: Graph) -> int:
     """How many operators round as the kernels of one runtime do."""
     return sum(bool(op.attributes.get("arithmetic")) for op in graph.ops)
 
 
-def _fitted(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[Change, ...]]:
+def _fit_graph(graph: Graph, station: _Form, *observers: Observer) -> tuple[Graph, tuple[Change, ...]]:
     """The graph as it is written in a form, with plain operators, and what was changed for that."""
     graph, changes = normalize(graph, target_named(station.target) if station.target else None, observers=observers, numerics="fast")
     graph, notes = to_plain_form(graph)
-    return graph, (*changes, *named_changes(notes, by="plain"))
+    return graph, (*changes, *name_changes(notes, by="plain"))
 
 
-def _expected(graph: Graph, station: _Form) -> Graph:
+def _predict_graph(graph: Graph, station: _Form) -> Graph:
     """The graph as a file of a form should be read; what the file has as inputs and outputs may be states."""
-    return io_to_states.run(_fitted(graph, station)[0], None)[0]
+    return io_to_states.run(_fit_graph(graph, station)[0], None)[0]
 
 
-def _comparable(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:
+def _to_common_form(reference: Graph, graph: Graph, there: _Form) -> tuple[Graph, Graph]:
     """What was to be written and what was read, in one form."""
     graph, _ = to_plain_form(graph)  # a reader says how its format's kernels round
     if there.format.name != "tflite":
@@ -202,26 +204,26 @@ def _file_name(model: Path, number: int, station: _Form) -> str:
     return f"{stem}.{number}{form}{suffix}"
 
 
-def _written(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
+def _write_and_read(graph: Graph, station: _Form, path: Path) -> tuple[Graph, tuple[Change, ...], tuple[str, ...]]:
     """Write the graph in a form and read it back; return also the changes for the form and the writer's notes."""
     if path.exists():
         raise FileAccessError("already exists", file=str(path), remedy="Name another folder with --keep.", rule="file-exists")
     declared = Declared(graph)
-    fitted, changes = _fitted(graph, station, declared)
+    fitted, changes = _fit_graph(graph, station, declared)
     refuse_violations(fitted, target_named(station.target) if station.target else None)
     options: dict[str, Any] = {"form": station.form} if station.form else {}
     notes = save(fitted, path, station.format.name, provenance=declared.provenance(fitted), **options)
     return load(path, station.format.name), changes, tuple(note.text for note in notes)
 
 
-def _form(via: str, target: str) -> _Form:
+def _parse_form(via: str, target: str) -> _Form:
     """The format, form and target that `via` and `target` name; by default the target that changes least."""
     name, _, form = via.partition(":")
     found = format_named(name)
     if found.read is None or found.write is None:
         way = "written" if found.write is None else "read"
         raise OptionError(f"the format {name} cannot be {way}; a round trip requires both", rule=f"format-not-{way}")
-    forms = _forms(found)
+    forms = _list_forms(found)
     if form and not forms:
         raise OptionError(f"the format {name} has no forms, but {form!r} is given", rule="no-forms")
     if form and form not in forms:
@@ -233,12 +235,12 @@ def _form(via: str, target: str) -> _Form:
     return _Form(found, form, chosen.name if chosen is not None else "")
 
 
-def _forms(format: Format) -> tuple[str, ...]:
+def _list_forms(format: Format) -> tuple[str, ...]:
     """The forms that a format is written in, the usual one first."""
     return next((tuple(map(str, option.choices)) for option in format.write_options if option.name == "form"), ())
 
 
-def _own_form(path: Path) -> str:
+def _find_own_form(path: Path) -> str:
     """The form in which an ONNX file is written again."""
     from qconvert.formats.onnx.container import form_of
 
@@ -246,7 +248,7 @@ def _own_form(path: Path) -> str:
 
 
 @contextmanager
-def _folder(keep: str | Path | None) -> Iterator[Path]:
+def _open_folder(keep: str | Path | None) -> Iterator[Path]:
     """The folder for the files: the user's, or one that is removed."""
     if keep is None:
         with temporary_folder() as name:
@@ -268,7 +270,7 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
                 place.rmdir()
 
 
-def _leg(
+def _compare_leg(
     model: Path,
     path: Path,
     own: _Form,
@@ -282,7 +284,7 @@ def _leg(
     """Compares the reference and the graph read from `path`, and the outputs of `path` with the model's."""
     reference, graph = graphs
     differences = tuple(diff(reference, graph))
-    kept = _kept(reference, graph)
+    kept = _count_kept(reference, graph)
     problems = []
     if differences:
         problems.append(f"the graph differs in {len(differences)} places, the first: {differences[0]}")
@@ -294,23 +296,23 @@ def _leg(
     if unrunnable:
         arithmetic = f"no runtime runs {unrunnable[0]} files"
         return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
-    arithmetic = "" if str(own) == str(station) else f"{_computes(own)} compared with {_computes(station)}"
+    arithmetic = "" if str(own) == str(station) else f"{_describe_arithmetic(own)} compared with {_describe_arithmetic(station)}"
     if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
         arithmetic = "the model compared with its TFLite operators"
     if not arithmetic and runs.rounds_otherwise:
         arithmetic = "the model's own rounding of ties compared with plain operators"
-    report, explained, wrong, unjudged = _outputs(model, own, path, arithmetic, runs)
+    report, explained, wrong, unjudged = _check_outputs(model, own, path, arithmetic, runs)
     lost, outputs = (*problems, *wrong), report.outputs
     return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine)
 
 
-def _computes(form: _Form) -> str:
+def _describe_arithmetic(form: _Form) -> str:
     return _ARITHMETIC.get(str(form), "LiteRT's kernels")
 
 
-def _kept(a: Graph, b: Graph) -> Kept:
+def _count_kept(a: Graph, b: Graph) -> Kept:
     """Counts over the tensors of `a` and their partners in `b`."""
-    names = paired(a, b)
+    names = pair_tensors(a, b)
     constants = list(a.constants())
     quantized = [tensor for tensor in a.tensors.values() if tensor.quantization is not None]
     partners = {tensor.name: b.tensors.get(names.get(tensor.name, "")) for tensor in (*constants, *quantized)}
@@ -320,7 +322,9 @@ def _kept(a: Graph, b: Graph) -> Kept:
     return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
 
 
-def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
+def _check_outputs(
+    model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs
+) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
     """The check of the outputs, the operators that explain a difference, problems, and what could not be judged."""
     options: dict[str, Any] = {
         "samples": runs.samples,
@@ -339,7 +343,7 @@ def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) 
         found = check(model, path, per_op=True, min_sqnr=float("-inf"), **options)
     except QConvertError as error:
         return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error.sentence}"], report.unjudged
-    explained = _explained(found)
+    explained = _summarize_differences(found)
     if not arithmetic:
         problem = f"{said}, although both files compute alike ({explained or 'no operator differs alone'})"
         return report, explained, [*report.problems, problem], report.unjudged
@@ -351,7 +355,7 @@ def _outputs(model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs) 
     return report, explained, [*report.problems, *(f"{said}: {text}" for text in unexplained)], unjudged
 
 
-def _explained(report: CheckReport) -> str:
+def _summarize_differences(report: CheckReport) -> str:
     """The operators that differ by themselves, by class."""
     counts = Counter(f"{op.verdict} ({op.reason})" if op.reason else op.verdict for op in report.operators if op.equal < 1)
     return ", ".join(f"{count} operator{'s' * (count > 1)}: {name}" for name, count in counts.most_common())

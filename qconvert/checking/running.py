@@ -13,10 +13,10 @@ from qconvert.arithmetic.rounding import dequantize
 from qconvert.checking.checked_file import Side, side_of
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.data import Preparation, load_inputs, random_inputs
-from qconvert.data.fitting import fitted
+from qconvert.data.fitting import fit_values
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph
-from qconvert.graph.names import near
+from qconvert.graph.names import quote_nearest
 from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["run", "run_files"]
@@ -59,8 +59,8 @@ def run(
     """
     with as_file(model, format, runs=True) as path:
         side = side_of(path, "" if isinstance(model, Graph) else format, kernels, options)
-        feed = random_inputs(side.graph, 1, seed)[0] if inputs is None else _fed(side.graph, inputs)
-        return _run(side, [feed], tensors, every, dequantized)[0]
+        feed = random_inputs(side.graph, 1, seed)[0] if inputs is None else _prepare_inputs(side.graph, inputs)
+        return _run_side(side, [feed], tensors, every, dequantized)[0]
 
 
 def run_files(
@@ -91,13 +91,13 @@ def run_files(
     """
     side = side_of(model, format, kernels, options)
     if data:
-        feeds, notes = load_inputs(side.graph, data, samples, (preparation or Preparation()).stretching())
+        feeds, notes = load_inputs(side.graph, data, samples, (preparation or Preparation()).with_stretch())
     else:
         feeds, notes = random_inputs(side.graph, samples, seed), ("inputs are random",)
-    return _run(side, feeds, tensors, every, dequantized), tuple(notes), side.choice
+    return _run_side(side, feeds, tensors, every, dequantized), tuple(notes), side.choice
 
 
-def _run(
+def _run_side(
     side: Side, feeds: Sequence[Mapping[str, Array]], tensors: Sequence[str], every: bool, dequantized: bool
 ) -> list[dict[str, Array]]:
     graph, loaded = side.graph, side.open()
@@ -108,26 +108,28 @@ def _run(
             remedy="Choose other kernels with --kernels; `qconvert formats` lists them.",
         )  # fmt: skip
     if inside is not None and (unknown := [name for name in tensors if name not in inside.names | {*graph.inputs, *graph.outputs}]):
-        raise OptionError(f"the model computes no tensor {near(unknown, inside.names)}", file=str(side.path), rule="unknown-tensor")
+        raise OptionError(
+            f"the model computes no tensor {quote_nearest(unknown, inside.names)}", file=str(side.path), rule="unknown-tensor"
+        )
     found = []
     for feed in feeds:
         values = {**feed, **loaded.run(feed)}
         if inside is not None:
             inner = inside.values({name: feed[name] for name in loaded.inputs if name in feed})
             values |= {name: value for name, value in inner.items() if every or name in tensors}
-        found.append({name: _shown(graph, name, value) if dequantized else value for name, value in values.items()})
+        found.append({name: _dequantize_value(graph, name, value) if dequantized else value for name, value in values.items()})
     return found
 
 
-def _shown(graph: Graph, name: str, value: Array) -> Array:
+def _dequantize_value(graph: Graph, name: str, value: Array) -> Array:
     q = graph[name].quantization if name in graph.tensors else None
     return value if q is None or value.dtype.kind not in "iu" else dequantize(value, q).astype(np.float32)
 
 
-def _fed(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
+def _prepare_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Array]:
     """The inputs that a user gives as the model takes them: floats are quantized."""
     if unknown := [name for name in inputs if name not in graph.inputs]:
-        raise OptionError(f"the model has no input {near(unknown, graph.inputs)}", rule="unknown-input")
+        raise OptionError(f"the model has no input {quote_nearest(unknown, graph.inputs)}", rule="unknown-input")
     if missing := [name for name in graph.inputs if name not in inputs]:
         raise OptionError(f"no value is given for the input {missing[0]!r}", rule="missing-input", where=missing[0])
-    return {name: fitted(graph[name], np.asarray(inputs[name]), f"the input {name!r}", Preparation()) for name in graph.inputs}
+    return {name: fit_values(graph[name], np.asarray(inputs[name]), f"the input {name!r}", Preparation()) for name in graph.inputs}

@@ -13,7 +13,7 @@ from qconvert.operators import kind_of
 from qconvert.plugins import LoadedModel
 from qconvert.rules.changed_values import constant_difference
 
-__all__ = ["STEPS", "Sequences", "drift", "restart", "state_problems"]
+__all__ = ["STEPS", "Sequences", "describe_drift", "restart", "state_problems"]
 
 #: A random sequence has so many steps.
 STEPS = 50
@@ -51,7 +51,7 @@ def restart(model: Any) -> bool:
     return reset is not None
 
 
-def drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array]], steps: int) -> str:
+def describe_drift(border: Border, name: str, pairs: Sequence[tuple[Array, Array]], steps: int) -> str:
     """Which steps of an output differ, in words; "" if none does.
 
     Args:
@@ -82,66 +82,66 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
         graph, other: source and result.
         declared: tensors of the result whose quantization the conversion declared to be another.
     """
-    found = [f"the state {name!r} is not in the {side}" for name, side in _lacking(graph, other)]
+    found = [f"the state {name!r} is not in the {side}" for name, side in _find_missing_states(graph, other)]
     for name in graph.states.keys() & other.states.keys():
         a, b = graph.states[name], other.states[name]
         requantized = any(op.attributes.get("state") == name and not {*op.inputs, *op.outputs}.isdisjoint(declared) for op in other.ops)
-        if (text := _first_values(a, b)) and not requantized:
+        if (text := _compare_first_values(a, b)) and not requantized:
             found.append(f"the initial value of the state {name!r} differs: {text}")
-    return sorted([*found, *_other_places(graph, other)])
+    return sorted([*found, *_compare_state_io(graph, other)])
 
 
-def _other_places(graph: Graph, other: Graph) -> Iterator[str]:
+def _compare_state_io(graph: Graph, other: Graph) -> Iterator[str]:
     """Yield reads of another state, and writes of another tensor than the source's, each by the nearest tensor that both have."""
-    own, its = (_read(side) for side in (graph, other))
+    own, its = (_map_state_reads(side) for side in (graph, other))
     for name in own.keys() & its.keys():
         if own[name] != its[name]:
             yield f"{name!r} is read of the state {its[name]!r}, not {own[name]!r}"
-    before, after = (_written(side, graph.tensors.keys() & other.tensors.keys()) for side in (graph, other))
+    before, after = (_map_state_writes(side, graph.tensors.keys() & other.tensors.keys()) for side in (graph, other))
     written = {str(op["state"]): op.inputs[0] for op in graph.ops if op.kind == "WriteState"}
     for state in before.keys() & other.states.keys():
         if state not in after:
             yield f"nothing is written to the state {state!r} in the result"
         elif before[state] and after[state] and before[state] != after[state]:
             yield f"{after[state]} is written to the state {state!r}, not {before[state]}"
-        elif after[state] and not before[state] and not _comes_from(graph, written[state], after[state]):
+        elif after[state] and not before[state] and not _is_computed_from(graph, written[state], after[state]):
             yield f"{after[state]} is written to the state {state!r}, not {written[state]!r}, which is not computed from it"
 
 
-def _comes_from(graph: Graph, name: str, words: str) -> bool:
+def _is_computed_from(graph: Graph, name: str, words: str) -> bool:
     """Return whether a tensor is computed from what `words` name; see _map_state_writes()."""
     producers, seen, waiting = graph.producers(), set[str](), [name]
     while waiting:
         found = waiting.pop()
         op = producers.get(found) if found not in seen else None
         seen.add(found)
-        if words == repr(found) or (op is not None and op.kind == "ReadState" and words == _of_state(op)):
+        if words == repr(found) or (op is not None and op.kind == "ReadState" and words == _describe_read(op)):
             return True
         waiting += filter(None, op.inputs if op is not None else ())
     return False
 
 
-def _of_state(op: Op) -> str:
+def _describe_read(op: Op) -> str:
     return f"what is read of the state {op['state']!r}"
 
 
-def _read(graph: Graph) -> dict[str, str]:
+def _map_state_reads(graph: Graph) -> dict[str, str]:
     """The tensors that are read of states."""
     return {op.outputs[0]: str(op["state"]) for op in graph.ops if op.kind == "ReadState"}
 
 
-def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
+def _map_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     """Return what is written to each state, in words: the nearest tensor of `shared` before conversions and data movement, or a read of a
     state; "" if there is neither."""
     producers, found = graph.producers(), {}
 
-    def stored(name: str) -> str:
+    def trace_stored(name: str) -> str:
         """The tensor of which another is another form."""
         while (maker := producers.get(name)) is not None and kind_of(maker).rule in ("relabel", "convert"):
             name = maker.inputs[0]
         return name
 
-    forms = {stored(name): name for name in sorted(shared, reverse=True)}
+    forms = {trace_stored(name): name for name in sorted(shared, reverse=True)}
     for op in graph.ops:
         if op.kind != "WriteState":
             continue
@@ -149,20 +149,20 @@ def _written(graph: Graph, shared: Collection[str]) -> dict[str, str]:
         while name and not words:
             maker = producers.get(name)
             if maker is not None and maker.kind == "ReadState":
-                words = _of_state(maker)
-            elif name in shared or stored(name) in forms:
-                words = repr(name if name in shared else forms[stored(name)])
+                words = _describe_read(maker)
+            elif name in shared or trace_stored(name) in forms:
+                words = repr(name if name in shared else forms[trace_stored(name)])
             name = maker.inputs[0] if maker is not None and kind_of(maker).rule in ("move", "relabel", "convert") else ""
         found[str(op["state"])] = words
     return found
 
 
-def _lacking(graph: Graph, other: Graph) -> list[tuple[str, str]]:
+def _find_missing_states(graph: Graph, other: Graph) -> list[tuple[str, str]]:
     gone = [(name, "result") for name in graph.states.keys() - other.states.keys()]
     return gone + [(name, "source") for name in other.states.keys() - graph.states.keys()]
 
 
-def _first_values(a: Tensor, b: Tensor) -> str:
+def _compare_first_values(a: Tensor, b: Tensor) -> str:
     if a.data is None or b.data is None or a.data.size != b.data.size:
         return f"shape {a.shape} -> {b.shape}"
     if a.quantization is None and b.quantization is None:

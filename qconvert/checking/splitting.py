@@ -38,15 +38,15 @@ class Splitting:
         self.dtypes: dict[str, str] = {}
         self.shapes: dict[str, tuple[int | None, ...] | None] = {}
         self._make = make
-        self._parts = [part for group in _groups(wanted, sizes, at_once) for part in self._made(group)]
+        self._parts = [part for group in _group_names(wanted, sizes, at_once) for part in self._make_pieces(group)]
 
     @property
-    def computed(self) -> frozenset[str]:
+    def output_names(self) -> frozenset[str]:
         """What the parts compute that nothing refused so far."""
         return frozenset(name for wanted, _ in self._parts for name in wanted)
 
     @property
-    def fed(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(name for _, part in self._parts for name in part.fed))
 
     def run(self, value: Callable[[str], Array]) -> dict[str, Array]:
@@ -67,7 +67,7 @@ class Splitting:
                     found = part.run({name: value(name) for name in part.fed})
                     self._parts.append((wanted, part))
                 except QConvertError as error:
-                    waiting[:0] = self._split(wanted, error)
+                    waiting[:0] = self._split_refused(wanted, error)
                     continue
                 yield found
         finally:
@@ -82,26 +82,26 @@ class Splitting:
                 continue
             yield found
 
-    def _made(self, wanted: tuple[str, ...]) -> list[tuple[tuple[str, ...], Pieces]]:
+    def _make_pieces(self, wanted: tuple[str, ...]) -> list[tuple[tuple[str, ...], Pieces]]:
         try:
             pieces = self._make(frozenset(wanted))
         except QConvertError as error:
-            return self._split(wanted, error)
+            return self._split_refused(wanted, error)
         self.dtypes.update(pieces.dtypes)
         self.shapes.update(pieces.shapes)
         return [(wanted, pieces)]
 
-    def _split(self, wanted: tuple[str, ...], error: QConvertError) -> list[tuple[tuple[str, ...], Pieces]]:
+    def _split_refused(self, wanted: tuple[str, ...], error: QConvertError) -> list[tuple[tuple[str, ...], Pieces]]:
         """Both halves of what was refused together; what is refused by itself is named."""
         if len(wanted) > 1:
             half = len(wanted) // 2
-            return [*self._made(wanted[:half]), *self._made(wanted[half:])]
+            return [*self._make_pieces(wanted[:half]), *self._make_pieces(wanted[half:])]
         said = " ".join(error.reason.split())
         self.refused.update(dict.fromkeys(wanted, said if len(said) <= _LONGEST else said[: _LONGEST - 1] + "…"))
         return []
 
 
-def _groups(wanted: Sequence[str], sizes: Mapping[str, int], at_once: int) -> Iterator[tuple[str, ...]]:
+def _group_names(wanted: Sequence[str], sizes: Mapping[str, int], at_once: int) -> Iterator[tuple[str, ...]]:
     """Names in order, those together whose values are at most so many bytes, or one that is larger."""
     group: list[str] = []
     for name in wanted:
@@ -126,7 +126,7 @@ class OtherKernels:
     useless: bool = False
     _made: dict[tuple[int, str, str], Splitting | None] = field(default_factory=dict)
 
-    def computed(self, place: int, kernels: str, name: str, value: Callable[[str], Array]) -> Array | None:
+    def compute_tensor(self, place: int, kernels: str, name: str, value: Callable[[str], Array]) -> Array | None:
         """What a side gives for a tensor, or None where the runtime refuses it; `value` is as in Splitting.run()."""
         key = place, kernels, name
         if key not in self._made:

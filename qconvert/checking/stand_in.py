@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from qconvert.checking.checked_file import Side
-from qconvert.conversion.declared import Declared
+from qconvert.conversion.declared_changes import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings, QParams
 from qconvert.errors import InvalidModelError
@@ -59,28 +59,28 @@ def find_stand_in(source: Side, result: Side) -> StandIn:
     if target is not None:
         graph, _ = pass_named("float_io").run(graph, target, io="float")
     words = f"the operators of {result.path.name} cannot be read: it is compared by the graph that a conversion makes of the source"
-    encodings = _encodings(result)
+    encodings = _read_encodings(result)
     if encodings is None:
         none = f"{words}; the file has no scales, its layers are float"
-        return StandIn(result.standing_for(graph, _moved(graph, _real(graph, Encodings({})))), {}, (none,))
-    altered, layers = dict(_altered(graph, encodings)), _layers(graph, encodings)
+        return StandIn(result.use_graph(graph, _follow_movement(graph, _find_unquantized(graph, Encodings({})))), {}, (none,))
+    altered, layers = dict(_compare_encodings(graph, encodings)), _find_layers(graph, encodings)
     missing = [name for name, given in layers.items() if not given]
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
     floats = f"{len(missing)} layers have no scales in the file and are float: " + ", ".join(map(repr, missing[:_NAMED]))
     more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
-    real = _real(graph, encodings)
+    real = _find_unquantized(graph, encodings)
     unrounded = f"{len(real)} results of operators have no scale in the file, which quantizes them with own operators or not at all"
     notes = [said, *([f"{floats}{more}"] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
-    outputs = _unrounded(graph, real)
+    outputs = _find_unrounded_outputs(graph, real)
     if outputs:
         listed = ", ".join(map(repr, outputs[:_NAMED])) + (f" and {len(outputs) - _NAMED} more" if len(outputs) > _NAMED else "")
         notes.append(
             f"floats of {listed}, which {result.path.name} does not quantize, are compared after quantization with the source's scale"
         )
-    return StandIn(result.standing_for(graph, _moved(graph, real)), altered, tuple(notes))
+    return StandIn(result.use_graph(graph, _follow_movement(graph, real)), altered, tuple(notes))
 
 
-def _encodings(result: Side) -> Encodings | None:
+def _read_encodings(result: Side) -> Encodings | None:
     """What the file says of scales; None if it has none."""
     if result.format.read_encodings is None:
         return None
@@ -92,9 +92,9 @@ def _encodings(result: Side) -> Encodings | None:
         raise
 
 
-def _layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
+def _find_layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
     """The results of quantized layers, and whether the file has integers of their weights."""
-    given = {op.outputs[0] for place in encodings.entries if place.index == 1 and (op := _layer(graph, place.name)) is not None}
+    given = {op.outputs[0] for place in encodings.entries if place.index == 1 and (op := _find_layer(graph, place.name)) is not None}
     return {
         op.outputs[0]: op.outputs[0] in given
         for op in graph.ops
@@ -102,7 +102,7 @@ def _layers(graph: Graph, encodings: Encodings) -> dict[str, bool]:
     }
 
 
-def _real(graph: Graph, encodings: Encodings) -> list[str]:
+def _find_unquantized(graph: Graph, encodings: Encodings) -> list[str]:
     """Results that the graph rounds and the file has no quantization for; what is only moved has the quantization of what it is moved
     from."""
     given = {place.name for place in encodings.entries if place.role == "tensor"}
@@ -110,32 +110,32 @@ def _real(graph: Graph, encodings: Encodings) -> list[str]:
     for op in graph.ops:
         rounded = kind_of(op).rule == "real" and not kind_of(op).clips
         rounded |= op.kind == "Quantize" and op.inputs[0] not in graph.inputs and op.inputs[0] not in given
-        if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_after(graph, op))):
+        if rounded and graph[op.outputs[0]].is_quantized and given.isdisjoint((op.outputs[0], *_find_activations(graph, op))):
             found.append(op.outputs[0])
     return found
 
 
-def _moved(graph: Graph, names: Collection[str]) -> set[str]:
+def _follow_movement(graph: Graph, names: Collection[str]) -> set[str]:
     """Return tensors with the results of data movement on them."""
     found = set(names)
     for op in graph.ops:
-        if kind_of(op).rule == "move" and (data := kind_of(op).moved(op)) and found.issuperset(data):
+        if kind_of(op).rule == "move" and (data := kind_of(op).moved_inputs(op)) and found.issuperset(data):
             found.update(op.outputs)
     return found
 
 
-def _unrounded(graph: Graph, real: Collection[str]) -> list[str]:
+def _find_unrounded_outputs(graph: Graph, real: Collection[str]) -> list[str]:
     """The real outputs that come of results without a quantization."""
-    moved = _moved(graph, real)
+    moved = _follow_movement(graph, real)
     return [op.outputs[0] for op in graph.ops if op.kind == "Dequantize" and op.inputs[0] in moved and op.outputs[0] in graph.outputs]
 
 
-def _after(graph: Graph, op: Op) -> list[str]:
+def _find_activations(graph: Graph, op: Op) -> list[str]:
     """What activations make of a result, which is rounded after them."""
     return [reader.outputs[0] for reader in graph.ops if kind_of(reader).clips and reader.inputs[0] == op.outputs[0]]
 
 
-def _layer(graph: Graph, name: str) -> Op | None:
+def _find_layer(graph: Graph, name: str) -> Op | None:
     """The operator with weights that computes a tensor, perhaps with an activation after it."""
     writers = graph.producers()
     op = writers.get(name)
@@ -144,12 +144,12 @@ def _layer(graph: Graph, name: str) -> Op | None:
     return op if op is not None and kind_of(op).has_weights else None
 
 
-def _altered(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
+def _compare_encodings(graph: Graph, encodings: Encodings) -> Iterator[tuple[str, str]]:
     """Tensors of which the file has other integers or another quantization than the graph, and what, in words."""
     for place, found in encodings.entries.items():
         if place.role == "tensor" and place.name in graph.tensors:
             tensor: Tensor | None = graph[place.name]
-        elif (place.role, place.index) == ("input", 1) and (op := _layer(graph, place.name)) is not None:
+        elif (place.role, place.index) == ("input", 1) and (op := _find_layer(graph, place.name)) is not None:
             tensor = graph[op.inputs[1]]
         else:
             continue
@@ -161,9 +161,9 @@ def _difference(tensor: Tensor, found: Encoding) -> str:
     q, quantization = tensor.quantization, found.qparams
     if q is None or quantization is None:
         return ""
-    if not _same(q.scale, quantization.quantization.scale):
-        return f"scale {_range(quantization.quantization.scale)} instead of {_range(q.scale)}"
-    if not _same(q.zero_point, quantization.quantization.zero_point - _shift(tensor, quantization)):
+    if not _is_same(q.scale, quantization.quantization.scale):
+        return f"scale {_format_range(quantization.quantization.scale)} instead of {_format_range(q.scale)}"
+    if not _is_same(q.zero_point, quantization.quantization.zero_point - _storage_offset(tensor, quantization)):
         return f"zero point {quantization.quantization.zero_point.flat[0]} instead of {q.zero_point.flat[0]}"
     if tensor.data is not None and found.integers is not None and not np.array_equal(tensor.data.reshape(-1), found.integers.reshape(-1)):
         differing = int((tensor.data.reshape(-1) != found.integers.reshape(-1)).sum()) if tensor.data.size == found.integers.size else -1
@@ -171,18 +171,18 @@ def _difference(tensor: Tensor, found: Encoding) -> str:
     return ""
 
 
-def _shift(tensor: Tensor, quantization: QParams) -> int:
+def _storage_offset(tensor: Tensor, quantization: QParams) -> int:
     """By how much the file's integers are above the graph's, where one stores them signed."""
     return (quantization.dtype == "uint8" and tensor.dtype == "int8") * 128 - (
         quantization.dtype == "int8" and tensor.dtype == "uint8"
     ) * 128
 
 
-def _same(a: Array, b: Array) -> bool:
+def _is_same(a: Array, b: Array) -> bool:
     """Whether two quantizations have the same numbers, one for all channels being the same as one for each."""
     left, right = a.reshape(-1), b.reshape(-1)
     return bool((left == right).all()) if left.size == right.size or 1 in (left.size, right.size) else False
 
 
-def _range(values: Array) -> str:
+def _format_range(values: Array) -> str:
     return f"{values.flat[0]:.6g}" if values.size == 1 else f"{values.min():.6g} to {values.max():.6g}"

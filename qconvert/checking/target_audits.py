@@ -10,12 +10,12 @@ from typing import Unpack
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.auditing import audit
 from qconvert.conversion import load
-from qconvert.conversion.in_memory import Model, called
+from qconvert.conversion.in_memory import Model, model_title
 from qconvert.errors import QConvertError
 from qconvert.graph import Graph
 from qconvert.plugins import Target, targets
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.tables import Rows, Shown, said, shortened, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 from qconvert.targets.audit import count_operators
 
 __all__ = ["TargetAudit", "TargetAudits", "audit_all"]
@@ -62,14 +62,18 @@ class TargetAudits(Shown):
         """How many targets take the model, and how many of these run all of it on integers."""
         taken = [item for item in self.targets if not item.refused]
         whole = sum(item.integers == item.total for item in taken)
-        return f"{shown(Path(self.source).name)}: {len(taken)} of {len(self.targets)} targets take it, {whole} run all of it on integers"
+        return (
+            f"{format_text(Path(self.source).name)}: {len(taken)} of {len(self.targets)} targets take it, {whole} run all of it on integers"
+        )
 
     def tables(self) -> tuple[Rows, ...]:
         """A row for each target."""
         rows = tuple(
             (
                 item.target, item.format, "" if item.refused else f"{item.integers} of {item.total}",
-                shortened(said(f"refused: {_rule(item.refused)}" if item.refused else "; ".join(item.reasons)), _LONGEST),
+                shorten_text(
+                    format_sentence(f"refused: {_first_rule(item.refused)}" if item.refused else "; ".join(item.reasons)), _LONGEST
+                ),
             )
             for item in self.targets
         )  # fmt: skip
@@ -77,7 +81,7 @@ class TargetAudits(Shown):
         return (Rows("Quantized operators that run on integers", ("target", "format", ">on integers", "why not all"), rows, marks),)
 
 
-def _rule(reason: str) -> str:
+def _first_rule(reason: str) -> str:
     """Of what a target refuses in several places the first rule, else the reason."""
     rules = [line.removeprefix("- rule: ").partition(". Broken by")[0] for line in reason.splitlines() if line.startswith("- rule: ")]
     return rules[0] if rules else reason
@@ -96,10 +100,10 @@ def audit_all(model: Model, *, format: str = "", **options: Unpack[ReadOptions])
         QConvertError: the model cannot be read.
     """
     graph = load(model, format, **options)
-    return TargetAudits(called(model), tuple(_audited(graph, target) for target in targets().values() if target.knows_kernels))
+    return TargetAudits(model_title(model), tuple(_audit_target(graph, target) for target in targets().values() if target.knows_kernels))
 
 
-def _audited(graph: Graph, target: Target) -> TargetAudit:
+def _audit_target(graph: Graph, target: Target) -> TargetAudit:
     try:
         lines = audit(graph, target.name).lines
     except QConvertError as error:

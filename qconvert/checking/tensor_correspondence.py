@@ -18,14 +18,14 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.checking.checked_file import Side
-from qconvert.checking.connections import same_steps
+from qconvert.checking.connections import has_same_steps
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
 from qconvert.rules.changed_values import paired_inputs
 
-__all__ = ["Form", "forms_of", "match_tensors", "rename_tensors"]
+__all__ = ["Form", "find_forms", "match_tensors", "rename_tensors"]
 
 _Value = TypeVar("_Value")
 
@@ -64,18 +64,18 @@ def match_tensors(graph: Graph, other: Graph, declared: Collection[str]) -> dict
     while True:
         new = {
             name: own
-            for name, own in _next(graph, _renamed(other, found))
-            if own in declared or _same_quantization(graph[name], other[own])
+            for name, own in _match_next(graph, _rename_in_graph(other, found))
+            if own in declared or _has_same_quantization(graph[name], other[own])
         }
         if not new:
             return found
         found.update({name: own for own, name in {own: name for name, own in new.items()}.items()})
 
 
-def _next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
+def _match_next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     """What operators read that compute a tensor of one name in both graphs, the last first; and what is moved to become that."""
     direct = {a.name: b.name for _, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
-    direct = {**dict(_after_bias(graph, other)), **direct}
+    direct = {**dict(_match_product_data(graph, other)), **direct}
     taken = {*graph.tensors, *other.inputs, *other.outputs}
     stands: dict[str, str] = {}
     for op in reversed(graph.ops):
@@ -93,7 +93,7 @@ def _is_part(op: Op) -> bool:
     return op.kind == "Add" or kind_of(op).clips
 
 
-def _after_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
+def _match_product_data(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
     """The data of products whose bias, or limit, is an operator of its own in the source and a part of the product in the result."""
     writers, others = graph.producers(), other.producers()
     for op in graph.ops:
@@ -111,13 +111,13 @@ def _after_bias(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
             yield name, own
 
 
-def _same_quantization(a: Tensor, b: Tensor) -> bool:
+def _has_same_quantization(a: Tensor, b: Tensor) -> bool:
     if a.quantization is None or b.quantization is None:
         return a.dtype == b.dtype and a.quantization is b.quantization
-    return same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    return has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
 
 
-def forms_of(
+def find_forms(
     graph: Graph, other: Graph, names: Mapping[str, str], values: Mapping[str, Array], found: Mapping[str, Array]
 ) -> dict[str, Form]:
     """How the result holds those of `names` (of the source: of the result) that have the source's values in some order; the others are left
@@ -131,28 +131,28 @@ def forms_of(
     forms = {}
     for name, own in names.items():
         if name in values and own in found and values[name].size == found[own].size:
-            form = _form(_real(graph[name], values[name]), _real(other[own], found[own]))
+            form = _find_form(_to_float(graph[name], values[name]), _to_float(other[own], found[own]))
             if form is not None:
                 forms[name] = form
     return forms
 
 
-def _form(value: Array, found: Array) -> Form | None:
+def _find_form(value: Array, found: Array) -> Form | None:
     """The order of axes in which both are nearest to each other, if they are near then."""
     with np.errstate(all="ignore"):
-        best = min(_orders(value, found), key=lambda order: _off(value.transpose(order), found), default=None)
+        best = min(_list_orders(value, found), key=lambda order: _squared_distance(value.transpose(order), found), default=None)
         limit = _LARGEST_SHARE**2 * float(np.square(value).sum())
-        if best is None or not _off(value.transpose(best), found) <= limit:
+        if best is None or not _squared_distance(value.transpose(best), found) <= limit:
             return None
     return Form(best, found.shape)
 
 
-def _off(value: Array, found: Array) -> float:
+def _squared_distance(value: Array, found: Array) -> float:
     off = float(np.square(value.reshape(found.shape) - found).sum())
     return off if np.isfinite(off) else float("inf")
 
 
-def _orders(value: Array, found: Array) -> Iterator[tuple[int, ...]]:
+def _list_orders(value: Array, found: Array) -> Iterator[tuple[int, ...]]:
     """The axes as they stand, and in each order that has the sizes of `found`, axes of one element apart."""
     yield tuple(range(value.ndim))
     kept = [axis for axis, size in enumerate(value.shape) if size != 1]
@@ -163,7 +163,7 @@ def _orders(value: Array, found: Array) -> Iterator[tuple[int, ...]]:
             yield (*single, *order)
 
 
-def _real(tensor: Tensor, value: Array) -> Array:
+def _to_float(tensor: Tensor, value: Array) -> Array:
     value = in_bytes(value)
     if tensor.quantization is None or value.dtype.kind not in "iu":
         return value.astype(np.float64)
@@ -174,10 +174,10 @@ def rename_tensors(side: Side, inside: Inside | None, names: Mapping[str, str]) 
     """The side, and the inside of its file, with tensors called as in the source; `names` are of the source: of the file."""
     if not names:
         return side, inside
-    return side.called(_renamed(side.graph, names), names), None if inside is None else _Renamed(inside, names)
+    return side.use_renamed_graph(_rename_in_graph(side.graph, names), names), None if inside is None else _Renamed(inside, names)
 
 
-def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
+def _rename_in_graph(graph: Graph, names: Mapping[str, str]) -> Graph:
     """The graph with tensors called otherwise, new name: old one."""
     if not names:
         return graph
@@ -189,11 +189,11 @@ def _renamed(graph: Graph, names: Mapping[str, str]) -> Graph:
     )
     metadata = dict(graph.metadata)
     if DYNAMIC_RANGE in metadata:
-        metadata[DYNAMIC_RANGE] = _with_names(metadata[DYNAMIC_RANGE], new)
+        metadata[DYNAMIC_RANGE] = _rename_in_note(metadata[DYNAMIC_RANGE], new)
     return replace(graph, tensors=tensors, ops=ops, metadata=metadata)
 
 
-def _with_names(note: str, new: Mapping[str, str]) -> str:
+def _rename_in_note(note: str, new: Mapping[str, str]) -> str:
     """A note of what operators of dynamic range became, by their outputs, with these called otherwise."""
     try:
         found = json.loads(note)
@@ -213,23 +213,23 @@ class _Renamed:
     def __init__(self, inside: Inside, names: Mapping[str, str]) -> None:
         self._inside, self._old, self._new = inside, names, {old: name for name, old in names.items()}
         self.cuts = inside.cuts
-        self.names = frozenset(self._called(inside.names))
+        self.names = frozenset(self._map_names(inside.names))
 
-    def _called(self, names: Iterable[str]) -> list[str]:
+    def _map_names(self, names: Iterable[str]) -> list[str]:
         return [self._new.get(name, name) for name in names]
 
-    def _stored(self, values: Mapping[str, _Value]) -> dict[str, _Value]:
+    def _map_keys(self, values: Mapping[str, _Value]) -> dict[str, _Value]:
         return {self._new.get(name, name): value for name, value in values.items()}
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
-        return self._stored(self._inside.values(feed))
+        return self._map_keys(self._inside.values(feed))
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         own = [frozenset(self._old.get(name, name) for name in group) for group in (names, wanted)]
         found = self._inside.pieces(own[0], own[1])
 
         def run(values: Mapping[str, Array]) -> dict[str, Array]:
-            return self._stored(found.run({self._old.get(name, name): value for name, value in values.items()}))
+            return self._map_keys(found.run({self._old.get(name, name): value for name, value in values.items()}))
 
-        computed = frozenset(self._called(found.computed))
-        return Pieces(tuple(self._called(found.fed)), computed, self._stored(found.dtypes), self._stored(found.shapes), run)
+        computed = frozenset(self._map_names(found.computed))
+        return Pieces(tuple(self._map_names(found.fed)), computed, self._map_keys(found.dtypes), self._map_keys(found.shapes), run)

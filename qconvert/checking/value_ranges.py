@@ -12,7 +12,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import kind_of
 
-__all__ = ["ends_of", "limits_of", "other_limits", "within_limits"]
+__all__ = ["compare_limits", "is_redundant_limit", "limits_of", "operator_limits"]
 
 #: By how many steps of its quantization an end may be off: what is halfway between two of them, kernels round to either side.
 _TIE = 0.75
@@ -25,7 +25,7 @@ _SAME_KIND = {"MatMul": "Gemm", "Conv": "Gemm", "GlobalAveragePool": "ReduceMean
 Limits = tuple[float, float]
 
 
-def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
+def compare_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
     """Return the tensors with other limits than in the source, in words, by name. Per-channel tensors are not compared, nor are tensors of
     another kind of operator, which may contain the limits.
 
@@ -39,16 +39,16 @@ def other_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[
         own, its = _Ends.of(graph, writers, name), _Ends.of(other, others, name)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
         alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
-        if alike and not all(_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
-            found[name] = f"its values lie {_words(its.limits)} instead of {_words(own.limits)}"
+        if alike and not all(_is_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
+            found[name] = f"its values lie {_format_limits(its.limits)} instead of {_format_limits(own.limits)}"
     return {name: found[name] for name in writers if name in found}
 
 
-def within_limits(graph: Graph, op: Op, name: str) -> bool:
+def is_redundant_limit(graph: Graph, op: Op, name: str) -> bool:
     """Whether an operator does nothing but limit values, and the quantization of a tensor has none beyond its limits."""
-    limits = (kind_of(op).clips or _bound(graph, op) is not None) and _passed(graph, op) == op.inputs[0]
-    ends, (low, high) = ends_of(graph, op), _of_quantization(graph[name])
-    return limits and (ends[0] <= low or _near(0.0, ends[0], low)) and (ends[1] >= high or _near(0.0, ends[1], high))
+    limits = (kind_of(op).clips or _find_bound(graph, op) is not None) and _find_passed_input(graph, op) == op.inputs[0]
+    ends, (low, high) = operator_limits(graph, op), _quantized_range(graph[name])
+    return limits and (ends[0] <= low or _is_near(0.0, ends[0], low)) and (ends[1] >= high or _is_near(0.0, ends[1], high))
 
 
 def limits_of(graph: Graph, writers: Mapping[str, Op], name: str) -> Limits:
@@ -83,17 +83,17 @@ class _Ends:
         low, high, names = -inf, inf, {name}
         while True:
             op = writers.get(name)
-            for ends in (_of_quantization(graph[name]), ends_of(graph, op)):
+            for ends in (_quantized_range(graph[name]), operator_limits(graph, op)):
                 low, high = max(low, ends[0]), min(high, ends[1])
-            name = _passed(graph, op)
+            name = _find_passed_input(graph, op)
             if not name:
                 computes = op is not None and kind_of(op).rule == "real" and not kind_of(op).chooses
                 kind = _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else ""
-                return cls((low, high), kind, frozenset(names), max(_step(graph[item]) for item in names))
+                return cls((low, high), kind, frozenset(names), max(_step_size(graph[item]) for item in names))
             names.add(name)
 
 
-def _of_quantization(tensor: Tensor) -> Limits:
+def _quantized_range(tensor: Tensor) -> Limits:
     quantization = tensor.quantization
     if quantization is None or not quantization.is_per_tensor or "int" not in tensor.dtype:
         return -inf, inf
@@ -101,42 +101,42 @@ def _of_quantization(tensor: Tensor) -> Limits:
     return float(low[0]), float(high[0])
 
 
-def _step(tensor: Tensor) -> float:
+def _step_size(tensor: Tensor) -> float:
     quantization = tensor.quantization
     return float(quantization.scale[0]) if quantization is not None and quantization.is_per_tensor else 0.0
 
 
-def ends_of(graph: Graph, op: Op | None) -> Limits:
+def operator_limits(graph: Graph, op: Op | None) -> Limits:
     """Return the limits that an operator by itself sets, with its constants and its activation, whatever its other inputs are."""
     if op is None:
         return -inf, inf
-    given = {name: (-inf, inf) if (value := _number(graph, name)) is None else (value, value) for name in op.inputs if name}
+    given = {name: (-inf, inf) if (value := _constant_number(graph, name)) is None else (value, value) for name in op.inputs if name}
     ends = kind_of(op).interval(graph, op, given)
     low, high = ACTIVATIONS[str(op.attributes.get("activation") or "")]
     return max(ends[0], -inf if low is None else low), min(ends[1], inf if high is None else high)
 
 
-def _passed(graph: Graph, op: Op | None) -> str:
+def _find_passed_input(graph: Graph, op: Op | None) -> str:
     """Return the tensor whose values an operator passes on within its limits; "" for other operators."""
     if op is None:
         return ""
     kind = kind_of(op)
     if kind.clips or kind.rule == "convert" or kind.keeps_elements or op.kind == "Identity":
         return op.inputs[0]
-    if _bound(graph, op) is not None:
-        return next(name for name in op.inputs if _number(graph, name) is None)
+    if _find_bound(graph, op) is not None:
+        return next(name for name in op.inputs if _constant_number(graph, name) is None)
     return ""
 
 
-def _bound(graph: Graph, op: Op) -> float | None:
+def _find_bound(graph: Graph, op: Op) -> float | None:
     """The number that Max or Min compare their data with; None where that is not one number."""
     if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
         return None
-    found = [_number(graph, name) for name in op.inputs]
+    found = [_constant_number(graph, name) for name in op.inputs]
     return next((value for value in found if value is not None), None) if found.count(None) == 1 else None
 
 
-def _number(graph: Graph, name: str) -> float | None:
+def _constant_number(graph: Graph, name: str) -> float | None:
     data = graph.constant(name) if name else None
     if data is None or data.size != 1:
         return None
@@ -144,9 +144,9 @@ def _number(graph: Graph, name: str) -> float | None:
     return float((data if quantization is None else dequantize(data, quantization)).reshape(-1)[0])
 
 
-def _near(step: float, own: float, its: float) -> bool:
+def _is_near(step: float, own: float, its: float) -> bool:
     return own == its or abs(own - its) <= _TIE * step or isclose(own, its, rel_tol=_ROUNDING)
 
 
-def _words(limits: Limits) -> str:
+def _format_limits(limits: Limits) -> str:
     return f"between {limits[0]:.6g} and {limits[1]:.6g}"

@@ -11,16 +11,35 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
-from qconvert.checking.value_ranges import ends_of
+from qconvert.checking.value_ranges import operator_limits
 from qconvert.conversion.losses import LIMIT
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
 
 __all__ = [
-    "LEAST_ALONE", "LEAST_SQNR", "LIMIT", "MOST_STEPS", "costly_alone", "differing_and_left_out", "differing_parts", "distant_outputs",
-    "fault_of", "grown", "hardly_vary", "held_against_float", "judged_by_limit", "kernel_differences", "least_sqnr", "limit_problems",
-    "not_compared", "operator_problems", "output_costs", "overflow_notes", "shape_problems", "static_problems",
+    "LEAST_ALONE",
+    "LEAST_SQNR",
+    "LIMIT",
+    "MOST_STEPS",
+    "compare_with_float",
+    "describe_dull_outputs",
+    "describe_growth",
+    "differing_parts",
+    "distant_outputs",
+    "judge_without_operators",
+    "kernel_differences",
+    "least_sqnr",
+    "limit_problems",
+    "list_costly_operators",
+    "list_nan_outputs",
+    "list_uncompared_outputs",
+    "operator_problems",
+    "output_costs",
+    "overflow_notes",
+    "select_limited_outputs",
+    "shape_problems",
+    "static_problems",
 ]  # fmt: skip
 
 #: Outputs of which fewer elements vary from run to run say too little of the operators before them.
@@ -47,7 +66,7 @@ _LAST_BITS = 2.0**-20
 _NO_SIGNAL = -1000.0
 
 
-def hardly_vary(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()) -> str:
+def describe_dull_outputs(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()) -> str:
     """A line on outputs that are nearly the same whatever the inputs are, but for those that depend on none; "" if there are none."""
     dull = [item.name for item in outputs if item.varied < _VARYING and item.name not in fixed]
     return (
@@ -55,7 +74,7 @@ def hardly_vary(outputs: Iterable[OutputComparison], fixed: Collection[str] = ()
     )
 
 
-def not_compared(outputs: Iterable[OutputComparison]) -> list[str]:
+def list_nan_outputs(outputs: Iterable[OutputComparison]) -> list[str]:
     """Outputs that are no numbers on both sides."""
     return [f"output {item.name!r} is NaN in source and result in {item.nan} elements" for item in outputs if item.nan]
 
@@ -68,11 +87,11 @@ def shape_problems(outputs: Iterable[OutputComparison]) -> list[str]:
 def limit_problems(outputs: Iterable[OutputComparison], max_lsb: float) -> list[str]:
     """Outputs that differ by more than a limit, in LSB, or for float outputs in 1/255 of their range."""
     return [
-        f"output {item.name!r} differs by {in_lsb(item):g} LSB, more than {max_lsb:g}" for item in outputs if not in_lsb(item) <= max_lsb
+        f"output {item.name!r} differs by {to_lsb(item):g} LSB, more than {max_lsb:g}" for item in outputs if not to_lsb(item) <= max_lsb
     ]
 
 
-def in_lsb(item: OutputComparison) -> float:
+def to_lsb(item: OutputComparison) -> float:
     """The largest difference in LSB, or for float outputs in 1/255 of their range."""
     return item.largest * (1 if item.unit == "LSB" else 255)
 
@@ -101,14 +120,16 @@ def distant_outputs(graph: Graph, outputs: Iterable[OutputComparison], least: fl
         why: they differ, as the end of a sentence.
         top1: whether the best class has to be the same in half of the runs besides.
     """
-    found, ranked = [], _ranked(graph)
+    found, ranked = [], _find_ranked_tensors(graph)
     for item in outputs:
-        if item.name in ranked or _in_last_bits(graph, item):
+        if item.name in ranked or _is_last_bits(graph, item):
             continue
         faint = item.largest <= _FAINT[0] and item.mean <= _FAINT[1]
         near = item.sqnr_db is None or item.sqnr_db >= least or (item.unit == "LSB" and (item.largest <= MOST_STEPS or faint))
         if not near:
-            found.append(f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, below {least:g}, and up to {_apart(item)} off, {why}")
+            found.append(
+                f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, below {least:g}, and up to {_format_difference(item)} off, {why}"
+            )
         elif top1 and item.same_top1 is not None and item.same_top1 < _LEAST_TOP1:
             found.append(
                 f"output {item.name!r}: {100 * item.same_top1:.3g}% of the runs have the same best class, below {100 * _LEAST_TOP1:g}%"
@@ -116,19 +137,19 @@ def distant_outputs(graph: Graph, outputs: Iterable[OutputComparison], least: fl
     return found
 
 
-def _apart(item: OutputComparison) -> str:
+def _format_difference(item: OutputComparison) -> str:
     """The largest difference with its unit, in words."""
     return f"{item.largest:.4g} " + ("steps" + (" of the coarser scale" if item.quantizations else "") if item.unit == "LSB" else item.unit)
 
 
-def grown(findings: Iterable[Finding]) -> str:
+def describe_growth(findings: Iterable[Finding]) -> str:
     """Return, in words, the operators whose differences add up."""
     places = [op.operator for op in findings if op.equal < 1]
     listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
     return f"which the differences of {listed or 'single operators'} add up to, each explained alone"
 
 
-def held_against_float(graph: Graph, outputs: Sequence[OutputComparison], least: float) -> tuple[str, list[str]]:
+def compare_with_float(graph: Graph, outputs: Sequence[OutputComparison], least: float) -> tuple[str, list[str]]:
     """Return what the outputs of a quantized model come to next to those of its float source, in a sentence, and the problems.
 
     Args:
@@ -145,13 +166,13 @@ def held_against_float(graph: Graph, outputs: Sequence[OutputComparison], least:
 def output_costs(outputs: Iterable[OutputComparison]) -> list[str]:
     """Return a sentence for each output that differs: what the passes cost that the user named."""
     return [
-        f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, up to {_apart(item)} off"
+        f"output {item.name!r}: SQNR {item.sqnr_db:.1f} dB, up to {_format_difference(item)} off"
         for item in outputs
         if item.differs and item.sqnr_db is not None
     ]
 
 
-def _in_last_bits(graph: Graph, item: OutputComparison) -> bool:
+def _is_last_bits(graph: Graph, item: OutputComparison) -> bool:
     """Whether real numbers differ by last bits of their range alone."""
     if item.unit == "LSB" or item.largest > _LAST_BITS or item.sqnr_db is None:
         return False
@@ -159,10 +180,10 @@ def _in_last_bits(graph: Graph, item: OutputComparison) -> bool:
     op = writers.get(item.name)
     while op is not None and kind_of(op).rule == "move":
         op = writers.get(op.inputs[0])
-    return item.sqnr_db > _NO_SIGNAL or (op is not None and max(map(abs, ends_of(graph, op))) <= 1)
+    return item.sqnr_db > _NO_SIGNAL or (op is not None and max(map(abs, operator_limits(graph, op))) <= 1)
 
 
-def _ranked(graph: Graph) -> set[str]:
+def _find_ranked_tensors(graph: Graph) -> set[str]:
     """The tensors that are computed from the place of values among others."""
     found: set[str] = set()
     for op in graph.ops:
@@ -187,7 +208,7 @@ def differing_parts(parts: Mapping[str, str], findings: Iterable[Finding]) -> li
     return [f"{part} computes values that differ from the source's" for part in found]
 
 
-def costly_alone(findings: Iterable[Finding]) -> list[str]:
+def list_costly_operators(findings: Iterable[Finding]) -> list[str]:
     """Operators on declared quantizations that by themselves lose more than a pass that the user named may cost them."""
     return [
         f"{op.operator} ({op.output!r}): SQNR {op.sqnr_db:.1f} dB alone, below {LEAST_ALONE:g}, by changes that the conversion declared"
@@ -209,7 +230,7 @@ def kernel_differences(findings: Iterable[Finding]) -> list[str]:
     ]
 
 
-def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
+def is_declared_exact(findings: Iterable[Finding]) -> bool:
     """Return whether every operator was compared, and those with declared constants or quantizations equal the source in float.
 
     Outputs then differ by explained roundings of the other operators, such as constants that a Concat rounds to its quantization in either
@@ -219,7 +240,7 @@ def declared_costs_nothing(findings: Iterable[Finding]) -> bool:
     return bool(declared) and all(op.equal == 1 for op in declared) and all(op.verdict != "not compared" for op in seen)
 
 
-def judged_by_limit(graph: Graph, outputs: Iterable[OutputComparison], findings: Collection[Finding]) -> list[OutputComparison]:
+def select_limited_outputs(graph: Graph, outputs: Iterable[OutputComparison], findings: Collection[Finding]) -> list[OutputComparison]:
     """Return the outputs with a limit of their SQNR; the others are judged by their operators alone.
 
     The others come from an operator whose kernel overflows in the source, or for which the source's own kernels differ. Or they are float
@@ -260,13 +281,13 @@ def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collecti
     return found
 
 
-def differing_and_left_out(graph: Graph, outputs: Sequence[OutputComparison], findings: Collection[Finding]) -> list[str]:
+def list_uncompared_outputs(graph: Graph, outputs: Sequence[OutputComparison], findings: Collection[Finding]) -> list[str]:
     """A problem for each output that differs and does not come from compared operators alone, with the first such operator."""
     missing = {item.output for item in findings if item.verdict == NOT_COMPARED}
     writers = graph.producers()
     found = []
     for item in outputs:
-        if item.differs and (place := _first(graph, item.name, missing)) is not None:
+        if item.differs and (place := _first_missing(graph, item.name, missing)) is not None:
             op = writers[place]
             by = f"up to {item.largest:.4g} {item.unit if item.unit == 'LSB' else 'of its range'}"
             found.append(
@@ -276,7 +297,7 @@ def differing_and_left_out(graph: Graph, outputs: Sequence[OutputComparison], fi
     return found
 
 
-def _first(graph: Graph, output: str, missing: Collection[str]) -> str | None:
+def _first_missing(graph: Graph, output: str, missing: Collection[str]) -> str | None:
     """The first tensor of `missing`, in the order of the operators, that an output is computed from."""
     needed, found = {output}, None
     for op in reversed(graph.ops):
@@ -286,7 +307,7 @@ def _first(graph: Graph, output: str, missing: Collection[str]) -> str | None:
     return found
 
 
-def fault_of(
+def judge_without_operators(
     outputs: Iterable[OutputComparison], reason: str, fixed: Collection[str] = (), own: Mapping[str, float] = MappingProxyType({})
 ) -> tuple[list[str], list[str]]:
     """Problems and what was not judged, where outputs differ and operators cannot be compared at all.
@@ -304,5 +325,5 @@ def fault_of(
                 said += f"; the source's own kernels differ by up to {own[item.name]:.4g} {item.unit}"
                 unjudged.append(said)
             else:
-                (problems if in_lsb(item) > _ROUNDING else unjudged).append(said)
+                (problems if to_lsb(item) > _ROUNDING else unjudged).append(said)
     return problems, unjudged

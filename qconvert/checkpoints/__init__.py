@@ -20,9 +20,9 @@ from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.quark import QUARK
-from qconvert.errors import UnsupportedError, counted
+from qconvert.errors import UnsupportedError, format_count
 
-__all__ = ["CONTAINERS", "described", "layers_in_blocks"]
+__all__ = ["CONTAINERS", "describe_layers", "layers_in_blocks"]
 
 
 #: In the order in which the tensors of a layer are held against them.
@@ -70,10 +70,10 @@ def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container,
             if container is not None:
                 known = {part: tensor for part, tensor in parts.tensors.items() if part in container.parts}
                 found[layer] = container, Parts(layer, known)
-            elif _is_told(parts, telling):
+            elif _is_layer_tensor(parts, telling):
                 count = sum(other.endswith(f".{telling}") for other in tensors)
                 raise UnsupportedError(
-                    f"the file has weights as {title} stores them, in {counted(count, 'layer')}",
+                    f"the file has weights as {title} stores them, in {format_count(count, 'layer')}",
                     where=repr(name),
                     remedy=f"Covered are {', '.join(item.title for item in CONTAINERS)}.",
                     rule="blocks-not-covered",
@@ -96,22 +96,22 @@ def _refuse_unknown(tensors: Mapping[str, Array], layers: Mapping[str, tuple[Con
             )  # fmt: skip
 
 
-def described(layers: Mapping[str, tuple[Container, Parts]], config: Config) -> tuple[str, ...]:
+def describe_layers(layers: Mapping[str, tuple[Container, Parts]], config: Config) -> tuple[str, ...]:
     """What a user should know of the layers of a checkpoint: how many there are, in which containers, and what is taken for granted."""
-    titles = {_second(container, config).title: None for container, _ in layers.values()}
+    titles = {_gptq_version(container, config).title: None for container, _ in layers.values()}
     has_gptq = any(container is GPTQ for container, _ in layers.values())
-    stored = f"{counted(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them"
+    stored = f"{format_count(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them"
     return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note)))
 
 
-def _second(container: Container, config: Config) -> Container:
+def _gptq_version(container: Container, config: Config) -> Container:
     return GPTQ_V2 if container is GPTQ and not config.zero_points_are_less_by_one else container
 
 
 _PARTS = tuple(dict.fromkeys(part for item in CONTAINERS for part in (*item.parts, "SCB")))
 
 
-def _is_told(parts: Parts, telling: str) -> bool:
+def _is_layer_tensor(parts: Parts, telling: str) -> bool:
     """Whether a tensor says that a layer is of another format; some names are used for other things too."""
     if telling in ("scales", "biases"):
         return parts.dtype("weight") == "uint32"

@@ -38,9 +38,9 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     words, packed, scales = parts.words("qweight"), parts.words("qzeros"), parts.scales("scales")
     groups, outputs = scales.shape
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % groups:
-        raise parts.unfit("qweight", "qzeros", "scales")
+        raise parts.shapes_error("qweight", "qzeros", "scales")
     if words.shape[0] % _PER_WORD:
-        raise parts.unfit("qweight")
+        raise parts.shapes_error("qweight")
     config.require("bits", _BITS, parts.layer)
     config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
     config.require_packing(parts.layer, "version", ("gemm",))

@@ -37,9 +37,9 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     outputs, inputs = sizes
     packed, table = parts.tensors["weight"], parts.tensors.get("weight.quant_map")
     if packed.dtype != np.uint8 or packed.size * 2 != math.prod(sizes):
-        raise parts.unfit("weight")
+        raise parts.shapes_error("weight")
     if table is None or table.shape != (16,) or table.dtype != np.float32 or not np.isfinite(table).all():
-        raise parts.wrong("weight.quant_map", "float32 [16]")
+        raise parts.tensor_error("weight.quant_map", "float32 [16]")
     if inputs % block or inputs % 8:
         raise UnsupportedError(
             f"blocks of {block} along rows of {inputs} begin in one row and end in the next, which is not covered",
@@ -48,7 +48,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         )
     scale = _absmax(parts, state)
     if scale.size != outputs * (inputs // block):
-        raise parts.unfit("weight", "weight.absmax")
+        raise parts.shapes_error("weight", "weight.absmax")
     turned = packed.reshape(outputs, inputs // 2)
     words = np.ascontiguousarray(turned >> np.uint8(4) | turned << np.uint8(4)).view("<u4")
     return BlockWeight(words, 4, inputs, scale.reshape(outputs, -1), table=table)
@@ -57,10 +57,10 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 def _state(parts: Parts) -> dict[str, Any]:
     stored = next((parts.tensors[name] for name in _STATES if name in parts), None)
     if stored is None or stored.dtype != np.uint8 or stored.size > _LARGEST:
-        raise parts.wrong(_STATES[0], "a JSON text of bytes")
+        raise parts.tensor_error(_STATES[0], "a JSON text of bytes")
     found = json_of(stored.tobytes(), "the quant_state")
     if not isinstance(found, dict):
-        raise parts.wrong(_STATES[0], "a JSON object")
+        raise parts.tensor_error(_STATES[0], "a JSON object")
     return found
 
 
@@ -68,14 +68,14 @@ def _absmax(parts: Parts, state: dict[str, Any]) -> Array:
     """The scales, float32; those of the second level are multiplied out, as bitsandbytes does before each product."""
     found = parts.tensors.get("weight.absmax")
     if found is None or found.dtype not in (np.float32, np.uint8):
-        raise parts.wrong("weight.absmax", "float32 or uint8")
+        raise parts.tensor_error("weight.absmax", "float32 or uint8")
     if found.dtype == np.uint8:
         table, outer = parts.tensors.get("weight.nested_quant_map"), parts.tensors.get("weight.nested_absmax")
         block, offset = state.get("nested_blocksize"), state.get("nested_offset")
         if table is None or table.shape != (256,) or outer is None or outer.dtype != np.float32 or type(block) is not int or block < 1:
-            raise parts.wrong("weight.nested_quant_map", "float32 [256] with nested_absmax and nested_blocksize")
+            raise parts.tensor_error("weight.nested_quant_map", "float32 [256] with nested_absmax and nested_blocksize")
         if outer.size != -(-found.size // block) or not isinstance(offset, int | float):
-            raise parts.unfit("weight.absmax", "weight.nested_absmax")
+            raise parts.shapes_error("weight.absmax", "weight.nested_absmax")
         inner = table.astype(np.float32)[found.reshape(-1)]
         found = inner * np.repeat(outer.reshape(-1), block)[: found.size] + np.float32(offset)
     if not np.isfinite(found).all():

@@ -36,7 +36,7 @@ def _differences(a: CheckpointSource, b: CheckpointSource) -> Iterator[str]:
     for layer in dict.fromkeys((*a.layers, *b.layers)):
         name = f"{layer}.weight"
         if layer in a.layers and layer in b.layers:
-            found = _of_weights(a.weight(layer), b.weight(layer))
+            found = _compare_weights(a.weight(layer), b.weight(layer))
             a.release(layer)
             b.release(layer)
         elif (real := plain[layer in a.layers].pop(name, None)) is not None:
@@ -75,7 +75,7 @@ def _count_differing(first: Array, second: Array) -> int:
     return int(first.size - np.count_nonzero(same))
 
 
-def _of_weights(first: BlockWeight, second: BlockWeight) -> str:
+def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
     """How two weights differ; "" if they do not."""
     if (first.outputs, first.inputs) != (second.outputs, second.inputs):
         return f"shape {[first.outputs, first.inputs]} -> {[second.outputs, second.inputs]}"

@@ -15,9 +15,9 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
-from qconvert.checkpoints.packing import in_rows, pack, unpack, word_count
+from qconvert.checkpoints.packing import pack, to_row_major, unpack, word_count
 from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight, half_of
+from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
 from qconvert.errors import UnsupportedError
 
 __all__ = ["COMPRESSED", "INT_QUANTIZED", "config_of_groups", "words_of_int8"]
@@ -33,20 +33,20 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     outputs, inputs = (int(size) for size in shape) if shape is not None and shape.shape == (2,) and shape.dtype.kind == "i" else (0, 0)
     bits = words.shape[1] * 32 // inputs if inputs > 0 else 0
     if words.shape[0] != outputs or bits not in _BITS or words.shape[1] != word_count(inputs, bits):
-        raise parts.unfit("weight_packed", "weight_shape")
+        raise parts.shapes_error("weight_packed", "weight_shape")
     if scales.shape[0] != outputs or inputs % scales.shape[1]:
-        raise parts.unfit("weight_packed", "weight_scale")
+        raise parts.shapes_error("weight_packed", "weight_scale")
     if "weight_g_idx" in parts:
         raise UnsupportedError(
             "weight_g_idx, the order of the inputs, is not covered", where=repr(parts.layer), rule="act-order-not-covered"
         )
     config.refuse_rounded_data(parts.layer)
     config.require_block(parts.layer, inputs // scales.shape[1], inputs)
-    zeros = np.full(scales.shape, half_of(bits), np.int16)
+    zeros = np.full(scales.shape, symmetric_zero_point(bits), np.int16)
     if "weight_zero_point" in parts:
         packed = parts.words("weight_zero_point")
         if packed.shape != (word_count(outputs, bits), scales.shape[1]):
-            raise parts.unfit("weight_zero_point", "weight_scale")
+            raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros = unpack(np.ascontiguousarray(packed.T), bits, outputs).T.astype(np.int16)
     return BlockWeight(words, bits, inputs, scales, zeros, is_signed=True)
 
@@ -54,7 +54,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.zero is not None
     found = {
-        "weight_packed": in_rows(weight.words).view(np.int32),
+        "weight_packed": to_row_major(weight.words).view(np.int32),
         "weight_scale": np.ascontiguousarray(weight.scale),
         "weight_shape": np.array([weight.outputs, weight.inputs], np.int64),
     }
@@ -105,14 +105,14 @@ def words_of_int8(integers: Array) -> Array:
 def _read_int8(parts: Parts, config: Config) -> BlockWeight:
     integers, scales = parts.matrix("weight", "int8"), parts.scales("weight_scale")
     if scales.shape[0] != len(integers) or integers.shape[1] % scales.shape[1]:
-        raise parts.unfit("weight", "weight_scale")
+        raise parts.shapes_error("weight", "weight_scale")
     config.refuse_rounded_data(parts.layer)
     config.require_block(parts.layer, integers.shape[1] // scales.shape[1], integers.shape[1])
-    zeros = np.full(scales.shape, half_of(8), np.int16)
+    zeros = np.full(scales.shape, symmetric_zero_point(8), np.int16)
     if "weight_zero_point" in parts:
         found = parts.matrix("weight_zero_point", "int8")
         if found.shape != scales.shape:
-            raise parts.unfit("weight_zero_point", "weight_scale")
+            raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros += found
     return BlockWeight(words_of_int8(integers), 8, integers.shape[1], scales, zeros, is_signed=True)
 

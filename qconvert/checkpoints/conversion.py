@@ -12,12 +12,12 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.fitting import Misfit, fitted
-from qconvert.checkpoints.nearest import nearest, signal_to_noise
+from qconvert.checkpoints.fitting import Misfit, fit_weight
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.weight import BlockWeight
-from qconvert.errors import UnsupportedError, counted
+from qconvert.errors import UnsupportedError, format_count
 
-__all__ = ["ConvertedLayer", "Repacked", "in_form", "in_order", "refusal"]
+__all__ = ["ConvertedLayer", "Repacked", "convert_layer", "map_in_order", "refusal"]
 
 #: A form: which weights it holds, and the tensors of one.
 Form = tuple[Needs, Callable[[BlockWeight], Mapping[str, Array]]]
@@ -62,7 +62,7 @@ class ConvertedLayer:
     sqnr_db: float | None = None
 
 
-def in_form(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize: bool) -> ConvertedLayer:
+def convert_layer(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize: bool) -> ConvertedLayer:
     """A weight in the first form that holds it.
 
     Args:
@@ -73,13 +73,13 @@ def in_form(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize
     """
     misfit = None
     for needs, write in forms:
-        found = fitted(weight, needs)
+        found = fit_weight(weight, needs)
         if isinstance(found, BlockWeight):
             return ConvertedLayer(name, write(found), found)
         misfit = found if misfit is None or found.share < misfit.share else misfit
     made = []
     for needs, write in forms if requantize else ():
-        found = nearest(weight, needs)
+        found = find_nearest_weight(weight, needs)
         if isinstance(found, BlockWeight):
             made.append((found, write))
         else:
@@ -92,7 +92,7 @@ def in_form(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize
     return ConvertedLayer(name, write(found), found, is_new=True, sqnr_db=losses[best])
 
 
-def in_order(work: Callable[[str], ConvertedLayer], items: Iterable[str]) -> Iterator[ConvertedLayer]:
+def map_in_order(work: Callable[[str], ConvertedLayer], items: Iterable[str]) -> Iterator[ConvertedLayer]:
     """The results of all items in their order, computed by threads a few of them ahead."""
     left = iter(items)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -123,7 +123,7 @@ def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int, *, requan
     said = []
     for reason, shares in reasons.items():
         share = f" ({min(shares):.1%} to {max(shares):.1%} of the blocks)" if min(shares) < 1 else ""
-        said.append(f"{counted(len(shares), 'layer')} of {count}: {reason}{share}")
+        said.append(f"{format_count(len(shares), 'layer')} of {count}: {reason}{share}")
     return UnsupportedError(
         f"{title} does not hold every value: {'; '.join(said)}",
         where=repr(misfits[0].name),

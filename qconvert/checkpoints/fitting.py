@@ -10,9 +10,9 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.packing import pack
-from qconvert.checkpoints.weight import BlockWeight, wide
+from qconvert.checkpoints.weight import BlockWeight, to_float32
 
-__all__ = ["Misfit", "dtype_of", "fitted"]
+__all__ = ["Misfit", "dtype_of", "fit_weight"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def dtype_of(name: str) -> np.dtype[Any]:
     return found
 
 
-def fitted(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
+def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     """The weight in the form that a container has, each real value the same; a Misfit where there is none.
 
     Integers become wider, blocks smaller, zero points offsets and offsets zero points, and scales another type, where that is exact for
@@ -95,12 +95,12 @@ def _blocks(weight: BlockWeight, needs: Needs) -> BlockWeight:
         raise _NoRoomError("blocks of inputs in another order (act-order) cannot be divided")
     times = weight.block // max(smaller)
 
-    def repeated(numbers: Array | None) -> Array | None:
+    def repeat_columns(numbers: Array | None) -> Array | None:
         return None if numbers is None else np.repeat(numbers, times, axis=1)
 
-    scale = repeated(weight.scale)
+    scale = repeat_columns(weight.scale)
     assert scale is not None
-    return replace(weight, scale=scale, zero=repeated(weight.zero), offset=repeated(weight.offset))
+    return replace(weight, scale=scale, zero=repeat_columns(weight.zero), offset=repeat_columns(weight.offset))
 
 
 def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
@@ -116,14 +116,14 @@ def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
     outside = (weight.zero < low) | (weight.zero > high)
     if not outside.any():
         return weight
-    shifted = _shifted(weight, low - int(weight.zero.min())) if has_own and weight.zero.min() < low != high else None
+    shifted = _shift_codes(weight, low - int(weight.zero.min())) if has_own and weight.zero.min() < low != high else None
     if shifted is not None and shifted.zero is not None and int(shifted.zero.max()) <= high:
         return shifted
     only = f"{low}" if low == high else f"{low} to {high}"
     raise _NoRoomError(f"zero points of {weight.bits} bits are not all {only}", float(outside.mean()))
 
 
-def _shifted(weight: BlockWeight, by: int) -> BlockWeight | None:
+def _shift_codes(weight: BlockWeight, by: int) -> BlockWeight | None:
     """The weight with as much added to every code as to every zero point; None where a code has no room."""
     assert weight.zero is not None
     codes = weight.codes
@@ -142,7 +142,7 @@ def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:
         dtype = dtype_of(name)
         with np.errstate(over="ignore"):
             scale, offset = weight.scales.astype(dtype), wanted.astype(np.float32).astype(dtype)
-        changes = (offset.astype(np.float64) != wanted) | (wide(scale) != weight.scales)
+        changes = (offset.astype(np.float64) != wanted) | (to_float32(scale) != weight.scales)
         if not changes.any():
             return replace(weight, zero=None, offset=offset, scale=scale, outer=None)
         wrong = changes if name == own else wrong & changes
@@ -187,8 +187,8 @@ def _scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
     share = 1.0
     for name in sorted(needs.scales, key=lambda name: name != own):
         with np.errstate(over="ignore"):
-            made = [wide(item).astype(dtype_of(name)) for item in numbers]
-        wrong = np.any([wide(item) != wide(before) for item, before in zip(made, numbers, strict=True)], axis=0)
+            made = [to_float32(item).astype(dtype_of(name)) for item in numbers]
+        wrong = np.any([to_float32(item) != to_float32(before) for item, before in zip(made, numbers, strict=True)], axis=0)
         if not wrong.any():
             return replace(weight, scale=made[0], offset=made[1] if len(made) > 1 else None)
         share = min(share, float(wrong.mean()))

@@ -17,7 +17,7 @@ from qconvert.checkpoints.compressed_tensors import config_of_groups
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
-from qconvert.checkpoints.packing import in_rows
+from qconvert.checkpoints.packing import to_row_major
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import E2M1, BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -35,7 +35,7 @@ E8M0_NAN = 255
 def _words(parts: Parts, name: str) -> Array:
     packed = parts.matrix(name, "uint8")
     if packed.shape[1] % 4:
-        raise parts.unfit(name)
+        raise parts.shapes_error(name)
     return np.ascontiguousarray(packed).view("<u4")
 
 
@@ -49,7 +49,7 @@ def _weight(parts: Parts, name: str, scale: Array, config: Config, blocks: tuple
     words = _words(parts, name)
     inputs = words.shape[1] * _PER_WORD
     if scale.shape[0] != words.shape[0] or inputs not in [block * scale.shape[1] for block in blocks]:
-        raise parts.unfit(name, "weight_scale")  # of FP6, which has the same names, the blocks would be longer
+        raise parts.shapes_error(name, "weight_scale")  # of FP6, which has the same names, the blocks would be longer
     return BlockWeight(words, _BITS, inputs, scale, table=E2M1, **more)
 
 
@@ -65,7 +65,7 @@ def _powers(parts: Parts) -> Array:
 
     found = parts.matrix("weight_scale", "uint8")
     if (found == E8M0_NAN).any():
-        raise parts.wrong("weight_scale", "a matrix of powers of two (E8M0)")
+        raise parts.tensor_error("weight_scale", "a matrix of powers of two (E8M0)")
     return found.view(ml_dtypes.float8_e8m0fnu)
 
 
@@ -87,23 +87,23 @@ def _read_mxfp4_modelopt(parts: Parts, config: Config) -> BlockWeight:
     return _weight(parts, "weight", _powers(parts), config, _MXFP4_BLOCKS)
 
 
-def _packed(weight: BlockWeight, name: str, scale_as: str = "") -> dict[str, Array]:
+def _pack_tensors(weight: BlockWeight, name: str, scale_as: str = "") -> dict[str, Array]:
     scale = np.ascontiguousarray(weight.scale)
-    return {name: in_rows(weight.words).view(np.uint8), "weight_scale": scale.view(scale_as) if scale_as else scale}
+    return {name: to_row_major(weight.words).view(np.uint8), "weight_scale": scale.view(scale_as) if scale_as else scale}
 
 
 def _write_nvfp4(weight: BlockWeight) -> dict[str, Array]:
     assert weight.outer is not None
-    return {**_packed(weight, "weight_packed"), "weight_global_scale": weight.outer.reshape(1)}
+    return {**_pack_tensors(weight, "weight_packed"), "weight_global_scale": weight.outer.reshape(1)}
 
 
 def _write_nvfp4_modelopt(weight: BlockWeight) -> dict[str, Array]:
     assert weight.outer is not None
-    return {**_packed(weight, "weight"), "weight_scale_2": weight.outer.reshape(())}
+    return {**_pack_tensors(weight, "weight"), "weight_scale_2": weight.outer.reshape(())}
 
 
 def _write_mxfp4(weight: BlockWeight) -> dict[str, Array]:
-    return _packed(weight, "weight_packed", "uint8")
+    return _pack_tensors(weight, "weight_packed", "uint8")
 
 
 def _config_nvfp4(written: Written) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written, is_head
-from qconvert.checkpoints.packing import WORD, in_rows, pack, unpack
+from qconvert.checkpoints.packing import WORD, pack, to_row_major, unpack
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -32,9 +32,9 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     bits = packed.shape[1] * WORD // outputs
     inputs = words.shape[0] * WORD // max(bits, 1)
     if words.shape[1] != outputs or packed.shape[0] != groups or bits not in _BITS or packed.shape[1] * WORD != outputs * bits:
-        raise parts.unfit("qweight", "qzeros", "scales")
+        raise parts.shapes_error("qweight", "qzeros", "scales")
     if inputs % groups:
-        raise parts.unfit("qweight", "scales")
+        raise parts.shapes_error("qweight", "scales")
     config.require("bits", bits, parts.layer)
     config.require_block(parts.layer, inputs // groups, inputs)
     config.require_packing(parts.layer, "checkpoint_format", ("gptq", "gptq_v2"))
@@ -70,7 +70,7 @@ def _write(weight: BlockWeight, less: int) -> dict[str, Array]:
     groups = weight.groups if weight.groups is not None else np.arange(weight.inputs, dtype=np.int32) // weight.block
     zeros = np.ascontiguousarray((weight.zero - less).T).astype(np.uint8)
     return {
-        "qweight": in_rows(weight.words.T).view(np.int32),
+        "qweight": to_row_major(weight.words.T).view(np.int32),
         "qzeros": pack(zeros, weight.bits).view(np.int32),
         "scales": np.ascontiguousarray(weight.scale.T),
         "g_idx": groups.astype(np.int32),

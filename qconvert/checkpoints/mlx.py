@@ -16,7 +16,7 @@ from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.fp4 import E8M0_NAN
-from qconvert.checkpoints.packing import WORD, in_rows
+from qconvert.checkpoints.packing import WORD, to_row_major
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import E2M1, BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -32,7 +32,7 @@ _NVFP4 = 16
 def _read(parts: Parts, config: Config) -> BlockWeight:
     words, scales, offsets = parts.words("weight"), parts.scales("scales"), parts.scales("biases")
     if scales.shape != offsets.shape or scales.dtype != offsets.dtype or len(scales) != len(words):
-        raise parts.unfit("weight", "scales", "biases")
+        raise parts.shapes_error("weight", "scales", "biases")
     bits, inputs = _sizes(parts, config, words, scales)
     return BlockWeight(words, bits, inputs, scales, offset=offsets)
 
@@ -43,7 +43,7 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
     bits, block = stated.get("bits"), stated.get("group_size")
     each = words.shape[1] * WORD // scales.shape[1]
     if words.shape[1] * WORD % scales.shape[1]:
-        raise parts.unfit("weight", "scales")
+        raise parts.shapes_error("weight", "scales")
     if type(bits) is not int or type(block) is not int:
         raise UnsupportedError(
             f"config.json states bits {bits!r} and group_size {block!r}; both are required, since the tensors do not tell them",
@@ -65,7 +65,7 @@ def _read_small(parts: Parts, config: Config, block: int) -> BlockWeight:
     words, stored = parts.words("weight"), parts.matrix("scales", "uint8")
     inputs = words.shape[1] * 8
     if len(stored) != len(words) or stored.shape[1] * block != inputs:
-        raise parts.unfit("weight", "scales")
+        raise parts.shapes_error("weight", "scales")
     if (stored == E8M0_NAN).any() or (block == _NVFP4 and ((stored & 0x7F) == 0x7F).any()):
         raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
     scale = stored.view(ml_dtypes.float8_e4m3fn if block == _NVFP4 else ml_dtypes.float8_e8m0fnu)
@@ -84,12 +84,12 @@ def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.offset is not None
-    found = {"weight": in_rows(weight.words), "scales": weight.scale, "biases": weight.offset}
+    found = {"weight": to_row_major(weight.words), "scales": weight.scale, "biases": weight.offset}
     return {name: np.ascontiguousarray(tensor) for name, tensor in found.items()}
 
 
 def _write_small(weight: BlockWeight) -> dict[str, Array]:
-    return {"weight": in_rows(weight.words), "scales": np.ascontiguousarray(weight.scale).view(np.uint8)}
+    return {"weight": to_row_major(weight.words), "scales": np.ascontiguousarray(weight.scale).view(np.uint8)}
 
 
 def _config(written: Written, mode: str) -> dict[str, Any]:

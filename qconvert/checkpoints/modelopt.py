@@ -16,7 +16,7 @@ from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
 from qconvert.checkpoints.container import Container, Needs, Written
 from qconvert.checkpoints.packing import pack
 from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight, half_of
+from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]
@@ -33,7 +33,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
             raise UnsupportedError(f"{name}: data are rounded too, which is not covered", where=repr(parts.layer), rule="dynamic-operator")
     packed, scales = parts.matrix("weight", "uint8"), parts.scales("weight_scale")
     if 2 * len(packed) != len(scales) or packed.shape[1] % scales.shape[1]:
-        raise parts.unfit("weight", "weight_scale")
+        raise parts.shapes_error("weight", "weight_scale")
     factors = parts.tensors.get("pre_quant_scale")
     if factors is not None and factors.shape != (packed.shape[1],):
         raise InvalidModelError(
@@ -43,13 +43,13 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         )
     halves = packed ^ _SIGNS
     codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
-    zeros = np.full(scales.shape, half_of(_BITS), np.int16)
+    zeros = np.full(scales.shape, symmetric_zero_point(_BITS), np.int16)
     made = None if factors is None else factors.astype(np.float32)
     return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=made, is_signed=True)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
-    codes = weight.codes ^ np.uint8(half_of(_BITS))
+    codes = weight.codes ^ np.uint8(symmetric_zero_point(_BITS))
     found = {"weight": codes[0::2] | codes[1::2] << np.uint8(4), "weight_scale": np.ascontiguousarray(weight.scale)}
     return found if weight.factors is None else {**found, "pre_quant_scale": weight.factors}
 
@@ -76,7 +76,7 @@ INT4_MODELOPT = Container(
     _read,
     Needs(
         (_BITS,),
-        zeros=lambda bits: (half_of(bits), half_of(bits)),
+        zeros=lambda bits: (symmetric_zero_point(bits), symmetric_zero_point(bits)),
         scales=("float32",),
         has_factors=True,
         outputs_in_words=True,

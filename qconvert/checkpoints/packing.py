@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 
-__all__ = ["WORD", "columns_of_words", "in_rows", "pack", "parts_of", "unpack", "word_count"]
+__all__ = ["WORD", "columns_of_words", "pack", "to_row_major", "unpack", "unpack_bytes", "word_count"]
 
 
 WORD = 32
@@ -44,7 +44,7 @@ def unpack(words: Array, bits: int, count: int) -> Array:
     if bits == _BYTE:
         return stream[..., :count]
     if bits in (2, 4):
-        return parts_of(stream, bits)[..., :count]
+        return unpack_bytes(stream, bits)[..., :count]
     each = np.unpackbits(stream, axis=-1, bitorder="little")[..., : count * bits].reshape(*stream.shape[:-1], count, bits)
     return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8))
 
@@ -73,13 +73,13 @@ def pack(codes: Array, bits: int) -> Array:
     return stream.view("<u4")
 
 
-def parts_of(stream: Array, bits: int) -> Array:
+def unpack_bytes(stream: Array, bits: int) -> Array:
     """The integers of 2 or 4 bits in bytes, lowest bits first: uint8 [..., B] -> uint8 [..., B * 8 / bits]."""
     parts = np.stack([(stream >> shift) & (2**bits - 1) for shift in range(0, _BYTE, bits)], axis=-1)
     return parts.reshape(*stream.shape[:-1], -1)
 
 
-def in_rows(words: Array) -> Array:
+def to_row_major(words: Array) -> Array:
     """A matrix of words with its rows one after another in memory: itself, or a copy of one that lies in columns.
 
     A few columns are copied at a time, so that a matrix on a mapped file is read in the order of the file.

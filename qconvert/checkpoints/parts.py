@@ -39,21 +39,21 @@ class Parts:
         if found is not None and found.ndim == 3:
             raise UnsupportedError("experts in one tensor are not covered", where=repr(self.layer), rule="blocks-not-covered")
         if found is None or found.dtype not in (np.int32, np.uint32) or found.ndim != 2 or not found.size:
-            raise self.wrong(name, "int32 with 2 axes")
+            raise self.tensor_error(name, "int32 with 2 axes")
         return found.view(np.uint32)
 
     def matrix(self, name: str, dtype: str) -> Array:
         """A tensor of two axes and one type."""
         found = self.tensors.get(name)
         if found is None or found.dtype.name != dtype or found.ndim != 2 or not found.size:
-            raise self.wrong(name, f"{dtype} with 2 axes")
+            raise self.tensor_error(name, f"{dtype} with 2 axes")
         return found
 
     def scales(self, name: str) -> Array:
         """Floats with two axes, all of them finite; a block of zeros may have a scale of 0, and one of -8 to 7 a negative scale."""
         found = self.tensors.get(name)
         if found is None or found.ndim != 2 or not found.size or not is_float(found):
-            raise self.wrong(name, "a tensor of floats with 2 axes")
+            raise self.tensor_error(name, "a tensor of floats with 2 axes")
         if not np.isfinite(found.astype(np.float32)).all():
             raise InvalidModelError(f"{name} has a scale that is not finite", where=repr(self.layer), rule="scale-not-finite")
         return found
@@ -65,13 +65,13 @@ class Parts:
             raise InvalidModelError(f"{name} is missing, 0 or not finite", where=repr(self.layer), rule="scale-not-finite")
         return found.astype(np.float32).reshape(1, 1)
 
-    def wrong(self, name: str, wanted: str) -> InvalidModelError:
+    def tensor_error(self, name: str, wanted: str) -> InvalidModelError:
         """The error of a tensor that is missing or of another type."""
         found = self.tensors.get(name)
         what = "missing" if found is None else f"{found.dtype} of shape {list(found.shape)}"
         return InvalidModelError(f"{name} is {what}; {wanted} is required", where=repr(self.layer), rule="wrong-type")
 
-    def unfit(self, *names: str) -> InvalidModelError:
+    def shapes_error(self, *names: str) -> InvalidModelError:
         """The error of tensors whose shapes do not fit each other."""
         shapes = ", ".join(f"{name} {list(self.tensors[name].shape)}" for name in names if name in self.tensors)
         return InvalidModelError(f"{shapes} do not fit each other", where=repr(self.layer), rule="blocks-do-not-fit")

@@ -31,17 +31,17 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     words, scales, packed = parts.words("weight"), parts.scales("weight_scale"), parts.words("weight_zero_point")
     groups, outputs = scales.shape
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % (groups * _PER_WORD):
-        raise parts.unfit("weight", "weight_scale", "weight_zero_point")
+        raise parts.shapes_error("weight", "weight_scale", "weight_zero_point")
     config.refuse_rounded_data(parts.layer)
     config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
-    is_signed, places = _stated(config, parts.layer)
+    is_signed, places = _read_packing(config, parts.layer)
     if is_signed:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS
     turned = columns_of_words(words, columns=places)
     return BlockWeight(turned, _BITS, words.shape[0], scales.T, unpacked_zeros(packed, places), is_signed=is_signed)
 
 
-def _stated(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
+def _read_packing(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
     """Whether the integers are signed, and where the nibbles of eight outputs stand."""
     weight: Any = config.quark_of_layer(layer).get("weight")
     dtype = weight.get("dtype") if isinstance(weight, dict) else None

@@ -14,11 +14,11 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG, KEYS_OF_CONFIG
 from qconvert.checkpoints.container import Container, Needs, Written, is_embedding, is_head
-from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, in_form, in_order, refusal
+from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, convert_layer, map_in_order, refusal
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import BlockWeight
-from qconvert.errors import UnsupportedError, counted
+from qconvert.errors import UnsupportedError, format_count
 
 __all__ = ["Progress", "repack"]
 
@@ -93,7 +93,7 @@ class _Repacking:
         possible = [name for item in items for name in ([f"{item}.{part}" for part in parts] if item in self._source.layers else [item])]
         metadata = {"format": "mlx" if self._container.name.startswith("mlx") else "pt"}
         with written_file(path, possible, metadata) as writer:
-            for layer in in_order(self._converted, items):
+            for layer in map_in_order(self._convert_item, items):
                 self._count(layer)
                 for name, tensor in layer.tensors.items() if not self._misfits else ():
                     writer.add(name, tensor)
@@ -101,7 +101,7 @@ class _Repacking:
                     self._size += tensor.nbytes
                 self._source.release(layer.name)
 
-    def _converted(self, item: str) -> ConvertedLayer:
+    def _convert_item(self, item: str) -> ConvertedLayer:
         """A layer, or a tensor that is carried over; called in threads, so that it changes nothing."""
         if item not in self._source.layers:
             return ConvertedLayer(item, {item: self._source.plain[item]})
@@ -114,10 +114,10 @@ class _Repacking:
             return ConvertedLayer(item, {f"{item}.weight": narrow if is_exact else real})
         needs, write = self._form
 
-        def named(made: BlockWeight) -> dict[str, Array]:
+        def name_parts(made: BlockWeight) -> dict[str, Array]:
             return {f"{item}.{part}": tensor for part, tensor in write(made).items()}
 
-        return in_form(item, weight, [(needs, named)], requantize=self._requantize)
+        return convert_layer(item, weight, [(needs, name_parts)], requantize=self._requantize)
 
     def _count(self, layer: ConvertedLayer) -> None:
         if layer.name not in self._source.layers:
@@ -169,7 +169,7 @@ class _Repacking:
         notes = [f"note: {note}" for note in self._source.notes]
         if self._made_real:
             named = ", ".join(self._made_real[:2])
-            count = counted(len(self._made_real), "layer")
+            count = format_count(len(self._made_real), "layer")
             notes.append(f"note: {count} ({named}) became floats, which {self._container.title} has for embeddings and the last layer")
         if self._source.config.dtype == "bfloat16" and "float16" in self._scales:
             notes.append(

@@ -21,7 +21,7 @@ from qconvert.errors import FileAccessError, InternalError, InvalidModelError, U
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to
 
-__all__ = ["Checkpoint", "Writer", "checkpoint_in", "is_checkpoint", "is_safetensors", "read_checkpoint", "written_file"]
+__all__ = ["Checkpoint", "Writer", "find_checkpoint", "is_checkpoint", "is_safetensors", "read_checkpoint", "written_file"]
 
 
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
@@ -66,7 +66,7 @@ def is_checkpoint(path: Path) -> bool:
     return path.suffix.lower() == _SUFFIX and os.path.isfile(path) and is_safetensors(path)
 
 
-def checkpoint_in(path: Path) -> Path:
+def find_checkpoint(path: Path) -> Path:
     """The file that stands for the checkpoint in a folder: the only one, or the first that an index lists; `path` where there is none."""
     try:
         files = sorted(item for item in path.glob(f"*{_SUFFIX}") if item.is_file()) if path.is_dir() else []

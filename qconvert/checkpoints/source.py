@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qconvert.arithmetic.dtypes import Array
-from qconvert.checkpoints import described, layers_in_blocks
+from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container
 from qconvert.checkpoints.parts import Parts
@@ -51,7 +51,7 @@ class CheckpointSource:
     @property
     def notes(self) -> tuple[str, ...]:
         """What a user should know of it."""
-        return described(self.layers, self.config)
+        return describe_layers(self.layers, self.config)
 
     def files(self) -> dict[str, list[str]]:
         """Each file's name with the layers and other tensors that it holds; a layer in several files is of the first."""

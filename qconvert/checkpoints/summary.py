@@ -25,13 +25,13 @@ def checkpoint_summary(path: Path) -> dict[str, Any] | None:
         return None
     layers = []
     for name, (container, _) in source.layers.items():
-        layers.append({"name": name, "container": container.title, **_described(source.weight(name))})
+        layers.append({"name": name, "container": container.title, **_describe_weight(source.weight(name))})
         source.release(name)
     tensors = [{"name": name, "dtype": str(item.dtype), "shape": list(item.shape)} for name, item in source.plain.items()]
     return {"notes": list(source.notes), "layers": layers, "tensors": tensors, "files": len({*source.checkpoint.places.values()})}
 
 
-def _described(weight: BlockWeight) -> dict[str, Any]:
+def _describe_weight(weight: BlockWeight) -> dict[str, Any]:
     kind = "integers"
     if weight.table is not None:
         kind = "FP4 (E2M1)" if weight.table.tobytes() == E2M1.tobytes() else "codes of a table"

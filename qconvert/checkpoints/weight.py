@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import Array
 from qconvert.checkpoints.packing import pack, unpack
 
-__all__ = ["E2M1", "BlockWeight", "half_of", "wide"]
+__all__ = ["E2M1", "BlockWeight", "symmetric_zero_point", "to_float32"]
 
 
 #: The values of the codes of FP4 (OCP Microscaling Formats 1.0, E2M1).
@@ -23,12 +23,12 @@ _LARGEST_INT8 = 127
 _AT_ONCE = 2**22
 
 
-def half_of(bits: int) -> int:
+def symmetric_zero_point(bits: int) -> int:
     """The zero point of symmetric integers, which are stored without a sign."""
     return int(2 ** (bits - 1))
 
 
-def wide(numbers: Array) -> Array:
+def to_float32(numbers: Array) -> Array:
     """Numbers as float32, which holds those of every type of scales."""
     return numbers.astype(np.float32)
 
@@ -81,7 +81,7 @@ class BlockWeight:
     @property
     def is_symmetric(self) -> bool:
         """Whether every zero point is the middle of the codes."""
-        return self.zero is not None and bool((self.zero == half_of(self.bits)).all())
+        return self.zero is not None and bool((self.zero == symmetric_zero_point(self.bits)).all())
 
     @cached_property
     def codes(self) -> Array:
@@ -92,8 +92,8 @@ class BlockWeight:
     def scales(self) -> Array:
         """The scales of blocks with both levels: float32 [N, G]."""
         if self.outer is None:
-            return wide(self.scale)
-        return wide(self.scale) / self.outer if self.outer_divides else wide(self.scale) * self.outer
+            return to_float32(self.scale)
+        return to_float32(self.scale) / self.outer if self.outer_divides else to_float32(self.scale) * self.outer
 
     def pieces(self) -> Iterator[BlockWeight]:
         """The weight in parts of some outputs each, so that few of its values are in memory as floats at once."""
@@ -122,9 +122,9 @@ class BlockWeight:
         values = self.table * np.float32(times)
         if not np.array_equal(values, np.rint(values)) or np.abs(values).max() > _LARGEST_INT8:
             return self
-        codes = (values + half_of(8)).astype(np.uint8)[self.codes]
+        codes = (values + symmetric_zero_point(8)).astype(np.uint8)[self.codes]
         scale = self.scales / np.float32(times)
-        zero = np.full(scale.shape, half_of(8), np.int16)
+        zero = np.full(scale.shape, symmetric_zero_point(8), np.int16)
         return replace(self, words=pack(codes, 8), bits=8, scale=scale, zero=zero, table=None, outer=None, is_signed=True)
 
     def rows(self, rows: slice | Array) -> BlockWeight:
@@ -158,4 +158,4 @@ class BlockWeight:
             assert self.zero is not None
             return (self.codes.astype(np.float32) - self.zero.astype(np.float32)[:, of_input]) * scales
         products = (self.codes.astype(np.float32) * scales).astype(self.offset.dtype)
-        return wide((wide(products) + wide(self.offset)[:, of_input]).astype(self.offset.dtype))
+        return to_float32((to_float32(products) + to_float32(self.offset)[:, of_input]).astype(self.offset.dtype))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import among
+from qconvert.cli.completion import complete_words
 from qconvert.cli.documents import print_document
-from qconvert.cli.exits import NOT_EQUAL
+from qconvert.cli.exit_codes import NOT_EQUAL
 from qconvert.cli.flags import (
     CropFlag,
     DebugFlag,
@@ -25,7 +25,7 @@ from qconvert.cli.flags import (
     StdFlag,
     ToFlag,
 )
-from qconvert.cli.preparing import preparation_of
+from qconvert.cli.preparation_options import preparation_of
 from qconvert.errors import OptionError
 
 if TYPE_CHECKING:
@@ -46,7 +46,9 @@ def _accuracy(
     labels: Annotated[
         str,
         typer.Option(
-            "--labels", help="A list of files of --data with labels, or `folders`: one for each class.", autocompletion=among(_FOLDERS)
+            "--labels",
+            help="A list of files of --data with labels, or `folders`: one for each class.",
+            autocompletion=complete_words(_FOLDERS),
         ),
     ] = _FOLDERS,
     class_names: Annotated[Path | None, typer.Option("--class-names", help="A file with the name of a class in each line.")] = None,

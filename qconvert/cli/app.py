@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import completed, known_forms, known_targets, words_of_line
+from qconvert.cli.completion import answer_completion, known_forms, known_targets, words_of_line
 from qconvert.cli.documents import print_document
-from qconvert.cli.exits import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
+from qconvert.cli.exit_codes import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     CropFlag,
     DataFlag,
@@ -36,9 +36,9 @@ from qconvert.cli.flags import (
     ToFlag,
     add_read_flags,
 )
-from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, shows_all
-from qconvert.cli.preparing import preparation_of
-from qconvert.cli.starting import configured, keep_only, register_plugins
+from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, rewrite_help_all
+from qconvert.cli.preparation_options import preparation_of
+from qconvert.cli.startup import apply_config, keep_only, register_plugins
 
 app = typer.Typer(
     name="qconvert",
@@ -345,7 +345,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     from qconvert.cli.benchmarking import add_benchmark_command
     from qconvert.cli.calibrating import add_calibration_commands
     from qconvert.cli.convert import add_commands
-    from qconvert.cli.differing import add_diff_command
+    from qconvert.cli.diff import add_diff_command
     from qconvert.cli.encodings import add_encodings_commands
     from qconvert.cli.partitioning import add_partition_command
     from qconvert.cli.running import add_run_command
@@ -375,12 +375,12 @@ def main() -> None:
     gc.set_threshold(100_000, 20, 50)
     try:
         register_plugins()
-        shows_all(sys.argv)
+        rewrite_help_all(sys.argv)
         all_commands(words_of_line())
         if "_QCONVERT_COMPLETE" in os.environ:  # the shell asks for the options of any command
-            completed(app)
+            answer_completion(app)
             return
-        command, defaults = configured(app)
+        command, defaults = apply_config(app)
         keep_only(app, command)
         raise SystemExit(app(standalone_mode=False, default_map=defaults) or 0)
     except SystemExit as end:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qconvert.cli.completion import among, known_formats
+from qconvert.cli.completion import complete_words, known_formats
 from qconvert.cli.documents import print_document
-from qconvert.cli.exits import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
+from qconvert.cli.exit_codes import FAULT, NOT_EQUAL, NOT_JUDGED, PASSED, USAGE
 from qconvert.cli.flags import DebugFlag, JsonFlag, MinSqnrFlag, MinTensorSqnrFlag, OptionFlag, PassFlag, QuietFlag, TargetFlag, VerboseFlag
 from qconvert.errors import OptionError
-from qconvert.plugins.options import parsed
+from qconvert.plugins.options import parse_options
 
 if TYPE_CHECKING:
     from qconvert.batches import BatchReport
@@ -50,7 +50,9 @@ def _batch(
     fail_on: Annotated[
         str,
         typer.Option(
-            "--fail-on", help="What makes the exit code another than 0: any, unequal (or a fault), never.", autocompletion=among(*_POLICIES)
+            "--fail-on",
+            help="What makes the exit code another than 0: any, unequal (or a fault), never.",
+            autocompletion=complete_words(*_POLICIES),
         ),
     ] = "any",
     verbose: VerboseFlag = False,
@@ -80,7 +82,7 @@ def _batch(
             seconds=seconds,
             memory=memory,
             progress=step,
-            **parsed(option or ()),
+            **parse_options(option or ()),
         )
     if json:
         print_document("batch", {**asdict(report), "counts": report.counts})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import among, known_methods, known_runtimes, known_targets, known_weights_methods
+from qconvert.cli.completion import complete_words, known_methods, known_runtimes, known_targets, known_weights_methods
 from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     CropFlag,
@@ -26,10 +26,10 @@ from qconvert.cli.flags import (
     conversion_flags,
     with_flags,
 )
-from qconvert.cli.preparing import preparation_of
+from qconvert.cli.preparation_options import preparation_of
 from qconvert.errors import OptionError
-from qconvert.plugins.options import parsed
-from qconvert.tables import Rows, show, shown
+from qconvert.plugins.options import parse_options
+from qconvert.tables import Rows, format_text, show
 
 if TYPE_CHECKING:
     from qconvert.calibration.report import Calibration, TensorReport
@@ -58,14 +58,16 @@ def _calibrate(
     activations: Annotated[
         str,
         typer.Option(
-            "--activations", help="Storage type of activations: int8, uint8, int16.", autocompletion=among("int8", "uint8", "int16")
+            "--activations",
+            help="Storage type of activations: int8, uint8, int16.",
+            autocompletion=complete_words("int8", "uint8", "int16"),
         ),
     ] = "int8",
     symmetric: Annotated[
         bool | None, typer.Option("--symmetric/--affine", help="Whether zero points of activations are in the middle.")
     ] = None,
     weights: Annotated[
-        str, typer.Option("--weights", help="Storage type of weights: int8, int4.", autocompletion=among("int8", "int4"))
+        str, typer.Option("--weights", help="Storage type of weights: int8, int4.", autocompletion=complete_words("int8", "int4"))
     ] = "int8",
     weights_method: Annotated[
         str,
@@ -99,7 +101,7 @@ def _calibrate(
         typer.Option(
             "--colour",
             help="Of images: rgb, bgr, gray, rgba, bgra.",
-            autocompletion=among("rgb", "bgr", "gray", "rgba", "bgra"),
+            autocompletion=complete_words("rgb", "bgr", "gray", "rgba", "bgra"),
             hidden=True,
         ),
     ] = "",
@@ -108,7 +110,7 @@ def _calibrate(
         typer.Option(
             "--image-layout",
             help="Of images: nchw or nhwc; by default what the input's shape says.",
-            autocompletion=among("nchw", "nhwc"),
+            autocompletion=complete_words("nchw", "nhwc"),
             hidden=True,
         ),
     ] = "",
@@ -154,10 +156,11 @@ def _calibrate(
     with read_from(model, source_format) as path, progress(quiet or json) as step:
         found, written = calibrate_file(
             path, source, result, source_format=source_format, real=real or "", scales=scales or "", plotted=plotted or "",
-            result_format=result_format, target=target, force=force, writing={**writing, **parsed(option or ())}, activations=activations,
+            result_format=result_format, target=target, force=force, writing={**writing, **parse_options(option or ())},
+            activations=activations,
             symmetric=symmetric, weights=weights, per_channel=per_channel,
             equalization=equalization, bias_correction=bias_correction, sensitivity=sensitivity, keep_float=keep_float, runtime=runtime,
-            jobs=jobs, scheduler=scheduler, strict=strict, progress=step, **{**read, **arguments, **parsed(method_option or ())},
+            jobs=jobs, scheduler=scheduler, strict=strict, progress=step, **{**read, **arguments, **parse_options(method_option or ())},
         )  # fmt: skip
     found = replace(found, notes=(*told, *found.notes))
     page(found)
@@ -217,7 +220,7 @@ def print_calibration(found: Calibration) -> None:
         noise = "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         clipped = f"{100 * item.clipped:.3g}%" if item.clipped else ""
         chosen = (f"{low:.5g} to {high:.5g}", f"{float(q.scale[0]):.6g}", str(int(q.zero_point[0])))
-        rows.append((_named(item.names), seen, *chosen, noise, clipped))
+        rows.append((_shorten_names(item.names), seen, *chosen, noise, clipped))
     show(Rows(f"{found.encodings.origin}, {found.tensors[0].qparams.dtype}", columns, tuple(rows)))
     if found.sensitivity:
         show(_sensitivity_table(found))
@@ -234,12 +237,12 @@ def _sensitivity_table(found: Calibration) -> Rows:
     rows = []
     for item in found.sensitivity[:_MOST]:
         noise = "exact" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
-        rows.append((_named(item.names), noise, "stays float" if item.names[0] in found.kept_float else ""))
+        rows.append((_shorten_names(item.names), noise, "stays float" if item.names[0] in found.kept_float else ""))
     return Rows("Sensitivity", ("~quantized by itself", ">SQNR of the outputs", ""), tuple(rows))
 
 
-def _named(names: tuple[str, ...]) -> str:
-    return shown(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+def _shorten_names(names: tuple[str, ...]) -> str:
+    return format_text(names[0]) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def add_calibration_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:

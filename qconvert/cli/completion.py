@@ -14,8 +14,20 @@ import typer
 from qconvert.plugins import Option, declared_options, formats, passes, runtimes, targets
 
 __all__ = [
-    "among", "choices_of", "completed", "known_formats", "known_forms", "known_kernels", "known_methods", "known_pass_calls",
-    "known_passes", "known_runtimes", "known_settings", "known_targets", "known_weights_methods", "words_of_line",
+    "answer_completion",
+    "choices_of",
+    "complete_words",
+    "known_formats",
+    "known_forms",
+    "known_kernels",
+    "known_methods",
+    "known_pass_calls",
+    "known_passes",
+    "known_runtimes",
+    "known_settings",
+    "known_targets",
+    "known_weights_methods",
+    "words_of_line",
 ]  # fmt: skip
 
 _Completed = list[tuple[str, str]]
@@ -23,13 +35,13 @@ _Completed = list[tuple[str, str]]
 _BREAKS = "=:"
 
 
-def completed(app: typer.Typer) -> None:
+def answer_completion(app: typer.Typer) -> None:
     """Answers a shell that asks what may stand at the end of a command line.
 
     bash takes words apart, `--kernels litert:reference` into four, and completes what stands after the last break: here the words are put
     together again first, and what stands before the break is taken off the answers.
     """
-    before = _joined() if os.environ.get("_QCONVERT_COMPLETE") == "complete_bash" else ""
+    before = _rejoin_words() if os.environ.get("_QCONVERT_COMPLETE") == "complete_bash" else ""
     said = io.StringIO()
     try:
         with redirect_stdout(said):
@@ -48,7 +60,7 @@ def words_of_line() -> list[str]:
         return []
 
 
-def _joined() -> str:
+def _rejoin_words() -> str:
     """Writes the words again into the environment, and gives the part of the last one up to its last break."""
     try:
         words, place = shlex.split(os.environ["COMP_WORDS"]), int(os.environ["COMP_CWORD"])
@@ -151,7 +163,7 @@ def known_weights_methods(incomplete: str) -> _Completed:
     return _beginning(incomplete, ((name, "") for name in WEIGHT_METHODS))
 
 
-def among(*words: str) -> Callable[[str], _Completed]:
+def complete_words(*words: str) -> Callable[[str], _Completed]:
     """Completes one of some words."""
 
     def complete(incomplete: str) -> _Completed:
@@ -162,4 +174,4 @@ def among(*words: str) -> Callable[[str], _Completed]:
 
 def choices_of(option: Option) -> Callable[[str], _Completed]:
     """Completes the choices of a declared option."""
-    return among(*(str(choice) for choice in option.choices if choice != ""))
+    return complete_words(*(str(choice) for choice in option.choices if choice != ""))

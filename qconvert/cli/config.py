@@ -13,9 +13,9 @@ from typing import Any, Union, get_args, get_origin
 import typer
 
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.plugins import declared_options, kernels_listed
+from qconvert.plugins import declared_options, list_kernels
 
-__all__ = ["Defaults", "defaults_for", "taken_off"]
+__all__ = ["Defaults", "defaults_for", "take_config_flag"]
 
 FILE = "qconvert.toml"
 _LARGEST = 2**20
@@ -62,7 +62,7 @@ class Defaults:
     said: str
 
 
-def taken_off(words: list[str]) -> tuple[list[str], Path | None]:
+def take_config_flag(words: list[str]) -> tuple[list[str], Path | None]:
     """The words of a command line without --config FILE and --no-config, and the file that sets defaults, if there is one.
 
     Raises:
@@ -105,23 +105,25 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
     tables = {name: value for name, value in found.items() if isinstance(value, dict)}
     top = {name: value for name, value in found.items() if name not in tables}
     if strangers := [name for name in tables if name not in callbacks]:
-        from qconvert.graph.names import near  # without numpy until something is wrong
+        from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
 
-        raise OptionError(f"there is no command {near(strangers, callbacks)}", file=str(file), remedy="A table is called as a command.")
+        raise OptionError(
+            f"there is no command {quote_nearest(strangers, callbacks)}", file=str(file), remedy="A table is called as a command."
+        )
     flags = {name: _flags(callbacks[name]) for name in (callbacks if top else {command, *tables})}
     own = flags[command]
     everywhere = {name: flag for known in flags.values() for name, flag in known.items()}
-    common = {name: value for name, value in _checked(top, file, "at its top", everywhere).items() if name in own}
-    of_table = {table: _checked(values, file, f"in [{table}]", flags[table]) for table, values in tables.items()}
+    common = {name: value for name, value in _check_table(top, file, "at its top", everywhere).items() if name in own}
+    of_table = {table: _check_table(values, file, f"in [{table}]", flags[table]) for table, values in tables.items()}
     for table, found_there in of_table.items():  # those of other commands too: a file is right or wrong, whatever is called
         for name, value in found_there.items():
             _value(flags[table][name], name, value, file)
     parents = ["convert"] if "2" in command else []
     given = {**common, **{name: value for table in (*parents, command) for name, value in of_table.get(table, {}).items() if name in own}}
     values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].decompositions}
-    holding = {name: value for name, value in given.items() if not _is_said(own[name], name, words)}
+    holding = {name: value for name, value in given.items() if not _is_stated(own[name], name, words)}
     settings = [word for name, value in holding.items() if not own[name].decompositions for word in ("-O", f"{name}={_text(value)}")]
-    said = ", ".join(f"{name} = {_shown(value)}" for name, value in holding.items())
+    said = ", ".join(f"{name} = {_value_text(value)}" for name, value in holding.items())
     return Defaults(values, tuple(settings), f"{file} sets {said}" if said else "")
 
 
@@ -141,7 +143,7 @@ def _read(file: Path) -> dict[str, Any]:
         raise OptionError(f"is no TOML: {error}", file=str(file)) from error
 
 
-def _checked(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, _Flag]) -> dict[str, Any]:
+def _check_table(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, _Flag]) -> dict[str, Any]:
     """The options of a table by their names as flags have them; raises OptionError for what a file may not set, and for what is none."""
     found: dict[str, Any] = {}
     writing = {name.replace("_", "-") for name, option in declared_options().items() if option.scales}
@@ -150,16 +152,16 @@ def _checked(table: Mapping[str, Any], file: Path, where: str, known: Mapping[st
         reason = _OUTSIDE if name in writing else _REFUSED.get(name, "")
         if name == "kernels" and not reason:
             texts = value if isinstance(value, list) else [value]
-            runs_code = any(runtime.runs_code for runtime, _ in kernels_listed([text for text in texts if isinstance(text, str)]))
+            runs_code = any(runtime.runs_code for runtime, _ in list_kernels([text for text in texts if isinstance(text, str)]))
             reason = "they run code that is in files" if runs_code else ""
         if reason:
             raise OptionError(
                 f"sets {written} {where}, which no file may: {reason}", file=str(file), remedy="Write it on the command line."
             )
         if name not in known:
-            from qconvert.graph.names import near
+            from qconvert.graph.names import quote_nearest
 
-            raise OptionError(f"sets what is no option {where}: {near([name], known)}", file=str(file))
+            raise OptionError(f"sets what is no option {where}: {quote_nearest([name], known)}", file=str(file))
         if name in found:
             raise OptionError(f"sets {name} twice {where}", file=str(file))
         found[name] = value
@@ -175,11 +177,11 @@ def _value(flag: _Flag, name: str, value: Any, file: Path) -> Any:
 def _one(flag: _Flag, name: str, value: Any, file: Path) -> Any:
     taken, words = _KINDS.get(flag.type, ((str, int, float), "one text"))
     if not isinstance(value, taken) or (isinstance(value, bool) and flag.type is not bool):
-        raise OptionError(f"{name} takes {words}, not {_shown(value)}", file=str(file))
+        raise OptionError(f"{name} takes {words}, not {_value_text(value)}", file=str(file))
     return value if flag.type in _KINDS else str(value)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)[:80]
 
 
@@ -187,7 +189,7 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _is_said(flag: _Flag, name: str, words: Sequence[str]) -> bool:
+def _is_stated(flag: _Flag, name: str, words: Sequence[str]) -> bool:
     """Whether the command line has the option."""
     if not flag.decompositions:
         before = ("", *words)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qconvert.errors import counted
+from qconvert.errors import format_count
 from qconvert.plugins import formats, runtimes
 
 if TYPE_CHECKING:
@@ -78,13 +78,13 @@ def _result(report: ConversionReport) -> str:
     if _is_of_weights(report):
         return f"wrote: a checkpoint, {report.result_format}, in {report.seconds:.1f} s"
     total, floats = sum(report.operators.values()), sum(report.on_floats.values())
-    grown = f"; the source has {counted(report.source_operators, 'operator')}" if report.source_operators != total else ""
+    grown = f"; the source has {format_count(report.source_operators, 'operator')}" if report.source_operators != total else ""
     if not report.quantized:
         return f"runs: {total} operators, nothing is quantized{grown}"
     if not floats:
         return f"runs: all {total} operators on integers{grown}"
     kinds = [f"{count} {kind}" for kind, count in sorted(report.on_floats.items(), key=lambda item: (-item[1], item[0]))]
-    more = f" and {counted(len(kinds) - _NAMED, 'more kind')}" if len(kinds) > _NAMED else ""
+    more = f" and {format_count(len(kinds) - _NAMED, 'more kind')}" if len(kinds) > _NAMED else ""
     return f"runs: {total - floats} of {total} operators on integers, {floats} in float ({', '.join(kinds[:_NAMED])}{more}){grown}"
 
 

@@ -32,7 +32,7 @@ from qconvert.cli.flags import (
 )
 from qconvert.errors import OptionError
 from qconvert.plugins import Pass, formats, pass_named
-from qconvert.plugins.options import parsed
+from qconvert.plugins.options import parse_options
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -143,7 +143,7 @@ def run_conversion(
     from qconvert.cli.viewing import pages_for
 
     page = pages_for(html, force=bool(arguments.get("force")))
-    options = _options(flags, parsed(others), convert)
+    options = _options(flags, parse_options(others), convert)
     place = write_nowhere if dry_run else write_to
     with read_from(source, source_format) as read, place(result, result_format) as written, progress(quiet or json) as step:
         observer = _printer(print_after) if print_after else None
@@ -180,10 +180,10 @@ def _printer(names: Sequence[str]) -> Callable[..., None]:
             pass_named(name)
 
     def show(item: Pass, before: Graph, after: Graph, notes: tuple[str, ...]) -> None:
-        from qconvert.graph.printing import printed
+        from qconvert.graph.printing import format_graph
 
         if item.name in names or ("all" in names and after is not before):
-            typer.echo(f"--- after {item.name}\n{printed(after)}", err=True)
+            typer.echo(f"--- after {item.name}\n{format_graph(after)}", err=True)
 
     return show
 

@@ -73,7 +73,7 @@ def _extract(
 ) -> None:
     """Take the scales out of a quantized model, with the integers of its weights; with --float write the float model too."""
     from qconvert.cli.streams import read_from
-    from qconvert.conversion.encoded import extract_file
+    from qconvert.conversion.encodings import extract_file
 
     with read_from(model, source_format) as path:
         found, changes = extract_file(

@@ -11,7 +11,15 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import among, choices_of, known_formats, known_kernels, known_pass_calls, known_settings, known_targets
+from qconvert.cli.completion import (
+    choices_of,
+    complete_words,
+    known_formats,
+    known_kernels,
+    known_pass_calls,
+    known_settings,
+    known_targets,
+)
 from qconvert.plugins import Option, formats
 from qconvert.plugins import passes as all_passes
 from qconvert.plugins.options import READING
@@ -107,7 +115,7 @@ PixelRangeFlag = Annotated[
     str | None, typer.Option("--pixel-range", help="What pixels 0 and 255 become before --mean and --std, such as 0,1.")
 ]
 ResizeFlag = Annotated[
-    str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=among("stretch"))
+    str | None, typer.Option("--resize", help="Of images: stretch, SHORTER or HEIGHT,WIDTH.", autocompletion=complete_words("stretch"))
 ]
 CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, after resizing: HEIGHT,WIDTH of the middle.")]
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.", hidden=True)]
@@ -136,13 +144,13 @@ def with_flags(
     parameters = [*named[:place], *flags, *named[place:]]
     of_options = {item.name for item in flags}
 
-    def called(**arguments: Any) -> None:
+    def call_command(**arguments: Any) -> None:
         command(**{name: value for name, value in arguments.items() if name not in of_options or value not in (None, [])}, **fixed)
 
-    called.__doc__ = command.__doc__
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {item.name: item.annotation for item in parameters}
-    return called
+    call_command.__doc__ = command.__doc__
+    call_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call_command.__annotations__ = {item.name: item.annotation for item in parameters}
+    return call_command
 
 
 @cache

@@ -11,7 +11,7 @@ import typer.core
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ALL", "GROUPS", "GroupedCommands", "GroupedOptions", "formats_on_line", "shows_all"]
+__all__ = ["ALL", "GROUPS", "GroupedCommands", "GroupedOptions", "formats_on_line", "rewrite_help_all"]
 
 #: Asks for the help with every option that a command takes.
 ALL = "--help-all"
@@ -35,7 +35,7 @@ _HEADING_OF = {name: heading for heading, names in _HEADINGS.items() for name in
 _all_shown = False
 
 
-def shows_all(words: list[str]) -> None:
+def rewrite_help_all(words: list[str]) -> None:
     """Turn `--help-all` on a command line into `--help`, and note that every option is asked for."""
     global _all_shown
     if ALL in words:

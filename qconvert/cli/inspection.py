@@ -11,11 +11,11 @@ from typing import Any
 
 import typer
 
-from qconvert.errors import QConvertError, counted, printable
+from qconvert.errors import QConvertError, format_count, printable
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
-from qconvert.tables import line_width, narrowed, shortened
+from qconvert.tables import line_width, narrow_columns, shorten_text
 
 __all__ = ["inspect_document", "print_inspection"]
 
@@ -82,7 +82,11 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
         raise problem
     counts = Counter(_operator_name(op) for op in document["ops"])
     rows = {t["name"]: (t["name"], t["dtype"], _shape(t["shape"]), *_quantization(t.get("quantization"))) for t in document["tensors"]}
-    lines = [f"{shown or path}: {sum(counts.values())} operators, {len(rows)} tensors, {path.stat().st_size:,} bytes", *_stored(graph), ""]
+    lines = [
+        f"{shown or path}: {sum(counts.values())} operators, {len(rows)} tensors, {path.stat().st_size:,} bytes",
+        *_summarize_storage(graph),
+        "",
+    ]
     ends = [(side, *rows[name]) for side, names in (("input", graph.inputs), ("output", graph.outputs)) for name in names]
     lines += [*_table(("", *_COLUMNS), ends, width), "", *_own(own, reader, width), ""]
     lines += _table(("operator", ">count"), counts.most_common(), width)
@@ -102,9 +106,9 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
 
 def _checkpoint(path: Path, options: Mapping[str, Any]) -> dict[str, Any] | None:
     """What a checkpoint with weights in blocks holds; None for all else, and where a graph is given."""
-    from qconvert.checkpoints.safetensors import checkpoint_in, is_checkpoint
+    from qconvert.checkpoints.safetensors import find_checkpoint, is_checkpoint
 
-    file = checkpoint_in(path)
+    file = find_checkpoint(path)
     if options or not is_checkpoint(file):
         return None
     from qconvert.checkpoints.summary import checkpoint_summary
@@ -120,7 +124,7 @@ def _of_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bool, wi
     """A summary, and a line for each kind of layer; with `everything` one for each layer, and for each other tensor."""
     layers, tensors = found["layers"], found["tensors"]
     integers = sum(layer["outputs"] * layer["inputs"] for layer in layers)
-    files = counted(found["files"], "file")
+    files = format_count(found["files"], "file")
     lines = [f"{shown}: {len(layers)} layers in blocks with {integers:,} values, {len(tensors)} other tensors, {files}"]
     lines += [f"note: {note}" for note in found["notes"]]
     kinds: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
@@ -153,7 +157,7 @@ def _zero_points(layers: Iterable[Mapping[str, Any]]) -> str:
     return "" if not found else f"{min(found)}" if min(found) == max(found) else f"{min(found)}..{max(found)}"
 
 
-def _stored(graph: Graph) -> list[str]:
+def _summarize_storage(graph: Graph) -> list[str]:
     """How many integers the constants hold, and how many of the activations are quantized."""
     constants = [tensor for tensor in graph.constants() if tensor.data is not None]
     quantized = [tensor for tensor in constants if tensor.is_quantized]
@@ -190,10 +194,10 @@ def _regions(graph: Graph) -> list[tuple[Any, ...]]:
 
 
 def _reader(path: Path, format: str) -> Format:
-    from qconvert.checkpoints.safetensors import checkpoint_in
+    from qconvert.checkpoints.safetensors import find_checkpoint
     from qconvert.conversion.loading import source_format
 
-    return source_format(checkpoint_in(path), format)
+    return source_format(find_checkpoint(path), format)
 
 
 def _contents(path: Path, reader: Format) -> dict[str, Any]:
@@ -222,7 +226,7 @@ def _echo(lines: Iterable[str], width: int) -> None:
     for line in (printable(line, one_line=True) for line in lines):
         parts = [line] if len(line) <= width else wrap(line, width, subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False)
         for part in parts:
-            typer.echo(shortened(part, width).rstrip())
+            typer.echo(shorten_text(part, width).rstrip())
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> list[str]:
@@ -231,13 +235,13 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], width: int) -> l
     titles = [head.lstrip(">") for head in heads]
     widths = [min(width, max(len(row[place]) for row in (titles, *cells))) for place in range(len(heads))]
     least = [size if head.startswith(">") else _LEAST for head, size in zip(heads, widths, strict=True)]
-    widths = narrowed(widths, least, width - len(_GAP) * (len(widths) - 1))
+    widths = narrow_columns(widths, least, width - len(_GAP) * (len(widths) - 1))
     lines = [_GAP.join(_cell(text, head, size) for text, head, size in zip(row, heads, widths, strict=True)) for row in (titles, *cells)]
     return [lines[0], _GAP.join("-" * size for size in widths), *lines[1:]]
 
 
 def _cell(text: str, head: str, size: int) -> str:
-    text = shortened(text, size)
+    text = shorten_text(text, size)
     return text.rjust(size) if head.startswith(">") else text.ljust(size)
 
 

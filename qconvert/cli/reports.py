@@ -10,9 +10,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import printable
-from qconvert.plugins import Option, formats, loaded, passes, runtimes, targets
-from qconvert.plugins.options import READING, for_every_format
-from qconvert.tables import Rows, share, show
+from qconvert.plugins import Option, formats, list_plugins, passes, runtimes, targets
+from qconvert.plugins.options import READING, is_for_every_format
+from qconvert.tables import Rows, format_share, show
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -44,7 +44,7 @@ def print_conversion(report: ConversionReport, verbose: bool, aside: bool = Fals
     show("\n".join(summary(report, verbose)), aside=aside)
 
 
-def _audited(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
+def _audit_lines(audit: Iterable[AuditLine], verbose: bool) -> list[str]:
     """How many operators run as integers, and those that do not, or all of them, by kind and reason."""
     from qconvert.targets.audit import audited_counts
 
@@ -60,7 +60,7 @@ def audit_document(report: AuditReport) -> dict[str, Any]:
 
 def print_audit(report: AuditReport, verbose: bool) -> None:
     """The prediction by kind and reason, the layers of an engine if one was built, and what ran otherwise."""
-    lines = [f"{report.source} for {report.target}", *_audited(report.lines, verbose)]
+    lines = [f"{report.source} for {report.target}", *_audit_lines(report.lines, verbose)]
     if report.layers:
         show("\n".join(lines), _layers(report))
         lines = []
@@ -158,7 +158,7 @@ def print_roundtrip(report: RoundtripReport) -> None:
         graph = f"{len(leg.differences)} differences" if leg.differences else "equal"
         counts = (f"{leg.kept.constants_equal} of {leg.kept.constants}", f"{leg.kept.scales_equal} of {leg.kept.scales}")
         worst = max(leg.outputs, key=lambda item: item.largest, default=None)
-        shown = ("not run", "") if worst is None else (share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
+        shown = ("not run", "") if worst is None else (format_share(min(o.equal for o in leg.outputs)), f"{worst.largest:.6g} {worst.unit}")
         rows.append((f"{form} -> {leg.form}", graph, *counts, *shown))
         form = leg.form
     kept = report.legs[-1].kept
@@ -256,7 +256,7 @@ def print_formats() -> None:
         words = ["yes" if item[key] else "no" for key in ("reads", "writes")]
         listed.append((item["name"], " ".join(item["suffixes"]), *words, item["summary"]))
     rows = [("any, reading", option) for option in READING]
-    rows += [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options if not for_every_format(option)]
+    rows += [(f"{f.name}, reading", option) for f in formats().values() for option in f.read_options if not is_for_every_format(option)]
     rows += [(f"{f.name}, writing", option) for f in formats().values() for option in f.write_options]
     goals = []
     for item in formats_document()["targets"]:
@@ -314,13 +314,13 @@ def print_costs(found: Sequence[PassCost]) -> None:
         worst = "" if item.worst is None or item.worst.sqnr_db is None else f"{item.worst.sqnr_db:.1f} dB"
         sqnr = "equal" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         top1 = "" if item.same_top1 is None else f"{100 * item.same_top1:.4g}%"
-        rows.append((_called(item), str(item.activations), str(item.weights), worst, sqnr, top1, item.ran))
-    refused = [f"{_called(item)}: {' '.join(item.refused.split())}" for item in found if item.refused]
+        rows.append((_pass_call(item), str(item.activations), str(item.weights), worst, sqnr, top1, item.ran))
+    refused = [f"{_pass_call(item)}: {' '.join(item.refused.split())}" for item in found if item.refused]
     heads = ("pass", ">activations", ">weights", ">worst tensor", ">outputs", ">same top-1", "ran in")
     show(Rows("", heads, tuple(rows)), *refused, *([] if found else ["No pass that is not exact would change this model."]))
 
 
-def _called(item: PassCost) -> str:
+def _pass_call(item: PassCost) -> str:
     """The pass as --pass takes it."""
     options = ",".join(f"{name}={value}" for name, value in item.options.items())
     return f"{item.name}:{options}" if options else item.name
@@ -328,13 +328,13 @@ def _called(item: PassCost) -> str:
 
 def plugins_document() -> list[dict[str, Any]]:
     """Every plugin with its origin, the problem if it was skipped, and the objects of other plugins that it replaces."""
-    return [asdict(item) for item in loaded()]
+    return [asdict(item) for item in list_plugins()]
 
 
 def print_plugins() -> None:
     """A table of plugins."""
     rows = []
-    for item in loaded():
+    for item in list_plugins():
         state = [f"skipped: {item.problem}"] if item.problem else ["loaded"]
         state += [f"replaces {', '.join(item.replaces)}"] if item.replaces else []
         rows.append((item.name, item.origin, "; ".join(state)))

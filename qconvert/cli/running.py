@@ -25,8 +25,8 @@ from qconvert.cli.flags import (
     SeedFlag,
     StdFlag,
 )
-from qconvert.cli.preparing import preparation_of
-from qconvert.errors import OptionError, counted
+from qconvert.cli.preparation_options import preparation_of
+from qconvert.errors import OptionError, format_count
 
 __all__ = ["add_run_command"]
 
@@ -89,7 +89,7 @@ def _run(
             (item["name"], item["dtype"], ",".join(map(str, item["shape"])), *map(_number, (item["min"], item["max"], item["mean"])))
             for item in document
         ]
-        show(Rows(f"{counted(len(runs), 'input')}, {ran}", ("~tensor", "type", "shape", ">min", ">max", ">mean"), tuple(rows)))
+        show(Rows(f"{format_count(len(runs), 'input')}, {ran}", ("~tensor", "type", "shape", ">min", ">max", ">mean"), tuple(rows)))
         show(*(f"note: {text}" for text in notes), *([f"written: {output}"] if output is not None else []))
 
 

@@ -73,10 +73,10 @@ from qconvert.plugin import (
     Runtime,
     Storage,
     Target,
+    constant_tolerance,
     evaluate,
     hookimpl,
     load,
-    within,
 )
 
 #: The version of qconvert's plugin interface that this was made for.
@@ -104,8 +104,8 @@ def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[s
 #: The chip's kernels. Instead of a tolerance a row may compute the kernel's integers; docs/targets.md lists what else it says.
 ROWS = Kernels(
     (
-        Kernel(("Conv", "Gemm"), ("int8",), tolerance=within(1e-6)),
-        Kernel(runs="reals", tolerance=within(1e-6)),
+        Kernel(("Conv", "Gemm"), ("int8",), tolerance=constant_tolerance(1e-6)),
+        Kernel(runs="reals", tolerance=constant_tolerance(1e-6)),
     )
 )
 
@@ -157,7 +157,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from qconvert.plugin import Graph, Op, Quantization, Tensor, loaded, registered, save
+from qconvert.plugin import Graph, Op, Quantization, Tensor, list_plugins, save, temporary_plugin
 from qconvert.testing import assert_exact, assert_kernels_hold, assert_target_takes
 
 import qconvert_$module as plugin
@@ -166,10 +166,10 @@ import qconvert_$module as plugin
 @pytest.fixture(autouse=True)
 def there() -> Iterator[None]:
     """The plugin, whether it is installed or not."""
-    if "$name" in {item.name for item in loaded()}:
+    if "$name" in {item.name for item in list_plugins()}:
         yield
     else:
-        with registered(plugin, "$name"):
+        with temporary_plugin(plugin, "$name"):
             yield
 
 
@@ -227,14 +227,14 @@ def _new(
     place = folder / f"qconvert-{name}"
     if os.path.lexists(place):
         raise OptionError("is there already", file=str(place), remedy="Use another name, or another folder (--in).")
-    with access_errors(place), _removed_on_error(place):
+    with access_errors(place), _remove_on_error(place):
         _write(place, {path: Template(text).substitute(name=name, module=module, api=API_VERSION) for path, text in files.items()})
     shown = place if place.is_absolute() else f"./{place}"  # else pip looks for a package of that name
     typer.echo(f"{place} is a package with {len(files)} files. Try it: pip install {shown}, then qconvert plugins.")
 
 
 @contextmanager
-def _removed_on_error(place: Path) -> Iterator[None]:
+def _remove_on_error(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError:

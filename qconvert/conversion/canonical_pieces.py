@@ -17,15 +17,15 @@ from qconvert.conversion.saving import save
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.plugins import Format, ModelFile, Pieces, Runtime
-from qconvert.plugins.options import taken
-from qconvert.rewriting.cutting import computable, cut
+from qconvert.plugins.options import fill_defaults
+from qconvert.rewriting.cutting import computable_ops, cut
 
 __all__ = ["canonical_pieces", "computed_names"]
 
 
 def computed_names(graph: Graph, names: set[str]) -> list[str]:
     """Those of `names` that a graph cut at them computes, in order."""
-    return [name for op in computable(graph, names) for name in op.outputs if name in names]
+    return [name for op in computable_ops(graph, names) for name in op.outputs if name in names]
 
 
 def canonical_pieces(
@@ -52,7 +52,7 @@ def canonical_pieces(
         suffix = file.path.suffix.lower()  # which may say the form
         path = Path(folder, f"pieces{suffix if suffix in format.suffixes else format.suffixes[0]}")
         save(written, path, format.name)
-        model: Any = runtime.open(ModelFile(path, file.kernels, taken({}, format.read_options)))
+        model: Any = runtime.open(ModelFile(path, file.kernels, fill_defaults({}, format.read_options)))
 
     def run(values: Sequence[Array]) -> Iterable[Array]:
         given = dict(zip(part.graph.inputs, values, strict=True))
@@ -75,15 +75,15 @@ def _with_states(graph: Graph, runtime: Runtime, part: Graph) -> tuple[Graph, di
     if keeps is None or not given:
         return part, {}
 
-    def restored(kept: dict[str, str]) -> Graph:
+    def restore_states(kept: dict[str, str]) -> Graph:
         writes = [op for op in graph.ops if op.kind == "WriteState" and op["state"] in kept.values() and op.inputs[0] in part.tensors]
         states = {state: graph.states[state] for state in kept.values()}
         inputs = tuple(name for name in part.inputs if name not in kept)
         return part.evolve(ops=[*(reads[name] for name in kept), *part.ops, *writes], inputs=inputs, states=states)
 
-    inner = keeps(restored(given))
+    inner = keeps(restore_states(given))
     kept = {name: state for name, state in given.items() if state in inner}
-    return (restored(kept), kept) if kept else (part, {})
+    return (restore_states(kept), kept) if kept else (part, {})
 
 
 def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:

@@ -11,11 +11,11 @@ from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG
 from qconvert.checkpoints.conversion import Repacked
 from qconvert.checkpoints.safetensors import is_checkpoint
 from qconvert.conversion.report import ConversionReport
-from qconvert.errors import FileAccessError, OptionError, counted
+from qconvert.errors import FileAccessError, OptionError, format_count
 from qconvert.files import whole_file, whole_folder
-from qconvert.plugins import Change, Cost, Format, named_changes
-from qconvert.plugins.change import at_worst
-from qconvert.plugins.options import checked, taken
+from qconvert.plugins import Change, Cost, Format, name_changes
+from qconvert.plugins.change import describe_worst
+from qconvert.plugins.options import check_options, fill_defaults
 
 __all__ = ["converted_checkpoint", "repacks"]
 
@@ -57,7 +57,7 @@ def converted_checkpoint(
             remedy="Leave it out, or name a result with operators, such as model.onnx.",
             rule="option-not-applicable",
         )
-    chosen = taken(checked(options, writer.write_options, f"nothing that writes {writer.name}"), writer.write_options)
+    chosen = fill_defaults(check_options(options, writer.write_options, f"nothing that writes {writer.name}"), writer.write_options)
     if not is_checkpoint(source):
         raise OptionError(
             f"the source is no checkpoint of .safetensors, from which the format {writer.name} is made",
@@ -88,10 +88,10 @@ def _report(
     costs = sorted(
         (Cost(layer, db, None) for layer, db in found.costs.items() if db is not None), key=lambda cost: cost.sqnr_db or 0
     )  # fmt: skip
-    changes = list(named_changes([*notes, *found.notes], by=writer.name))
+    changes = list(name_changes([*notes, *found.notes], by=writer.name))
     if found.costs:
-        worst = f": {at_worst(costs)}" if costs else ""
-        text = f"{counted(len(found.costs), 'layer')} took the nearest weights that have room (--requantize){worst}"
+        worst = f": {describe_worst(costs)}" if costs else ""
+        text = f"{format_count(len(found.costs), 'layer')} took the nearest weights that have room (--requantize){worst}"
         changes.append(Change(text, costs=tuple(costs[:_LISTED]), by=writer.name, user_named=True))
     return ConversionReport(
         source=str(source),

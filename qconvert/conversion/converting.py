@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.checkpoints import converted_checkpoint, repacks
-from qconvert.conversion.declared import Declared
-from qconvert.conversion.given import Given, files_of, with_encodings
-from qconvert.conversion.in_memory import Model, as_file, called
+from qconvert.conversion.conversion_options import Given, files_of, with_encodings
+from qconvert.conversion.declared_changes import Declared
+from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import LIMIT, refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
 from qconvert.conversion.pipeline import Observer
 from qconvert.conversion.provenance import provenance
+from qconvert.conversion.reading_back import Written, read_back
 from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, refuse_floats, remarks
 from qconvert.conversion.saving import require_place, write_file
 from qconvert.conversion.scales_file import ScalesFile, target_with_scales
-from qconvert.conversion.written import Written, read_back
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import BESIDE, COMMAND, CORRESPONDENCE
 from qconvert.operators.functions import all_ops
 from qconvert.operators.opaque import custom_name, is_custom
-from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, named_changes, target_named
+from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, name_changes, target_named
 from qconvert.plugins.option_types import ConvertOptions
 from qconvert.rewriting.claims import write_claims
 from qconvert.targets.audit import audit
@@ -96,7 +96,7 @@ def convert(
         InternalError: with verify_each, a pass changed more than it declares.
     """
     with as_file(source, source_format) as path:
-        report = _converted(
+        report = _convert_file(
             path,
             Path(result),
             source_format="" if isinstance(source, Graph) else source_format,  # a graph's file says it
@@ -110,10 +110,10 @@ def convert(
             progress=progress,
             options=options,
         )
-    return replace(report, source=called(source))
+    return replace(report, source=model_title(source))
 
 
-def _converted(
+def _convert_file(
     source: Path,
     result: Path,
     *,
@@ -143,24 +143,24 @@ def _converted(
     options, passes = with_encodings(options, passes, reader)
     given = Given.of(options, reader, writer, passes, chosen)
     named = files_of({**given.read, **given.passes})
-    graph = _loaded(source, source_format, given.read, result, writer)
+    graph = _load_source(source, source_format, given.read, result, writer)
     others = reader.companions(source) if reader.companions else ()
     reads = (source, *named.values(), *others)
     require_place(result, writer, force=force, reads=reads)
     if scales is not None:
         scales.require_place(result, force=force, reads=reads)
     kept = carried_over(graph)
-    said = named_changes(remarks(graph), by=reader.name)
+    said = name_changes(remarks(graph), by=reader.name)
     verifier = _verifier(graph) if verify_each else None
     declared = Declared(graph)
     observers = [item for item in (observer, verifier, declared) if item is not None]
     loaded = graph
-    graph, changes = _fitted(graph, passes, chosen, min_tensor_sqnr, observers, given.passes)
+    graph, changes = _fit_to_target(graph, passes, chosen, min_tensor_sqnr, observers, given.passes)
     origin = {
         **provenance(source, others, chosen, changes, passes, {**given.read, **given.passes, **given.write}, named),
         **declared.provenance(graph),
         CORRESPONDENCE: write_claims(loaded, graph),
-        **_noted(chosen, graph, result, scales),
+        **_note_scales_and_command(chosen, graph, result, scales),
     }
     command = _next_command(chosen, graph, str(result), str(scales.path) if scales is not None else "")
     written = Written(graph, "the scales are in a file of their own")
@@ -177,7 +177,7 @@ def _converted(
         error.file = error.file or str(source)
         raise
     if written.unread:
-        notes += named_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
+        notes += name_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
     return ConversionReport(
         source=str(source),
         result=str(result),
@@ -191,11 +191,11 @@ def _converted(
         scales=str(scales.path) if scales is not None else "",
         source_operators=len(_kinds(loaded)),
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
-        **_described(written.graph, chosen),
+        **_describe_graph(written.graph, chosen),
     )
 
 
-def _loaded(source: Path, source_format: str, options: Mapping[str, Any], result: Path, writer: Format) -> Graph:
+def _load_source(source: Path, source_format: str, options: Mapping[str, Any], result: Path, writer: Format) -> Graph:
     """The source's graph; an error for a file of another format says which command takes it."""
     try:
         return load(source, source_format, **options)
@@ -204,7 +204,7 @@ def _loaded(source: Path, source_format: str, options: Mapping[str, Any], result
         raise
 
 
-def _fitted(
+def _fit_to_target(
     graph: Graph,
     passes: Sequence[str],
     target: Target | None,
@@ -225,7 +225,7 @@ def _fitted(
     return graph, changes
 
 
-def _noted(target: Target | None, graph: Graph, result: Path, scales: ScalesFile | None) -> dict[str, str]:
+def _note_scales_and_command(target: Target | None, graph: Graph, result: Path, scales: ScalesFile | None) -> dict[str, str]:
     """What the metadata of a result say of the file of its scales, and of the command that makes both run."""
     named = {f"{BESIDE}{scales.option}": scales.path.name} if scales is not None else {}
     command = _next_command(target, graph, result.name, scales.path.name if scales is not None else "")
@@ -237,7 +237,7 @@ def _next_command(target: Target | None, graph: Graph, model: str, scales: str) 
     return target.command(graph, model, scales) if target is not None and target.command is not None else ""
 
 
-def _described(graph: Graph, target: Target | None) -> dict[str, Any]:
+def _describe_graph(graph: Graph, target: Target | None) -> dict[str, Any]:
     """What a report says of the result's graph."""
     return {
         "target": target.name if target else "",

@@ -30,7 +30,7 @@ def written_copy(graph: Graph, folder: Path, stem: str) -> tuple[Path, Format]:
         QConvertError: no format with a runtime can hold it; the error is that of the last one.
     """
     error: QConvertError = RuntimeRefusedError("no runtime runs the formats that this could be written as", rule="no-runtime")
-    for number, (writer, target) in enumerate(_ways(graph)):
+    for number, (writer, target) in enumerate(_candidate_formats(graph)):
         place = folder / str(number)
         place.mkdir()
         path = place / f"{stem}{writer.suffixes[0]}"
@@ -44,7 +44,7 @@ def written_copy(graph: Graph, folder: Path, stem: str) -> tuple[Path, Format]:
     raise error
 
 
-def _ways(graph: Graph) -> Iterator[tuple[Format, str]]:
+def _candidate_formats(graph: Graph) -> Iterator[tuple[Format, str]]:
     """Formats and targets, the one that changes least first."""
     runs = {name for item in runtimes().values() for name in item.formats}
     for name in dict.fromkeys((graph.metadata.get(SOURCE_FORMAT, ""), _OTHERWISE)):

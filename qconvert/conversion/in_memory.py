@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from qconvert.checkpoints.safetensors import checkpoint_in
+from qconvert.checkpoints.safetensors import find_checkpoint
 from qconvert.conversion.copies import written_copy
 from qconvert.conversion.saving import save
 from qconvert.errors import OptionError, QConvertError
@@ -15,7 +15,7 @@ from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Graph
 from qconvert.plugins import format_named, formats
 
-__all__ = ["Model", "as_file", "called"]
+__all__ = ["Model", "as_file", "model_title"]
 
 #: A model: its file, its canonical graph, or the content of its file.
 Model = str | Path | Graph | bytes
@@ -23,7 +23,7 @@ Model = str | Path | Graph | bytes
 _LONGEST = 60
 
 
-def called(model: Model) -> str:
+def model_title(model: Model) -> str:
     """What a model is called in reports and errors: a file by its path."""
     if isinstance(model, str | Path):
         return str(model)
@@ -44,7 +44,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
         QConvertError: the graph is not valid, or no format with a runtime holds it.
     """
     if isinstance(model, str | Path):
-        yield checkpoint_in(Path(model))
+        yield find_checkpoint(Path(model))
         return
     if not isinstance(model, Graph | bytes | bytearray | memoryview):
         raise OptionError(
@@ -59,7 +59,7 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
             yield path
         except QConvertError as error:
             if error.file.startswith(str(folder)):
-                error.file = called(model)
+                error.file = model_title(model)
             error.remedy = error.remedy.replace(str(path), path.name)
             raise
 

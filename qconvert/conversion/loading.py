@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.conversion.adapting import adapted, asked, left_to_reader
+from qconvert.conversion.adapting import adapt_graph, pick_reader_options, pick_shared_options
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.errors import FileAccessError, InvalidGraphError, InvalidModelError, OptionError, QConvertError, WrongFormatError
 from qconvert.files import require_utf8
@@ -17,10 +17,10 @@ from qconvert.files.names import unreadable
 from qconvert.graph import Graph
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import READING, checked, taken
+from qconvert.plugins.options import READING, check_options, fill_defaults
 from qconvert.rules.validation import validate
 
-__all__ = ["as_read", "load", "normal_form", "source_format"]
+__all__ = ["load", "normal_form", "read_literal_graph", "source_format"]
 
 
 @with_checked_arguments
@@ -38,27 +38,27 @@ def load(path: Model, format: str = "", **options: Unpack[ReadOptions]) -> Graph
         WrongFormatError: it is of another format.
     """
     if isinstance(path, Graph):
-        return adapted(path, {name: value for name, value in checked(options, READING, "a graph").items() if value})
+        return adapt_graph(path, {name: value for name, value in check_options(options, READING, "a graph").items() if value})
     with as_file(path, format) as file:
-        return _loaded(file, format, options)
+        return _load_file(file, format, options)
 
 
-def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
+def _load_file(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
     reader = source_format(path, format)
     if reader.read is None:
         scales = f"Its scales can: `qconvert apply FLOAT.onnx {path.name} -o RESULT.onnx`." if reader.read_encodings else ""
         raise OptionError(
             f"the format is {reader.name}, whose networks cannot be read", file=str(path), remedy=scales, rule="networks-not-read"
         )
-    given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
+    given = check_options(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        return adapted(_normal(path, reader, taken(given, reader.read_options)), asked(reader, given))
+        return adapt_graph(_read_normal_form(path, reader, fill_defaults(given, reader.read_options)), pick_shared_options(reader, given))
     except QConvertError as error:
-        if isinstance(error, InvalidModelError) and (found := _recognized(path, reader.name)):
+        if isinstance(error, InvalidModelError) and (found := _recognize_format(path, reader.name)):
             raise WrongFormatError(
                 f"the file is of the format {found}, not {reader.name}",
                 found=found,
-                remedy=_named(found),
+                remedy=_format_remedy(found),
                 file=str(path),
                 rule="wrong-format",
             ) from error
@@ -66,14 +66,14 @@ def _loaded(path: Path, format: str, options: Mapping[str, Any]) -> Graph:
         raise
 
 
-def _normal(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
+def _read_normal_form(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     try:
-        return normal_form(as_read(path, reader, options), reader)
+        return normal_form(read_literal_graph(path, reader, options), reader)
     except InvalidGraphError as error:  # a rule that the file breaks, as the caller has made no graph
         raise InvalidModelError(error.reason, remedy=error.remedy, where=error.where, file=error.file, rule=error.rule) from error
 
 
-def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
+def read_literal_graph(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     """What the reader of a format reads, literally; with the option "graph" the graph in that file, with the parameters in this one.
 
     Args:
@@ -85,7 +85,7 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
         QConvertError: see load().
     """
     assert reader.read is not None
-    options = left_to_reader(reader, options)
+    options = pick_reader_options(reader, options)
     if reader.parameters is None or not options.get("graph"):
         graph = reader.read(path, options)
         if not isinstance(graph, Graph):  # of a plugin
@@ -96,7 +96,7 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
                 rule="wrong-result",
             )
         return graph
-    from qconvert.conversion.states import joined
+    from qconvert.conversion.states import join_parameters
 
     parameters = reader.parameters(path, options)
     beside = Path(options["graph"])
@@ -104,7 +104,7 @@ def as_read(path: Path, reader: Format, options: Mapping[str, Any]) -> Graph:
     shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.beside}
     network = load(beside, **shared)
     try:
-        graph = joined(parameters, network, other.modules(beside) if other.modules is not None else {})
+        graph = join_parameters(parameters, network, other.modules(beside) if other.modules is not None else {})
         return parameters.finished(pass_named("absorb_quantization").run(graph, None)[0])
     except QConvertError as error:
         error.file = error.file or f"{path} with {beside.name}"
@@ -129,26 +129,26 @@ def source_format(path: Path, format: str = "") -> Format:
     except OptionError as error:
         if os.path.isdir(path):
             raise FileAccessError(
-                "is a directory, not a model file", file=str(path), remedy=_a_model_in(path), rule="is-a-folder"
+                "is a directory, not a model file", file=str(path), remedy=_suggest_model(path), rule="is-a-folder"
             ) from error
-        if found := _recognized(path):
+        if found := _recognize_format(path):
             error.reason += f"; by its content it is a file of the format {found}"
-            error.remedy = _named(found)
+            error.remedy = _format_remedy(found)
         raise
 
 
-def _a_model_in(folder: Path) -> str:
+def _suggest_model(folder: Path) -> str:
     """A remedy that names the largest model file of a folder; "" where it has none."""
     suffixes = {suffix for item in formats().values() if item.content == "model" for suffix in item.suffixes}
     found = [item for item in sorted(folder.iterdir()) if item.suffix.lower() in suffixes and item.is_file()]
     return f"Name a file in it, such as {max(found, key=lambda item: item.stat().st_size)}." if found else ""
 
 
-def _named(format: str) -> str:
+def _format_remedy(format: str) -> str:
     return f"Give it the suffix {formats()[format].suffixes[0]}, or name the format (--from {format})."
 
 
-def _recognized(path: Path, tried: str = "") -> str:
+def _recognize_format(path: Path, tried: str = "") -> str:
     """The name of the format that a file is of by its content, if it is another than the one that was tried; "" if nobody knows."""
     require_utf8(path)
     try:

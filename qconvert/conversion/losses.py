@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from qconvert.errors import LossError, OptionError, counted
+from qconvert.errors import LossError, OptionError, format_count
 from qconvert.plugins import Change, Cost
 
 __all__ = ["LIMIT", "refuse_losses"]
@@ -36,7 +36,7 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     lines += [f"and {len(below) - _LISTED} more"] if len(below) > _LISTED else []
     worst = below[0][1].sqnr_db or 0.0
     raise LossError(
-        f"the conversion leaves {counted(len(below), 'tensor')} below {limit:g} dB:\n" + "\n".join(lines),
+        f"the conversion leaves {format_count(len(below), 'tensor')} below {limit:g} dB:\n" + "\n".join(lines),
         remedy=f"Use another target or other passes, or allow the loss with --min-tensor-sqnr {int(worst // 1)}.",
         rule="sqnr-below-limit",
     )

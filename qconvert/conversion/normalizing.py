@@ -9,7 +9,7 @@ from qconvert.conversion.pipeline import Observer, pipeline, run_pipeline
 from qconvert.errors import InternalError, InvalidGraphError, OptionError
 from qconvert.graph import Graph
 from qconvert.plugins import Change, Format, Pass, Target, options_named, passes, target_named, targets
-from qconvert.plugins.options import checked
+from qconvert.plugins.options import check_options
 from qconvert.rules.validation import validate
 
 __all__ = ["chosen_target", "normalize", "require_valid", "run_passes"]
@@ -31,7 +31,7 @@ def run_passes(
         OptionError: there is no such pass or option, or the order is wrong.
         InternalError: a pass made a graph that breaks an invariant; it is named.
     """
-    given = _checked(options)
+    given = _check_options(options)
     listed = pipeline(names)
     for text, item in zip(names, listed, strict=True):
         if twice := given.keys() & options_named(text).keys():
@@ -54,7 +54,7 @@ def normalize(
         OptionError: there is no such option, or the order of the target's passes is wrong.
         InternalError: a pass made a graph that breaks an invariant; it is named.
     """
-    given = _checked(options)
+    given = _check_options(options)
     if target is None:
         return graph, ()
     return _valid(graph, pipeline(target.passes), target, given, observers=observers)
@@ -76,12 +76,12 @@ def _valid(
     try:
         validate(changed)
     except InvalidGraphError:
-        run_pipeline(graph, passes, target, options, by_hand=by_hand, observers=(_validated,))
+        run_pipeline(graph, passes, target, options, by_hand=by_hand, observers=(_require_valid_result,))
         raise
     return changed, changes
 
 
-def _validated(item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
+def _require_valid_result(item: Pass, before: Graph, after: Graph, notes: tuple[Change, ...]) -> None:
     """An observer that names a pass after which the graph is not valid."""
     require_valid(after, f"the pass {item.name} makes a graph that is not valid")
 
@@ -98,8 +98,8 @@ def require_valid(graph: Graph, said: str) -> None:
         raise InternalError(f"{said}: {error.reason}", where=error.where, rule=error.rule) from error
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    return checked(options, (option for item in passes().values() for option in item.options), "no pass")
+def _check_options(options: dict[str, Any]) -> dict[str, Any]:
+    return check_options(options, (option for item in passes().values() for option in item.options), "no pass")
 
 
 def chosen_target(writer: Format, name: str, form: str = "") -> Target | None:

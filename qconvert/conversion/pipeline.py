@@ -9,8 +9,8 @@ from typing import Any
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.graph.correspondence import compose
-from qconvert.plugins import Change, Pass, Target, named_changes, pass_named
-from qconvert.plugins.options import taken
+from qconvert.plugins import Change, Pass, Target, name_changes, pass_named
+from qconvert.plugins.options import fill_defaults
 
 __all__ = ["READ", "Observer", "pipeline", "run_pipeline"]
 
@@ -69,7 +69,7 @@ def run_pipeline(
     changes: list[Change] = []
     for item in passes:
         before = graph
-        given = taken(options, item.options, by_hand=by_hand)
+        given = fill_defaults(options, item.options, by_hand=by_hand)
         graph, notes = _run_alone(item, before, target, given)
         found = _changes(item, notes, by_hand)
         if before.functions and not item.border:
@@ -85,7 +85,7 @@ def run_pipeline(
 def _run_alone(item: Pass, before: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
     """Run a pass on the graph without its correspondence, so that the pass records its own alone; a graph that it leaves is returned."""
     bare = replace(before, correspondence={}) if before.correspondence else before
-    graph, notes = _ran(item, bare, target, options)
+    graph, notes = _call_pass(item, bare, target, options)
     return before if graph is bare else graph, notes
 
 
@@ -96,7 +96,7 @@ def _with_history(before: Graph, graph: Graph) -> Graph:
     return replace(graph, correspondence=compose(before.correspondence, graph.correspondence))
 
 
-def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
+def _call_pass(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -> tuple[Graph, Any]:
     """Run a pass and return its result, checked: the pass may belong to a plugin."""
     returned = item.run(graph, target, **options)
     if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[0], Graph):
@@ -109,7 +109,7 @@ def _ran(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any]) -
 
 
 def _changes(item: Pass, notes: Iterable[Change | str], by_hand: bool) -> tuple[Change, ...]:
-    return named_changes(notes, by=item.name, exact=item.exact, user_named=by_hand)
+    return name_changes(notes, by=item.name, exact=item.exact, user_named=by_hand)
 
 
 def _in_functions(item: Pass, graph: Graph, target: Target, options: Mapping[str, Any], by_hand: bool) -> tuple[Graph, tuple[Change, ...]]:

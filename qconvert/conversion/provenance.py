@@ -62,7 +62,7 @@ def provenance(
         **{f"{BESIDE}{option}_sha256": file_digest(item) for option, item in beside.items()},
         TARGET: target.name if target else "",
         OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
-        CHANGES: json.dumps([_said(change) for change in changes]),
+        CHANGES: json.dumps([_serialize_change(change) for change in changes]),
         SCALES: "all scales and zero points are the source's own" if keeps_values(changes) else "some are new: see qconvert.changes",
     }
 
@@ -78,7 +78,7 @@ def noted_options(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _said(change: Change) -> dict[str, Any]:
+def _serialize_change(change: Change) -> dict[str, Any]:
     """A change as the metadata hold it."""
     costs = [{"tensor": cost.tensor, "sqnr_db": cost.sqnr_db, "largest": cost.largest} for cost in change.costs]
     return {"pass": change.by, "change": change.text, "exact": change.exact, **({"costs": costs} if costs else {})}

@@ -12,9 +12,9 @@ from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import OPTIONS, READ, origin
 from qconvert.plugins import Format
-from qconvert.plugins.options import checked
+from qconvert.plugins.options import check_options
 
-__all__ = ["divided", "load_pair", "stated"]
+__all__ = ["load_pair", "read_noted_options", "split_options"]
 
 
 def load_pair(source: Path, result: Path, options: Mapping[str, Any], formats: tuple[str, str] = ("", "")) -> tuple[Graph, Graph]:
@@ -29,24 +29,24 @@ def load_pair(source: Path, result: Path, options: Mapping[str, Any], formats: t
         QConvertError: one cannot be read, or nobody takes an option.
     """
     before, after = source_format(source, formats[0]), source_format(result, formats[1])
-    own, others = divided(options, before, after)
+    own, others = split_options(options, before, after)
     second = load(result, after.name, **others)
-    return load(source, before.name, **{**stated(second.metadata, before), **own}), second
+    return load(source, before.name, **{**read_noted_options(second.metadata, before), **own}), second
 
 
-def divided(options: Mapping[str, Any], source: Format, result: Format) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_options(options: Mapping[str, Any], source: Format, result: Format) -> tuple[dict[str, Any], dict[str, Any]]:
     """The user's options for the source's reader, and those for the result's: what both take is meant for the source.
 
     Raises:
         OptionError: neither takes one, or its value is wrong.
     """
     names = source.name if source is result else f"{source.name} or {result.name}"
-    given = checked(options, (*result.read_options, *source.read_options), f"nothing that reads {names}")
+    given = check_options(options, (*result.read_options, *source.read_options), f"nothing that reads {names}")
     own = {option.name for option in source.read_options}
     return {name: given[name] for name in given if name in own}, {name: given[name] for name in given if name not in own}
 
 
-def stated(metadata: Mapping[str, str], source: Format) -> dict[str, Any]:
+def read_noted_options(metadata: Mapping[str, str], source: Format) -> dict[str, Any]:
     """The options of its reader that the conversion of a source, or its partition, had, as its result's metadata say; none where these say
     nothing usable."""
     own = {option.name: option for option in source.read_options}

@@ -28,7 +28,7 @@ from qconvert.operators import kind_of
 from qconvert.operators.functions import all_graphs, closed_graphs
 from qconvert.plugins import Change, Target, Verdict
 from qconvert.plugins.change import changes_table
-from qconvert.tables import Rows, Shown, said, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 __all__ = ["ConversionReport", "carried_over", "is_quantized", "keeps_values", "on_floats", "refuse_floats", "remarks"]
 
@@ -86,18 +86,18 @@ class ConversionReport(Shown):
 
         runs = f"; {audited_counts(self.audit)}" if self.audit else ""
         kept = "all scales and integers are the source's" if self.kept_all else "some scales or integers are new: see the changes"
-        return f"{shown(Path(self.source).name)} became {shown(Path(self.result).name)}: {kept}{runs}."
+        return f"{format_text(Path(self.source).name)} became {format_text(Path(self.result).name)}: {kept}{runs}."
 
     def tables(self) -> tuple[Rows, ...]:
         """Tables of the parameters carried over, the changes and costs of passes, and the operators run as integers."""
         kept = tuple((what, f"{count:,}") for what, count in self.kept.items())
         note = "None was changed." if self.kept_all else "Some are new: see the changes."
-        audit = tuple((line.kind, str(line.count), line.runs_on, said(line.reason)) for line in self.audit)
+        audit = tuple((line.kind, str(line.count), line.runs_on, format_sentence(line.reason)) for line in self.audit)
         marks = tuple("" if line.integer else "approximate" for line in self.audit)
         return (
             Rows("Carried over", ("what", ">how many"), kept, note=note),
             changes_table(self.changes),
-            Rows(f"What runs as integers on {shown(self.target)}", ("operator", ">how many", "runs on", "why"), audit, marks),
+            Rows(f"What runs as integers on {format_text(self.target)}", ("operator", ">how many", "runs on", "why"), audit, marks),
         )
 
 
@@ -115,26 +115,26 @@ def remarks(graph: Graph) -> tuple[str, ...]:
             f"warning: the file was written by qconvert {made[VERSION]}, whose metadata have other entries: operators that it decomposed "
             "are read as they stand, and a check cannot repeat its conversion; convert the first source again"
         )
-    if ignored := _noted(graph, IGNORED_SCALES):
+    if ignored := _read_noted_names(graph, IGNORED_SCALES):
         tensors = f"{len(ignored)} tensors state" if len(ignored) > 1 else "1 tensor states"
-        words = f"scales that its kernels do not use ({_some(ignored)}): integers are read as kernels take them"
+        words = f"scales that its kernels do not use ({_quote_names(ignored)}): integers are read as kernels take them"
         found.append(f"warning: {tensors} {words}")
-    if densified := _noted(graph, DENSIFIED) if graph.is_from("tflite") else []:
+    if densified := _read_noted_names(graph, DENSIFIED) if graph.is_from("tflite") else []:
         constants = f"{len(densified)} sparse constants have" if len(densified) > 1 else "1 sparse constant has"
-        found.append(f"note: {constants} all zeros now ({_some(densified)}), and more bytes")
-    if guessed := _noted(graph, GUESSED_SHAPES) if graph.is_from("torch") else []:
+        found.append(f"note: {constants} all zeros now ({_quote_names(densified)}), and more bytes")
+    if guessed := _read_noted_names(graph, GUESSED_SHAPES) if graph.is_from("torch") else []:
         said = "; ".join(map(str, guessed))
         found.append(f"note: the file does not state shapes of inputs; by the first layers they are {said} (--input-shape states others)")
     if graph.is_from("torch") and (engine := graph.metadata.get(SOURCE_ENGINE)):
         found.append(f"note: operators are read with the rounding of PyTorch's engine {engine} (--engine names another)")
-    found += _trained(graph) if graph.is_from("torch") else []
-    found += [f"note: {text}" for text in _noted(graph, ASSUMED)] if graph.is_from("torch") or graph.is_from("tflite") else []
+    found += _remark_trained_scales(graph) if graph.is_from("torch") else []
+    found += [f"note: {text}" for text in _read_noted_names(graph, ASSUMED)] if graph.is_from("torch") or graph.is_from("tflite") else []
     return tuple(found)
 
 
-def _trained(graph: Graph) -> list[str]:
+def _remark_trained_scales(graph: Graph) -> list[str]:
     """What is said of a network that was read before PyTorch converted it."""
-    trained, observed = _noted(graph, TRAINED_SCALES), _noted(graph, OBSERVED_SCALES)
+    trained, observed = _read_noted_names(graph, TRAINED_SCALES), _read_noted_names(graph, OBSERVED_SCALES)
     if not trained:
         return []
     found = [
@@ -143,14 +143,14 @@ def _trained(graph: Graph) -> list[str]:
     ]
     if observed:
         found.append(
-            f"warning: {len(observed)} of them have an observer that is still enabled ({_some(observed)}): PyTorch changes "
+            f"warning: {len(observed)} of them have an observer that is still enabled ({_quote_names(observed)}): PyTorch changes "
             "their scales in each run; "
             "call torch.ao.quantization.disable_observer before export"
         )
     return found
 
 
-def _noted(graph: Graph, key: str) -> list[str]:
+def _read_noted_names(graph: Graph, key: str) -> list[str]:
     """The names that an entry of the metadata lists; none where it is no list of JSON."""
     try:
         return list(json.loads(graph.metadata.get(key, "[]")))
@@ -158,7 +158,7 @@ def _noted(graph: Graph, key: str) -> list[str]:
         return []
 
 
-def _some(names: list[str]) -> str:
+def _quote_names(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 

@@ -11,8 +11,8 @@ from qconvert.conversion.scales_file import ScalesFile
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
-from qconvert.plugins import Change, Format, format_named, format_of, named_changes
-from qconvert.plugins.options import checked, taken
+from qconvert.plugins import Change, Format, format_named, format_of, name_changes
+from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.rewriting.inlining import without_calls
 from qconvert.rules.validation import validate
 
@@ -70,23 +70,23 @@ def write_file(
     """
     if writer.write is None:
         raise OptionError(f"the format is {writer.name}, which cannot be written", file=str(path), rule="format-not-written")
-    given = checked(options, writer.write_options, f"nothing that writes {writer.name}")
-    chosen = {**taken(given, writer.write_options), "provenance": dict(provenance or {})}
+    given = check_options(options, writer.write_options, f"nothing that writes {writer.name}")
+    chosen = {**fill_defaults(given, writer.write_options), "provenance": dict(provenance or {})}
     if graph.functions and "functions" not in writer.scopes:
         graph = without_calls(graph)
     _require_entries(graph, writer)
     _require_scopes(graph, writer)
     scales = ScalesFile.of(writer, chosen)
     if scales is None:
-        return _placed(graph, path, writer, chosen, judge, force=force, reads=reads)
+        return _write_in_place(graph, path, writer, chosen, judge, force=force, reads=reads)
     reads, said = tuple(reads), list[Change]()
     scales.require_place(path, force=force, reads=reads)
-    with scales.taken_out(graph, chosen, said, force=force, reads=(*reads, path)) as real:
-        written = _placed(real, path, writer, chosen, judge, force=force, reads=(*reads, scales.path))
+    with scales.extract_to_file(graph, chosen, said, force=force, reads=(*reads, path)) as real:
+        written = _write_in_place(real, path, writer, chosen, judge, force=force, reads=(*reads, scales.path))
     return (*said, *written)
 
 
-def _placed(
+def _write_in_place(
     graph: Graph,
     path: Path,
     writer: Format,
@@ -106,9 +106,9 @@ def _placed(
         else whole_file(path, force=force, reads=reads, tell=notes.append)
     )
     with placed as temporary:
-        said = named_changes(writer.write(graph, temporary, options), by=writer.name)
+        said = name_changes(writer.write(graph, temporary, options), by=writer.name)
         judge(temporary, graph, _check(temporary, writer))
-    return (*named_changes(notes, by=writer.name), *said)
+    return (*name_changes(notes, by=writer.name), *said)
 
 
 def require_place(path: Path, writer: Format, *, force: bool = False, reads: Iterable[Path] = ()) -> None:
@@ -133,7 +133,7 @@ def _require_scopes(graph: Graph, writer: Format) -> None:
     """Functions and states stand next to the operators: a format that has no place for them would lose them without a word."""
     for what, names in (("functions", graph.functions), ("states", graph.states)):
         if names and what not in writer.scopes:
-            reason = f"files of the format {writer.name} cannot hold {what}: {_listed(list(names))}"
+            reason = f"files of the format {writer.name} cannot hold {what}: {_quote_names(list(names))}"
             raise UnsupportedError(
                 reason,
                 remedy="Write a .qgraph file. For ONNX, convert() makes inputs and outputs of states (pass states_to_io).",
@@ -146,8 +146,8 @@ def _require_entries(graph: Graph, writer: Format) -> None:
     keys = [signature.key for signature in graph.signatures if signature.function]
     if keys and "signatures" not in writer.scopes:
         entered = [signature.key for signature in graph.signatures if not signature.function]
-        own = f"in addition to {_listed(entered)}" if entered else "in addition to the network's own"
-        reason = f"files of the format {writer.name} have one entry point, and the model has {_listed(keys)} {own}"
+        own = f"in addition to {_quote_names(entered)}" if entered else "in addition to the network's own"
+        reason = f"files of the format {writer.name} have one entry point, and the model has {_quote_names(keys)} {own}"
         raise UnsupportedError(
             reason,
             remedy="Choose one (--signature KEY of a .tflite file), or write a file for each (--signature all).",
@@ -165,13 +165,13 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
     narrow = [tensor.name for tensor in graph.tensors.values() if not tensor.is_constant and _is_narrow(tensor)]
     if narrow:
         raise UnsupportedError(
-            f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {_listed(narrow)}",
+            f"{len(narrow)} tensors use a part of their type's range, which a {writer.name} file cannot state: {_quote_names(narrow)}",
             remedy="Write a .qgraph file, or leave quant_min and quant_max out.",
             rule="range-not-writable",
         )
 
 
-def _listed(names: list[str]) -> str:
+def _quote_names(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 

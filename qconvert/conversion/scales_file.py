@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qconvert.encodings import extracted
+from qconvert.encodings import extract_encodings
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import require_writable, whole_file
 from qconvert.graph import Graph
-from qconvert.plugins import Change, Format, Target, format_named, named_changes, target_named
-from qconvert.plugins.options import taken
+from qconvert.plugins import Change, Format, Target, format_named, name_changes, target_named
+from qconvert.plugins.options import fill_defaults
 from qconvert.rules.validation import validate
 
 __all__ = ["ScalesFile", "target_with_scales"]
@@ -67,7 +67,7 @@ class ScalesFile:
         require_writable(self.path, force=force, reads=reads)
 
     @contextmanager
-    def taken_out(
+    def extract_to_file(
         self, graph: Graph, options: Mapping[str, Any], notes: list[Change], *, force: bool, reads: Iterable[Path]
     ) -> Iterator[Graph]:
         """The graph in float, to be written in the block; the file of scales is moved into place when the block succeeds.
@@ -81,7 +81,7 @@ class ScalesFile:
         Raises:
             QConvertError: the file cannot hold the scales.
         """
-        real, found = extracted(graph)
+        real, found = extract_encodings(graph)
         if not found.entries:
             raise UnsupportedError(
                 "no tensor of the model is quantized, so that there are no scales to write", file=str(self.path), rule="nothing-quantized"
@@ -89,8 +89,8 @@ class ScalesFile:
         validate(real)
         assert self.writer.write_encodings is not None
         with whole_file(self.path, force=force, reads=reads) as temporary:
-            said = self.writer.write_encodings(found, real, temporary, taken(options, self.writer.write_options))
-            notes += named_changes(said, by=self.writer.name)
+            said = self.writer.write_encodings(found, real, temporary, fill_defaults(options, self.writer.write_options))
+            notes += name_changes(said, by=self.writer.name)
             yield real
 
 

@@ -15,13 +15,13 @@ from qconvert.conversion.normalizing import require_valid
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
-from qconvert.graph.metadata import turned_between
+from qconvert.graph.metadata import find_layout_changes
 from qconvert.operators import kind_of
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Pass
 from qconvert.rewriting.claims import verify
 
-__all__ = ["Verifier", "change", "followed", "random_inputs"]
+__all__ = ["Verifier", "change", "convert_feed", "random_inputs"]
 
 #: Permutations that a change of the layout of inputs and outputs makes of four dimensions.
 _TURNS = ((0, 3, 1, 2), (0, 2, 3, 1))
@@ -53,13 +53,13 @@ class Verifier:
         stored = before, after
         before, after = (io_to_states.run(graph, None)[0] for graph in (before, after))
         feed = self._feeds[0] if self._feeds else {}
-        hidden = [name for name in after.inputs if name in _turned_unseen(before, after)]
+        hidden = [name for name in after.inputs if name in _find_hidden_transposes(before, after)]
         if hidden and self._outputs:
             self.said.append(
                 (item.name, f"not judged, nor the passes after it: the shape of {hidden[0]!r} does not show how it was transposed")
             )
             self._feeds = []
-        self._feeds = [followed(before, after, feed) for feed in self._feeds]
+        self._feeds = [convert_feed(before, after, feed) for feed in self._feeds]
         old, self._outputs = self._outputs, self._run(after, item.name)
         if not old or not self._outputs:
             return
@@ -137,12 +137,12 @@ def _random(tensor: Tensor, quantization: Tensor | None, rng: np.random.Generato
     return rng.integers(low_int, high_int + 1, shape).astype(dtype)
 
 
-def followed(before: Graph, after: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
+def convert_feed(before: Graph, after: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
     """The same inputs for the graph after a pass: turned, stored as another type or real, where the pass changed its inputs."""
-    return {name: _as(after[name], before[name], _turned(feed[name], after[name])) for name in after.inputs}
+    return {name: _convert_values(after[name], before[name], _transpose_to_shape(feed[name], after[name])) for name in after.inputs}
 
 
-def _as(tensor: Tensor, old: Tensor, values: Array) -> Array:
+def _convert_values(tensor: Tensor, old: Tensor, values: Array) -> Array:
     if (tensor.dtype, tensor.quantization) == (old.dtype, old.quantization):
         return values
     real = values.astype(np.float64) if old.quantization is None else dequantize(values, old.quantization)
@@ -151,7 +151,7 @@ def _as(tensor: Tensor, old: Tensor, values: Array) -> Array:
     return quantize(real, tensor.quantization, tensor.dtype)
 
 
-def _turned(values: Array, tensor: Tensor) -> Array:
+def _transpose_to_shape(values: Array, tensor: Tensor) -> Array:
     """Values in the shape of a tensor, where only the layout of four dimensions differs."""
     wanted = tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
     if tensor.shape is None or values.shape == wanted:
@@ -160,17 +160,19 @@ def _turned(values: Array, tensor: Tensor) -> Array:
     return next((turned for turned in turns if turned.shape == wanted), values)
 
 
-def _turned_unseen(before: Graph, after: Graph) -> set[str]:
+def _find_hidden_transposes(before: Graph, after: Graph) -> set[str]:
     """Tensors that a pass turned although their shapes, cubes, do not show it."""
-    return set(turned_between(before.metadata, after.metadata))
+    return set(find_layout_changes(before.metadata, after.metadata))
 
 
 def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:
     """The largest mean change of an output as a share of its range, and that output; outputs keep their order and names."""
-    found, unseen = [(0.0, "")], _turned_unseen(before, after)
+    found, unseen = [(0.0, "")], _find_hidden_transposes(before, after)
     for (name, old), (_, new) in zip(_outputs(before, a), _outputs(after, b), strict=True):
         turns = [new.transpose(turn) for turn in _TURNS] if new.ndim == 4 and (new.shape != old.shape or name in unseen) else []
-        found.append((min(_share(old, form, _reach(_stored(before, name), old)) for form in (new, *turns)), name))
+        found.append(
+            (min(_mean_change(old, form, _output_range(_find_quantized_source(before, name), old)) for form in (new, *turns)), name)
+        )
     return max(found, key=lambda item: item[0])
 
 
@@ -183,20 +185,20 @@ def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, A
     return found
 
 
-def _stored(graph: Graph, name: str) -> Tensor:
+def _find_quantized_source(graph: Graph, name: str) -> Tensor:
     """The quantized tensor whose float values an output gives, moved or not; the output itself where there is none.
 
     Float values of a coarse quantization are a few steps of it, so that a rounding is a large share of the largest of them.
     """
     producers, found = graph.producers(), name
     while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or kind_of(op).rule == "move"):
-        found = op.inputs[0] if op.kind == "Dequantize" else kind_of(op).moved(op)[0]
+        found = op.inputs[0] if op.kind == "Dequantize" else kind_of(op).moved_inputs(op)[0]
         if graph[found].is_quantized:
             return graph[found]
     return graph[name]
 
 
-def _reach(tensor: Tensor, values: Array) -> float:
+def _output_range(tensor: Tensor, values: Array) -> float:
     """The range of an output: that of its quantization, or from 0 to the largest magnitude of float values."""
     if tensor.quantization is not None and "float" not in tensor.dtype:
         low, high = affine_range(tensor.quantization, tensor.dtype)
@@ -205,7 +207,7 @@ def _reach(tensor: Tensor, values: Array) -> float:
     return float(np.abs(finite.astype(np.float64)).max(initial=0.0)) or 1.0 if values.dtype.kind in "fiu" else 1.0
 
 
-def _share(old: Array, new: Array, reach: float) -> float:
+def _mean_change(old: Array, new: Array, reach: float) -> float:
     if old.shape != new.shape:
         return float("inf")
     if np.array_equal(old, new, equal_nan=old.dtype.kind == "f") or not old.size:

@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.graph import Array
 
-__all__ = ["mapped", "readable", "shapes"]
+__all__ = ["guard_reading", "map_array", "shapes"]
 
 _T = TypeVar("_T")
 #: What a damaged file makes numpy, Pillow, the zip archive or the file system raise. An encrypted archive is a RuntimeError.
@@ -38,7 +38,7 @@ _DAMAGE = (
 _NUMBERS = "biufc"
 
 
-def readable(file: Path, read: Callable[[], _T], what: str = "a usable input") -> _T:
+def guard_reading(file: Path, read: Callable[[], _T], what: str = "a usable input") -> _T:
     """Return the result of `read`. Its exceptions for a damaged file become a FileAccessError with `what` in its text; its warnings are
     dropped."""
     try:
@@ -64,13 +64,13 @@ def shapes(file: Path, choose: Callable[[list[str]], Sequence[str]], what: str =
         OptionError: an array holds no numbers.
         FileAccessError: the file cannot be read.
     """
-    return readable(file, lambda: _shapes(file, choose), what)
+    return guard_reading(file, lambda: _shapes(file, choose), what)
 
 
 def _shapes(file: Path, choose: Callable[[list[str]], Sequence[str]]) -> list[tuple[int, ...]]:
     if file.suffix.lower() == ".npy":
-        found = mapped(file)
-        return [_of_numbers(found.shape, found.dtype, file)]
+        found = map_array(file)
+        return [_require_numbers(found.shape, found.dtype, file)]
     with zipfile.ZipFile(file) as archive:
         members = {name.removesuffix(".npy"): name for name in archive.namelist()}
         return [_in_archive(archive, members[name], file) for name in choose([*members])]
@@ -80,16 +80,16 @@ def _in_archive(archive: zipfile.ZipFile, member: str, file: Path) -> tuple[int,
     with archive.open(member) as stream:
         read = npy.read_array_header_1_0 if npy.read_magic(stream) == (1, 0) else npy.read_array_header_2_0
         shape, _, dtype = read(stream)
-    return _of_numbers(shape, dtype, file)
+    return _require_numbers(shape, dtype, file)
 
 
-def _of_numbers(shape: tuple[int, ...], dtype: np.dtype[Any], file: Path) -> tuple[int, ...]:
+def _require_numbers(shape: tuple[int, ...], dtype: np.dtype[Any], file: Path) -> tuple[int, ...]:
     if dtype.kind not in _NUMBERS:
         raise OptionError(f"holds {dtype} values, which are not numbers", file=str(file), rule="not-numbers")
     return shape
 
 
-def mapped(file: Path) -> Array:
+def map_array(file: Path) -> Array:
     """An .npy file whose rows are read when they are asked for."""
     found: Array = np.load(file, mmap_mode="r", allow_pickle=False)
     return found

@@ -30,7 +30,7 @@ def input_bounds(graph: Graph, number: Number) -> dict[str, Interval]:
     """
     found: dict[str, Interval] = {}
     for op in reversed(graph.ops):
-        for name, low, high in (*_own(graph, op, number), *_passed(graph, op, found)):
+        for name, low, high in (*_own_demands(graph, op, number), *_propagate_demands(graph, op, found)):
             if name and not graph[name].is_constant:
                 old = found.get(name, ANY)
                 both = max(low, old[0]), min(high, old[1])
@@ -38,7 +38,7 @@ def input_bounds(graph: Graph, number: Number) -> dict[str, Interval]:
     return {name: found[name] for name in graph.inputs if name in found}
 
 
-def _own(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
+def _own_demands(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
     """What the operator itself demands."""
     domain = kind_of(op).domain
     if op.kind == "Opaque":
@@ -48,14 +48,14 @@ def _own(graph: Graph, op: Op, number: Number) -> Iterator[_Demand]:
         yield from ((op.inputs[index], low, high) for index, low, high in domain(operands, number))
 
 
-def _embedded(operands: Operands, number: Number) -> Iterator[Demand]:
+def _embedding_domain(operands: Operands, number: Number) -> Iterator[Demand]:
     """EmbedLayerNormalization of com.microsoft: (word ids, segment ids, table of words, of positions, of segments, …)."""
     for index, table in ((0, 2), (1, 4)):
         if operands.tensor(table) is not None and operands.tensor(index) is not None:
             yield index, 0, operands.size(table, 0, number) - 1
 
 
-def _blocks(operands: Operands, number: Number) -> Iterator[Demand]:
+def _block_domain(operands: Operands, number: Number) -> Iterator[Demand]:
     """GatherBlockQuantized of com.microsoft, whose table may be gathered along any axis."""
     table = operands.tensor(0)
     rank = 0 if table is None else table.rank or 0
@@ -64,13 +64,13 @@ def _blocks(operands: Operands, number: Number) -> Iterator[Demand]:
 
 #: Operators outside the canonical set.
 _OPAQUE: Mapping[str, Domain] = {
-    "EmbedLayerNormalization": _embedded,
-    "QEmbedLayerNormalization": _embedded,
-    "GatherBlockQuantized": _blocks,
+    "EmbedLayerNormalization": _embedding_domain,
+    "QEmbedLayerNormalization": _embedding_domain,
+    "GatherBlockQuantized": _block_domain,
 }
 
 
-def _passed(graph: Graph, op: Op, found: dict[str, Interval]) -> Iterator[_Demand]:
+def _propagate_demands(graph: Graph, op: Op, found: dict[str, Interval]) -> Iterator[_Demand]:
     """What demands on the results mean for the inputs."""
     wanted = [found[name] for name in op.outputs if name in found]
     if not wanted:
@@ -85,7 +85,7 @@ def _passed(graph: Graph, op: Op, found: dict[str, Interval]) -> Iterator[_Deman
     elif op.kind == "Abs":
         yield op.inputs[0], -high, high
     elif op.kind in _SHIFTING:
-        yield from _shifted(graph, op, low, high)
+        yield from _invert_arithmetic(graph, op, low, high)
 
 
 def _constant_range(graph: Graph, name: str) -> Interval | None:
@@ -96,7 +96,7 @@ def _constant_range(graph: Graph, name: str) -> Interval | None:
     return float(data.min()), float(data.max())
 
 
-def _shifted(graph: Graph, op: Op, low: float, high: float) -> Iterator[_Demand]:
+def _invert_arithmetic(graph: Graph, op: Op, low: float, high: float) -> Iterator[_Demand]:
     """A sum, difference, product or quotient of an input and a constant."""
     first, second = (_constant_range(graph, name) for name in op.inputs[:2])
     if op.kind == "Add" and (first or second):

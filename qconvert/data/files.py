@@ -9,15 +9,15 @@ from typing import Any, overload
 
 import numpy as np
 
-from qconvert.data.arrays import mapped, readable, shapes
+from qconvert.data.arrays import guard_reading, map_array, shapes
 from qconvert.data.fitting import (
     bytes_of,
-    fitted,
+    fit_values,
     fitting_shape,
     image_ends,
     image_of,
     image_sentence,
-    prepared,
+    prepare_values,
     range_warning,
     samples_in,
 )
@@ -54,7 +54,7 @@ class InputFiles(Sequence[dict[str, Array]]):
     """
 
     def __init__(self, graph: Graph, paths: Sequence[str | Path], samples: int | None = None, preparation: Preparation = _AS_IT_IS) -> None:
-        files, skipped = _listed(paths)
+        files, skipped = _list_files(paths)
         self._inputs = {name: graph[name] for name in graph.inputs}
         self._preparation = preparation
         self._samples = [one for file in files for one in self._samples_of(file, samples)][:samples]
@@ -62,7 +62,7 @@ class InputFiles(Sequence[dict[str, Array]]):
         note = f"{count} file{'s' * (count > 1)} of other kinds skipped, the first {skipped[0].name}" if skipped else ""
         if not self._samples:
             raise OptionError("the data hold no sample", file=", ".join(map(str, paths)), rule="no-samples")
-        self.notes = tuple(filter(None, (note, *self._prepared(graph))))
+        self.notes = tuple(filter(None, (note, *self._describe_preparation(graph))))
 
     def __len__(self) -> int:
         return len(self._samples)
@@ -81,7 +81,7 @@ class InputFiles(Sequence[dict[str, Array]]):
         file, row = self._samples[index]
         return str(file) if row is None else f"{file}[{row}]"
 
-    def _prepared(self, graph: Graph) -> Iterator[str]:
+    def _describe_preparation(self, graph: Graph) -> Iterator[str]:
         """In words how the first sample is prepared, and where its values do not fit the range of their input."""
         file, row = self._samples[0]
         suffix = file.suffix.lower()
@@ -91,14 +91,14 @@ class InputFiles(Sequence[dict[str, Array]]):
             ends = image_ends(tensor, file, self._preparation)
             yield range_warning(graph, tensor.name, *ends, "pixels 0 to 255 become") if ends is not None else ""
         elif suffix in (".npy", ".npz"):
-            for name, data in readable(file, lambda: self._stored_values(file, row)).items():
+            for name, data in guard_reading(file, lambda: self._stored_values(file, row)).items():
                 if data.dtype.kind == "f" and data.size:
-                    values = prepared(self._inputs[name], data, str(file), self._preparation)
+                    values = prepare_values(self._inputs[name], data, str(file), self._preparation)
                     yield range_warning(graph, name, float(values.min()), float(values.max()), "the first sample has values of")
 
     def _stored_values(self, file: Path, row: int | None) -> dict[str, Array]:
         """The arrays of a sample as they are stored, by input."""
-        arrays = self._arrays(file) if file.suffix.lower() == ".npz" else {self._only_input(file).name: mapped(file)}
+        arrays = self._arrays(file) if file.suffix.lower() == ".npz" else {self._only_input(file).name: map_array(file)}
         return {name: np.asarray(data if row is None else data[row]) for name, data in arrays.items()}
 
     def _samples_of(self, file: Path, samples: int | None) -> Iterable[tuple[Path, int | None]]:
@@ -106,7 +106,7 @@ class InputFiles(Sequence[dict[str, Array]]):
         if file.suffix.lower() not in (".npy", ".npz") or not self._inputs:
             return [(file, None)]
         inputs = [self._only_input(file)] if file.suffix.lower() == ".npy" else list(self._inputs.values())
-        found = shapes(file, lambda names: [stored for _, stored in self._stored(file, names)])
+        found = shapes(file, lambda names: [stored for _, stored in self._match_arrays(file, names)])
         counts = {samples_in(tensor, shape) for tensor, shape in zip(inputs, found, strict=True)}
         if len(counts) > 1:
             raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", file=str(file), rule="sample-count")
@@ -115,7 +115,7 @@ class InputFiles(Sequence[dict[str, Array]]):
             fitting_shape(tensor, shape[1:] if count else shape, str(file))
         return [(file, row) for row in range(count if samples is None else min(count, samples))] if count else [(file, None)]
 
-    def _stored(self, file: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    def _match_arrays(self, file: Path, names: Sequence[str]) -> Iterator[tuple[str, str]]:
         """Each input with the name of its array in an .npz file; a model of one input takes the only array besides labels."""
         others = [name for name in names if name != "labels"]
         for name in self._inputs:
@@ -131,28 +131,28 @@ class InputFiles(Sequence[dict[str, Array]]):
             yield name, stored
 
     def _read(self, file: Path, row: int | None) -> dict[str, Array]:
-        return readable(file, lambda: self._from_file(file, row))
+        return guard_reading(file, lambda: self._from_file(file, row))
 
     def _from_file(self, file: Path, row: int | None) -> dict[str, Array]:
         suffix = file.suffix.lower()
         if suffix in (".npy", ".npz"):
-            return {name: self._fitted(name, data, file) for name, data in self._stored_values(file, row).items()}
+            return {name: self._fit_input(name, data, file) for name, data in self._stored_values(file, row).items()}
         tensor = self._only_input(file)
         if suffix in _IMAGES:
             return {tensor.name: image_of(tensor, file, self._preparation)}
-        return {tensor.name: self._fitted(tensor.name, bytes_of(tensor, file), file)}
+        return {tensor.name: self._fit_input(tensor.name, bytes_of(tensor, file), file)}
 
     def _arrays(self, file: Path) -> dict[str, Array]:
         """The arrays of an .npz file by input; those of the last file are kept, whose rows are asked for one after the other."""
         last: tuple[Path, dict[str, Array]] | None = getattr(self, "_last", None)
         if last is None or last[0] != file:
             with np.load(file, allow_pickle=False) as arrays:
-                last = file, {name: np.asarray(arrays[stored]) for name, stored in self._stored(file, arrays.files)}
+                last = file, {name: np.asarray(arrays[stored]) for name, stored in self._match_arrays(file, arrays.files)}
             self._last = last
         return last[1]
 
-    def _fitted(self, name: str, data: Array, file: Path) -> Array:
-        return fitted(self._inputs[name], data, str(file), self._preparation)
+    def _fit_input(self, name: str, data: Array, file: Path) -> Array:
+        return fit_values(self._inputs[name], data, str(file), self._preparation)
 
     def _only_input(self, file: Path) -> Tensor:
         if len(self._inputs) != 1:
@@ -174,7 +174,7 @@ def load_inputs(
     return list(found), found.notes
 
 
-def _listed(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
+def _list_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     """The files of inputs, and what else is in their folders."""
     files: list[Path] = []
     skipped: list[Path] = []

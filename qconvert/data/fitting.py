@@ -12,7 +12,17 @@ from qconvert.data.preparation import Preparation
 from qconvert.errors import FileAccessError, MissingPackageError, OptionError
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 
-__all__ = ["bytes_of", "fitted", "fitting_shape", "image_ends", "image_of", "image_sentence", "prepared", "range_warning", "samples_in"]
+__all__ = [
+    "bytes_of",
+    "fit_values",
+    "fitting_shape",
+    "image_ends",
+    "image_of",
+    "image_sentence",
+    "prepare_values",
+    "range_warning",
+    "samples_in",
+]
 
 _AS_IT_IS = Preparation()
 _REMEDY = "Write the input's own type and shape, or images."
@@ -28,15 +38,15 @@ def samples_in(tensor: Tensor, shape: tuple[int, ...]) -> int:
     return shape[0] if wanted and wanted[0] == 1 and shape[0] > 1 and _fits((1, *shape[1:]), wanted) else 0
 
 
-def prepared(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
+def prepare_values(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
     """Return `data` in the input's shape; real numbers are prepared.
 
     Raises:
         OptionError: they have another shape.
     """
     data = data.reshape(fitting_shape(tensor, data.shape, where))
-    if data.dtype.kind == "f" and preparation.given:
-        data = preparation.normalized(data, 1 if preparation.is_channels_first(data.shape) else -1)
+    if data.dtype.kind == "f" and preparation.has_value_rule:
+        data = preparation.normalize(data, 1 if preparation.is_channels_first(data.shape) else -1)
     return data
 
 
@@ -58,7 +68,7 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
     return ""
 
 
-def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
+def fit_values(tensor: Tensor, data: Array, where: str, preparation: Preparation) -> Array:
     """`data` in the input's shape and type; real numbers are prepared and quantized, uint8 pixels of an int8 input lose 128.
 
     Args:
@@ -70,7 +80,7 @@ def fitted(tensor: Tensor, data: Array, where: str, preparation: Preparation) ->
     Raises:
         OptionError: they have another shape, or are values that the input does not take.
     """
-    data = prepared(tensor, data, where, preparation)
+    data = prepare_values(tensor, data, where, preparation)
     wanted = numpy_dtype(tensor.dtype)
     if data.dtype == wanted:
         return data
@@ -176,7 +186,7 @@ def image_sentence(tensor: Tensor, file: Path, preparation: Preparation) -> str:
 def image_ends(tensor: Tensor, file: Path, preparation: Preparation) -> tuple[float, float] | None:
     """Return the smallest and the largest value that an image can have as real numbers; None where an input gets pixels as they are."""
     _, channels, _ = _image_input(tensor, file, preparation)
-    if "float" not in tensor.dtype and not preparation.given:
+    if "float" not in tensor.dtype and not preparation.has_value_rule:
         return None
     values = preparation.image(np.array([0, 255], np.uint8).reshape(2, 1, 1, 1).repeat(channels, 3))
     return float(values.min()), float(values.max())
@@ -195,13 +205,13 @@ def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
     try:
         mode, order = preparation.mode(channels)
         with Image.open(file) as image:
-            converted = preparation.sized(image.convert(mode), wanted)
+            converted = preparation.resize_image(image.convert(mode), wanted)
             pixels = np.asarray(converted).reshape(1, converted.height, converted.width, channels)[..., list(order)]
         is_real = "float" in tensor.dtype
-        values = preparation.image(pixels) if is_real or preparation.given else pixels
+        values = preparation.image(pixels) if is_real or preparation.has_value_rule else pixels
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise FileAccessError(f"cannot be read as an image: {error}", file=str(file), rule="not-readable") from error
     except OptionError as error:
         error.file = error.file or str(file)
         raise
-    return fitted(tensor, np.ascontiguousarray(values.transpose(0, 3, 1, 2) if first else values), str(file), _AS_IT_IS)
+    return fit_values(tensor, np.ascontiguousarray(values.transpose(0, 3, 1, 2) if first else values), str(file), _AS_IT_IS)

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.data.arrays import readable, shapes
+from qconvert.data.arrays import guard_reading, shapes
 from qconvert.data.files import SUFFIXES
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files.names import require_there, unreadable
 from qconvert.graph import Array
 
-__all__ = ["Labelled", "class_names", "labelled"]
+__all__ = ["Labelled", "class_names", "read_labels"]
 
 #: Lists of labels are small: 100 bytes for each of a million and more.
 _MOST_BYTES = 256 << 20
@@ -43,7 +43,7 @@ class Labelled:
     counted: int = 0
 
 
-def labelled(data: Path, labels: str | Path = "", names: Sequence[str] = ()) -> Labelled:
+def read_labels(data: Path, labels: str | Path = "", names: Sequence[str] = ()) -> Labelled:
     """Files with their classes.
 
     Args:
@@ -210,10 +210,10 @@ def _text(path: Path) -> str:
 
 
 def _array(path: Path) -> list[int]:
-    """Labels in an array; see labelled()."""
+    """Labels in an array; see read_labels()."""
     _require_list(path)
 
-    def wanted(names: list[str]) -> list[str]:
+    def choose_labels(names: list[str]) -> list[str]:
         if not names:
             raise OptionError("holds no array", file=str(path), rule="no-array")
         return ["labels" if "labels" in names else names[0]]
@@ -223,12 +223,12 @@ def _array(path: Path) -> list[int]:
         if isinstance(found, np.ndarray):
             return found
         with found as arrays:
-            return np.asarray(arrays[wanted(arrays.files)[0]])
+            return np.asarray(arrays[choose_labels(arrays.files)[0]])
 
-    (shape,) = shapes(path, wanted, _LABELS)
+    (shape,) = shapes(path, choose_labels, _LABELS)
     if len(shape) != 1 or not 0 < shape[0] <= _MOST_BYTES >> 3:
         raise OptionError(f"holds an array of shape {shape}, not a row of whole numbers", file=str(path), rule="not-a-row")
-    found = readable(path, read, _LABELS)
+    found = guard_reading(path, read, _LABELS)
     if found.dtype.kind not in "iu":
         raise OptionError(f"holds {found.dtype} of shape {found.shape}, not a row of whole numbers", file=str(path), rule="not-a-row")
     return [int(item) for item in found]

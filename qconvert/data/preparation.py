@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from qconvert.arguments import require_fitting
-from qconvert.errors import OptionError, counted
+from qconvert.errors import OptionError, format_count
 from qconvert.graph import Array
 
 __all__ = ["COLOURS", "Preparation", "channels_first", "numbers"]
@@ -99,11 +99,11 @@ class Preparation:
                 raise OptionError(f"{name} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
 
     @property
-    def given(self) -> bool:
+    def has_value_rule(self) -> bool:
         """Whether other values are asked for than those of pixels."""
         return bool(self.mean or self.std or self.factor or self.pixel_range is not None)
 
-    def stretching(self) -> Preparation:
+    def with_stretch(self) -> Preparation:
         """The same, with images stretched to the input's size where no other rule is stated."""
         return replace(self, resize=self.resize or _STRETCH)
 
@@ -112,12 +112,13 @@ class Preparation:
         found = COLOURS[self.colour or ("gray" if channels == 1 else "rgb")]
         if len(found[1]) != channels:
             raise OptionError(
-                f"the colour {self.colour or 'rgb'} has {counted(len(found[1]), 'channel')}; the input has {counted(channels, 'channel')}",
+                f"the colour {self.colour or 'rgb'} has {format_count(len(found[1]), 'channel')}; "
+                f"the input has {format_count(channels, 'channel')}",
                 rule="channel-count",
             )
         return found
 
-    def sized(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
+    def resize_image(self, image: Any, wanted: tuple[int | None, int | None]) -> Any:
         """An image of Pillow's brought to its size.
 
         Args:
@@ -133,7 +134,7 @@ class Preparation:
             image = self._between_corners(image, wanted)
         elif self.share != (1.0, 1.0):
             image = _middle(image, max(1, round(image.height * self.share[0])), max(1, round(image.width * self.share[1])))
-        size = self._resized((image.height, image.width), wanted)
+        size = self._resized_shape((image.height, image.width), wanted)
         if not self.corners and size != (image.height, image.width):
             image = image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
         if self.crop:
@@ -145,7 +146,7 @@ class Preparation:
             raise OptionError(f"is {size[0]} x {size[1]} pixels; the input requires {takes}", remedy=remedy, rule="image-size")
         return image
 
-    def _resized(self, size: tuple[int, int], wanted: tuple[int | None, int | None]) -> tuple[int, int]:
+    def _resized_shape(self, size: tuple[int, int], wanted: tuple[int | None, int | None]) -> tuple[int, int]:
         """Height and width after resizing.
 
         Raises:
@@ -170,7 +171,7 @@ class Preparation:
         from PIL import Image
 
         pixels = np.asarray(image)
-        for axis, size in enumerate(self._resized((image.height, image.width), wanted)):
+        for axis, size in enumerate(self._resized_shape((image.height, image.width), wanted)):
             pixels = pixels.astype(np.float32)
             kept = max(1, int(pixels.shape[axis] * self.share[axis]))
             places = (pixels.shape[axis] - kept) // 2 + np.arange(size) * ((kept - 1) / max(size - 1, 1))
@@ -198,7 +199,7 @@ class Preparation:
             steps.append(f"resized to {'a shorter side of ' if len(self.resize) == 1 else ''}{' x '.join(map(str, self.resize))}")
         steps += [f"the middle {self.crop[0]} x {self.crop[-1]} is cut out"] if self.crop else []
         steps.append(self.colour or ("gray" if channels == 1 else "rgb" if channels == 3 else "rgba"))
-        if is_real or self.given:
+        if is_real or self.has_value_rule:
             low, high = self.ends
             steps.append(f"pixels 0 to 255 become {low:g} to {high:g}")
             for words, numbers in (("minus the mean", self.mean), ("divided by the std", self.std), ("times", self.factor)):
@@ -210,14 +211,14 @@ class Preparation:
     @property
     def ends(self) -> tuple[float, float]:
         """What pixels 0 and 255 become before `mean` and `std`."""
-        return self.pixel_range or ((0.0, 1.0) if self.given else (-1.0, 1.0))
+        return self.pixel_range or ((0.0, 1.0) if self.has_value_rule else (-1.0, 1.0))
 
     def image(self, pixels: Array) -> Array:
         """Pixels as floats, channels last."""
         low, high = self.ends
-        return self.normalized(pixels.astype(np.float64) / 255 * (high - low) + low, -1)
+        return self.normalize(pixels.astype(np.float64) / 255 * (high - low) + low, -1)
 
-    def normalized(self, values: Array, axis: int) -> Array:
+    def normalize(self, values: Array, axis: int) -> Array:
         """(value - mean) / std along the axis of the channels, as float32."""
         mean, std = (self._along(numbers, values, axis, name) for numbers, name in ((self.mean, "mean"), (self.std, "std")))
         factor = self._along(self.factor, values, axis, "factor")
@@ -238,7 +239,8 @@ class Preparation:
         if not values.ndim or values.shape[axis] != len(numbers):
             channels = values.shape[axis] if values.ndim else 1
             raise OptionError(
-                f"--{name} has {counted(len(numbers), 'number')}; the input has {counted(channels, 'channel')}", rule="channel-count"
+                f"--{name} has {format_count(len(numbers), 'number')}; the input has {format_count(channels, 'channel')}",
+                rule="channel-count",
             )
         return np.asarray(numbers).reshape([len(numbers) if at == axis % values.ndim else 1 for at in range(values.ndim)])
 

@@ -123,50 +123,52 @@ def _demands(graph: Graph, op: Op, batches: set[str]) -> Iterator[tuple[str, int
     tensors = [graph[name] for name in op.inputs if name]
     shapes = [tensor.shape for tensor in tensors]
     if op.kind == "Reshape" and len(tensors) > 1 and shapes[0] is not None and tensors[1].data is not None:
-        yield from _reshaped(shapes[0], [int(size) for size in tensors[1].data.reshape(-1)], batches)
+        yield from _reshape_demand(shapes[0], [int(size) for size in tensors[1].data.reshape(-1)], batches)
     elif op.kind in ("MatMul", "Gemm") and len(shapes) > 1 and shapes[0] and shapes[1]:
         last, depth = -2 if op.attributes.get("trans_a") else -1, -1 if op.kind == "Gemm" or op.attributes.get("trans_b") else -2
         if len(shapes[1]) >= 2:
-            yield from _equal(shapes[0][last], shapes[1][depth])
+            yield from _equality_demand(shapes[0][last], shapes[1][depth])
     elif op.kind in _WINDOWS and shapes[0] and (result := graph[op.outputs[0]].shape):
         places = [axis for axis in range(1, len(result)) if axis != (1 if op["data_format"] == "channels_first" else len(result) - 1)]
         for axis, step in zip(places, op["strides"], strict=False):
             if isinstance(result[axis], int):
-                yield from _equal(shapes[0][axis], int(result[axis]) * int(step))
+                yield from _equality_demand(shapes[0][axis], int(result[axis]) * int(step))
     if op.kind in ("Conv", "ConvTranspose") and shapes[0] and shapes[1]:
         channels = shapes[0][1 if op["data_format"] == "channels_first" else -1]
         if isinstance(shapes[1][1], int):
-            yield from _equal(channels, shapes[1][1] * int(op["group"]))
+            yield from _equality_demand(channels, shapes[1][1] * int(op["group"]))
     elif op.kind == "Concat" and None not in shapes:
         known = [shape for shape in shapes if shape]
         axis = int(op["axis"]) % max(1, len(known[0]) if known else 1)
         for shape in known[1:]:
-            yield from (pair for at, sizes in enumerate(zip(known[0], shape, strict=False)) if at != axis for pair in _equal(*sizes))
+            yield from (
+                pair for at, sizes in enumerate(zip(known[0], shape, strict=False)) if at != axis for pair in _equality_demand(*sizes)
+            )
     elif op.kind == "LayerNormalization" and shapes[0] and shapes[1]:
-        yield from (pair for a, b in zip(shapes[0][-len(shapes[1]) :], shapes[1], strict=False) for pair in _equal(a, b))
+        yield from (pair for a, b in zip(shapes[0][-len(shapes[1]) :], shapes[1], strict=False) for pair in _equality_demand(a, b))
     elif op.kind == "Split" and len(tensors) > 1 and shapes[0] and tensors[1].data is not None:
-        yield from _equal(shapes[0][op["axis"]], int(tensors[1].data.sum()))
+        yield from _equality_demand(shapes[0][op["axis"]], int(tensors[1].data.sum()))
     elif kind_of(op).layout == ELEMENTWISE and len(tensors) > 1:
-        yield from _broadcast(tensors)
+        yield from _broadcast_demand(tensors)
 
 
-def _equal(a: int | str, b: int | str) -> Iterator[tuple[str, int]]:
+def _equality_demand(a: int | str, b: int | str) -> Iterator[tuple[str, int]]:
     if isinstance(a, str) and isinstance(b, int):
         yield a, b
     elif isinstance(b, str) and isinstance(a, int):
         yield b, a
 
 
-def _broadcast(tensors: list[Tensor]) -> Iterator[tuple[str, int]]:
+def _broadcast_demand(tensors: list[Tensor]) -> Iterator[tuple[str, int]]:
     """A size next to a number above 1 is that number, most often."""
     for first in tensors:
         for second in tensors:
             for a, b in zip(reversed(first.shape or ()), reversed(second.shape or ()), strict=False):
                 if isinstance(b, int) and b > 1:
-                    yield from _equal(a, b)
+                    yield from _equality_demand(a, b)
 
 
-def _reshaped(shape: Shape, sizes: list[int], batches: set[str]) -> Iterator[tuple[str, int]]:
+def _reshape_demand(shape: Shape, sizes: list[int], batches: set[str]) -> Iterator[tuple[str, int]]:
     """The one name besides a batch, so that the elements fit the sizes; the batch alone, if there is no other."""
     names = [size for size in shape if isinstance(size, str) and size not in batches] or [size for size in shape if isinstance(size, str)]
     if len(set(names)) != 1 or len(names) != 1 or 0 in sizes:

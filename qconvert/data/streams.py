@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.data.files import InputFiles
-from qconvert.data.fitting import fitted, samples_in
+from qconvert.data.fitting import fit_values, samples_in
 from qconvert.data.preparation import Preparation
-from qconvert.errors import OptionError, counted
+from qconvert.errors import OptionError, format_count
 from qconvert.graph import Array, Graph
 
 __all__ = ["Data", "Samples", "batch_name"]
@@ -100,13 +100,13 @@ class Samples:
                 )
             self._used = True
         is_empty = True
-        for feed in islice(self._taken_apart(source), self._limit):
+        for feed in islice(self._split_items(source), self._limit):
             is_empty = False
             yield feed
         if is_empty:
             raise OptionError("the data hold no sample", rule="no-samples")
 
-    def _taken_apart(self, source: Iterable[Any]) -> Iterator[dict[str, Array]]:
+    def _split_items(self, source: Iterable[Any]) -> Iterator[dict[str, Array]]:
         items: Iterable[Any] = [source] if isinstance(source, np.ndarray | Mapping) else source
         for number, item in enumerate(items):
             yield from self._feeds(item, f"item {number} of the data")
@@ -118,7 +118,9 @@ class Samples:
             values = item if isinstance(item, tuple | list) and len(names) > 1 else (item,)
             if len(values) != len(names):
                 raise OptionError(
-                    f"has {counted(len(values), 'array')}; the model has {counted(len(names), 'input')}", where=where, rule="array-count"
+                    f"has {format_count(len(values), 'array')}; the model has {format_count(len(names), 'input')}",
+                    where=where,
+                    rule="array-count",
                 )
             item = dict(zip(names, values, strict=True))
         lacking = [name for name in names if name not in item]
@@ -130,7 +132,7 @@ class Samples:
             raise OptionError(f"its arrays hold {' and '.join(map(str, sorted(counts)))} samples", where=where, rule="sample-count")
         for row in range(min(counts)) if min(counts) else (None,):
             parts = {name: value if row is None else value[row] for name, value in arrays.items()}
-            yield {name: fitted(self._graph[name], value, where, Preparation()) for name, value in parts.items()}
+            yield {name: fit_values(self._graph[name], value, where, Preparation()) for name, value in parts.items()}
 
 
 def _paths(data: Any) -> list[str | Path]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from qconvert.encodings.document import from_document, to_document
+from qconvert.encodings.extraction import extract_encodings
 from qconvert.encodings.ranges import quantization_of, symmetric_quantization, weights_quantization
-from qconvert.encodings.removing import extracted
 from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Place, QParams, Range
 
 __all__ = [
@@ -16,7 +16,7 @@ __all__ = [
     "Place",
     "QParams",
     "Range",
-    "extracted",
+    "extract_encodings",
     "from_document",
     "quantization_of",
     "symmetric_quantization",

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import INTEGERS, Array, integer_range, numpy_dtype
 from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Place, QParams, Range
-from qconvert.files.documents import fail, integer, listed, number, object_of, text, text_map, texts
+from qconvert.files.documents import fail, integer, list_of, number, object_of, text, text_map, texts
 from qconvert.graph import Quantization
 
 __all__ = ["VERSION", "from_document", "to_document"]
@@ -88,7 +88,7 @@ def from_document(document: Any) -> Encodings:
             f"the version of the document is {fields['encodings']!r}; version {VERSION} can be read",
             rule="version-not-covered",
         )
-    pairs = listed(fields["entries"], f"{_ROOT}entries", _entry)
+    pairs = list_of(fields["entries"], f"{_ROOT}entries", _entry)
     entries = dict(pairs)
     if len(entries) != len(pairs):
         twice = next(place for index, (place, _) in enumerate(pairs) if place in dict(pairs[:index]))
@@ -140,8 +140,8 @@ def _qparams(value: Any, at: str) -> QParams:
     if dtype not in INTEGERS and not dtype.startswith("float"):
         fail(f"{at}.dtype", f"the type is {dtype!r}, which no qparams has", rule="unknown-type")
     with np.errstate(over="ignore"):
-        scale = _nested(fields["scale"], f"{at}.scale", number).astype(np.float32)
-    zero_point = _nested(fields.get("zero_point", 0), f"{at}.zero_point", integer).astype(np.int64)
+        scale = _read_array(fields["scale"], f"{at}.scale", number).astype(np.float32)
+    zero_point = _read_array(fields.get("zero_point", 0), f"{at}.zero_point", integer).astype(np.int64)
     if zero_point.size == 1:
         zero_point = np.broadcast_to(zero_point.reshape(-1)[0], scale.shape).copy()
     if zero_point.shape != scale.shape:
@@ -162,7 +162,7 @@ def _axis(fields: Mapping[str, Any], at: str) -> int | None:
     return None if axis is None else integer(axis, f"{at}.axis", 0)
 
 
-def _nested(value: Any, at: str, read: Any) -> Array:
+def _read_array(value: Any, at: str, read: Any) -> Array:
     """Numbers in lists of lists, of one length in each dimension; one number is a list of one."""
     if not isinstance(value, list):
         return np.array([read(value, at)])
@@ -197,13 +197,13 @@ def _flatten(value: list[Any], at: str, shape: list[int], read: Any, flat: list[
 
 def _range(value: Any, at: str) -> Range:
     fields = object_of(value, at, {"lowest", "highest"}, {"axis"})
-    lowest, highest = (_nested(fields[name], f"{at}.{name}", number).astype(np.float64) for name in ("lowest", "highest"))
+    lowest, highest = (_read_array(fields[name], f"{at}.{name}", number).astype(np.float64) for name in ("lowest", "highest"))
     return Range(lowest, highest, _axis(fields, at))
 
 
 def _integers(value: Any, at: str, dtype: str) -> Array:
     fields = object_of(value, at, {"shape", "data"}, ())
-    shape = tuple(listed(fields["shape"], f"{at}.shape", lambda item, place: integer(item, place, 0)))
+    shape = tuple(list_of(fields["shape"], f"{at}.shape", lambda item, place: integer(item, place, 0)))
     try:
         data = base64.b64decode(text(fields["data"], f"{at}.data"), validate=True)
     except (binascii.Error, ValueError):

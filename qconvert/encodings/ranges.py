@@ -34,7 +34,7 @@ def quantization_of(range: Range, dtype: str = "int8", *, symmetric: bool = Fals
         return QParams(*choose_quantization("google_affine", range.lowest, range.highest, bits, dtype=dtype, axis=range.axis))
     _, chosen = choose_quantization("google_symmetric", range.lowest, range.highest, bits, dtype=f"int{bits}", axis=range.axis)
     if low == 0:
-        chosen = chosen.shifted((high + 1) // 2)
+        chosen = chosen.shift_zero_point((high + 1) // 2)
     limits = (-high, high) if narrow else (None, None)
     return QParams(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))
 

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic.dtypes import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Quantization
-from qconvert.tables import Rows, Shown, numbers, said, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
 __all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Place", "QParams", "Range"]
 
@@ -173,14 +173,14 @@ class Encodings(Shown):
     @property
     def sentence(self) -> str:
         """How many there are, and what made them."""
-        return f"{len(self)} encodings" + (f" from {said(self.origin)}" if self.origin else "")
+        return f"{len(self)} encodings" + (f" from {format_sentence(self.origin)}" if self.origin else "")
 
     def tables(self) -> tuple[Rows, ...]:
         """Each with its quantization or range."""
-        rows = tuple((shown(place), *_cells(found), said(found.origin)) for place, found in self.entries.items())
+        rows = tuple((format_text(place), *_cells(found), format_sentence(found.origin)) for place, found in self.entries.items())
         return (
             Rows("Encodings", ("place", "type", ">scale", ">zero point", "range", "integers", "chosen by"), rows, folded=len(rows) > 60),
-            Rows("Notes", ("in words",), tuple((said(text),) for text in self.notes)),
+            Rows("Notes", ("in words",), tuple((format_sentence(text),) for text in self.notes)),
         )
 
 

@@ -50,7 +50,7 @@ def evaluate_op(
         InvalidGraphError: the inputs do not fit the operator.
     """
     if op.kind in KINDS and kind_of(op).rule == "control":
-        return _of_functions(graph, op, inputs, states, kernels)
+        return _evaluate_control(graph, op, inputs, states, kernels)
     if kernels is not None and (own := kernels(graph, op, inputs)) is not None:
         return [ExactResult(None, own)]
     function = kind_of(op).evaluate if op.kind in KINDS else None
@@ -69,7 +69,7 @@ def evaluate_op(
         raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip(), rule="wrong-arguments") from error
 
 
-def _of_functions(
+def _evaluate_control(
     graph: Graph, op: Op, inputs: Sequence[Array | None], states: MutableMapping[str, Array] | None, kernels: Resolver | None
 ) -> list[ExactResult]:
     """What an operator gives that runs functions: stored values as they are."""

@@ -48,7 +48,7 @@ class _Running:
     def __init__(self, graph: Graph, op: Op, found: dict[str, FunctionCall], body: Callable[[str, Sequence[Any]], list[Array]]) -> None:
         self.graph, self.op, self.calls, self.body = graph, op, found, body
 
-    def stacked(self, attribute: str, index: int, values: list[Array], axis: int) -> Array:
+    def stack_outputs(self, attribute: str, index: int, values: list[Array], axis: int) -> Array:
         """Output `index` of a function at each turn, stacked along an axis; without turns, dynamic sizes are 0."""
         if values:
             return np.stack(values, axis)
@@ -99,7 +99,7 @@ def _loop(r: _Running, inputs: list[Any]) -> list[Array]:
         for stack, value in zip(stacks, found[1 + count :], strict=True):
             stack.append(value)
         turn += 1
-    return [*carried, *(r.stacked("body", 1 + count + index, stack, 0) for index, stack in enumerate(stacks))]
+    return [*carried, *(r.stack_outputs("body", 1 + count + index, stack, 0) for index, stack in enumerate(stacks))]
 
 
 def _scan(r: _Running, inputs: list[Any]) -> list[Array]:
@@ -121,7 +121,9 @@ def _scan(r: _Running, inputs: list[Any]) -> list[Array]:
         scan_axes(r.op, "scan_output_directions", len(results)),
         strict=True,
     )
-    outputs = [r.stacked("body", count + index, result[::-1] if way else result, axis) for index, (result, axis, way) in enumerate(turned)]
+    outputs = [
+        r.stack_outputs("body", count + index, result[::-1] if way else result, axis) for index, (result, axis, way) in enumerate(turned)
+    ]
     return [*carried, *outputs]
 
 

@@ -13,7 +13,7 @@ from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ELEMENTWISE
 
-__all__ = ["Lookup", "codes_of", "curve_reals", "curve_roots", "curve_values", "curve_way", "has_codes", "lookup_of"]
+__all__ = ["Lookup", "codes_of", "curve_float_values", "curve_operators", "curve_roots", "curve_values", "find_lookup", "has_codes"]
 
 #: Kinds that only store float values otherwise.
 _CONVERSIONS = ("Quantize", "Dequantize", "Requantize", "Identity")
@@ -59,23 +59,23 @@ def curve_values(graph: Graph, producers: Mapping[str, Op], name: str, root: str
         root: the tensor of codes.
     """
     values: dict[str, Array] = {root: codes_of(graph[root].dtype)}
-    for op in curve_way(graph, producers, name, root).values():
+    for op in curve_operators(graph, producers, name, root).values():
         inputs = [_value(graph, values, item) if item else None for item in op.inputs]
         (result,) = evaluate_op(graph, op, inputs)
         values[op.outputs[0]] = np.broadcast_to(result.stored, values[root].shape)
     return np.ascontiguousarray(values[name])
 
 
-def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> Array:
+def curve_float_values(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> Array:
     """The float values of a tensor for each code of one of its curve_roots(): curve_values() without the roundings on the way. Values
     outside the range of a quantization on the way are clipped.
 
     Args:
         graph, producers, name, root: as in curve_values().
     """
-    way = curve_way(graph, producers, name, root)
+    way = curve_operators(graph, producers, name, root)
     real = graph.evolve(tensors=[replace(graph[item], dtype="float32", quantization=None) for item in (root, *way)])
-    values: dict[str, Array] = {root: _real(graph[root], codes_of(graph[root].dtype))}
+    values: dict[str, Array] = {root: _dequantize_codes(graph[root], codes_of(graph[root].dtype))}
     for op in way.values():
         if op.kind in _CONVERSIONS:
             found = values[op.inputs[0]]
@@ -87,7 +87,7 @@ def curve_reals(graph: Graph, producers: Mapping[str, Op], name: str, root: str)
     return np.asarray(values[name], np.float64)
 
 
-def _real(tensor: Tensor, values: Array) -> Array:
+def _dequantize_codes(tensor: Tensor, values: Array) -> Array:
     assert tensor.quantization is not None
     return dequantize(values, tensor.quantization).astype(np.float32)
 
@@ -103,7 +103,7 @@ def _value(graph: Graph, values: Mapping[str, Array], name: str) -> Array:
     return values[name] if data is None else data.reshape(1)
 
 
-def curve_way(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> dict[str, Op]:
+def curve_operators(graph: Graph, producers: Mapping[str, Op], name: str, root: str) -> dict[str, Op]:
     """The operators between one of a tensor's curve_roots() and it, by what they write, in an order in which they can run."""
     found: dict[str, Op] = {}
     pending = [name]
@@ -130,7 +130,7 @@ class Lookup:
     values: Array
 
 
-def lookup_of(graph: Graph, producers: Mapping[str, Op], op: Op) -> Lookup | None:
+def find_lookup(graph: Graph, producers: Mapping[str, Op], op: Op) -> Lookup | None:
     """What a Gather looks up for each code of a tensor, where its indices are computed of these codes as plain integers, perhaps in another
     order of axes; else None.
     """

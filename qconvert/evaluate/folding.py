@@ -44,7 +44,9 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     fold = kind_of(op).fold if op.kind in KINDS else None
     if fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
-    given = {name: _given(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None}
+    given = {
+        name: _make_constant(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None
+    }
     if not given:
         return None
     try:
@@ -68,7 +70,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     return arrays if [canonical_dtype(array.dtype) for array in arrays] == wanted else None
 
 
-def _given(name: str, value: Array, tensor: Tensor | None) -> Tensor:
+def _make_constant(name: str, value: Array, tensor: Tensor | None) -> Tensor:
     """The input as a constant of the type and shape that its value really has."""
     return Tensor(name, canonical_dtype(value.dtype), value.shape, value, tensor.quantization if tensor else None)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qconvert.evaluate.folding import evaluate_constant
-from qconvert.evaluate.polynomials import Atoms, Polynomial, added, multiplied, number, of_number
+from qconvert.evaluate.polynomials import Atoms, Polynomial, add_polynomials, from_number, multiply_polynomials, number
 from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 
@@ -29,8 +29,8 @@ _JOINING = ("Concat",)
 _CHOOSING = ("ReduceMax", "ReduceMin")
 _Function = Callable[[Polynomial, Polynomial], Polynomial | None]
 _REDUCTIONS: dict[str, tuple[_Function, int]] = {
-    "ReduceProd": (multiplied, 1),
-    "ReduceSum": (added, 0),
+    "ReduceProd": (multiply_polynomials, 1),
+    "ReduceSum": (add_polynomials, 0),
 }
 
 
@@ -80,9 +80,9 @@ class KnownSizes:
 
     def size(self, value: int | str) -> Polynomial:
         """One size of a shape."""
-        return of_number(value) if isinstance(value, int) else self._atoms.of_symbol(value)
+        return from_number(value) if isinstance(value, int) else self._atoms.of_symbol(value)
 
-    def named(self, form: Polynomial) -> int | str | None:
+    def dimension_of(self, form: Polynomial) -> int | str | None:
         """The number, or the name of the dynamic size, that an element equals; None if it is neither."""
         value = number(form)
         return value if value is not None else self._atoms.symbol(form) or None
@@ -113,7 +113,7 @@ class KnownSizes:
                 self._found[output] = None
                 continue
             if data is not None:
-                found = [of_number(int(value)) for value in data.reshape(-1)]
+                found = [from_number(int(value)) for value in data.reshape(-1)]
             else:
                 known = forms[position] if forms is not None and len(forms) == len(names) else None
                 known = known if known is not None and len(known) == math.prod(shape) else [None] * math.prod(shape)
@@ -128,23 +128,23 @@ class KnownSizes:
             return None if shape is None else [[self.size(size) for size in shape]]
         kind = kind_of(op)
         if (kind.rule == "move" or op.kind in _JOINING) and kind.fold is not None and op.kind not in _CHOOSING:
-            return self._moved(op)
+            return self._move_elements(op)
         inputs = [self._found.get(name) for name in op.inputs]
         if not inputs or inputs[0] is None:
             return None
         if op.kind == "Cast":
             return [inputs[0]]
         if op.kind == "Neg":
-            return [[added((), form, -1) for form in inputs[0]]]
+            return [[add_polynomials((), form, -1) for form in inputs[0]]]
         if op.kind in _REDUCTIONS:
-            return self._reduced(op)
+            return self._reduce_elements(op)
         if op.kind == "UnsortedSegment":
-            return self._segmented(op)
+            return self._reduce_segments(op)
         if len(inputs) == 2 and inputs[1] is not None and not op.attributes.get("activation"):
-            return self._paired(op, inputs[0], inputs[1])
+            return self._broadcast_elements(op, inputs[0], inputs[1])
         return None
 
-    def _paired(self, op: Op, a: Sequence[Polynomial], b: Sequence[Polynomial]) -> list[Sequence[Polynomial | None]] | None:
+    def _broadcast_elements(self, op: Op, a: Sequence[Polynomial], b: Sequence[Polynomial]) -> list[Sequence[Polynomial | None]] | None:
         """An operator on pairs of elements, with numpy's broadcasting."""
         shapes = [self._shape(name) or () for name in op.inputs]
         try:
@@ -156,7 +156,7 @@ class KnownSizes:
         pairs = zip(places[0].reshape(-1), places[1].reshape(-1), strict=True)
         return [[self._atoms.operation(op.kind, a[i], b[j]) for i, j in pairs]]
 
-    def _reduced(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+    def _reduce_elements(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """A sum or product over axes that are known; without any, over all."""
         shape, forms = self._shape(op.inputs[0]), self._found[op.inputs[0]]
         axes = self._found.get(op.inputs[1]) if op.has(1) else ()
@@ -168,7 +168,7 @@ class KnownSizes:
         groups = np.arange(len(forms)).reshape(shape).transpose(kept + gone).reshape(math.prod(shape[axis] for axis in kept), -1)
         return [[_total(op.kind, [forms[int(place)] for place in group]) for group in groups]]
 
-    def _segmented(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+    def _reduce_segments(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """Sums or products of the elements of a list that have one number."""
         forms, kind = self._found.get(op.inputs[0]), {"sum": "ReduceSum", "prod": "ReduceProd"}.get(str(op["reduction"]))
         ids, counts = (self.numbers(name) if self._is_small(name) else None for name in op.inputs[1:3])
@@ -179,7 +179,7 @@ class KnownSizes:
             return None
         return [[_total(kind, [form for form, place in zip(forms, ids, strict=True) if place == i]) for i in range(count)]]
 
-    def _moved(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
+    def _move_elements(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """Data movement of element numbers, mapped back to the elements after it; number 0 is the zero with which a Pad fills."""
         numbered: list[Polynomial] = [()]
         moved = set(kind_of(op).positions(op, "data", "factor", "filler"))
@@ -210,7 +210,7 @@ class KnownSizes:
 def _total(kind: str, forms: Sequence[Polynomial]) -> Polynomial | None:
     """The sum or product of elements."""
     function, first = _REDUCTIONS[kind]
-    total: Polynomial | None = of_number(first)
+    total: Polynomial | None = from_number(first)
     for form in forms:
         total = None if total is None else function(total, form)
     return total

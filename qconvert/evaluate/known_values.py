@@ -5,16 +5,61 @@ Exporters put Constant, Identity, Cast, Reshape and ConstantOfShape between a sc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qconvert.evaluate.computing import computed
+from qconvert.errors import QConvertError
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
-from qconvert.graph import Array, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.operators import KINDS
+from qconvert.operators.shapes import output_shapes
 
 __all__ = ["KnownValues"]
+
+#: Bytes of a result, and how many times larger it may be than what it is made of.
+_LARGEST, _GROWTH, _SMALL = 64 * 2**20, 4, 2**16
+
+
+def compute_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]) -> list[Array] | None:
+    """The outputs of an operator whose inputs are all known; None where it has no evaluation, works with quantizations, or would make too
+    much.
+
+    Args:
+        op: the operator: none that sums products, none with effects.
+        tensors: its inputs and outputs, by name.
+        values: stored values of the inputs, in order; None for one that is absent.
+    """
+    from qconvert.evaluate import evaluate_op
+
+    kind = KINDS.get(op.kind)
+    if kind is None or kind.evaluate is None or kind.sums_products or kind.rule not in ("real", "move", "index", "plain"):
+        return None
+    named = [name for name in (*op.inputs, *op.outputs) if name]
+    if any(name not in tensors or tensors[name].is_quantized for name in named):
+        return None
+    given = {
+        name: Tensor(name, tensors[name].dtype, value.shape, value)
+        for name, value in zip(op.inputs, values, strict=True)
+        if value is not None
+    }
+    limit = min(_LARGEST, max(_SMALL, _GROWTH * sum(value.nbytes for value in values if value is not None)))
+    try:
+        size = 0
+        for name, shape in zip(op.outputs, output_shapes(given, op), strict=True):
+            if shape is None or any(isinstance(item, str) or item < 0 for item in shape):
+                return None
+            size += math.prod(int(item) for item in shape) * numpy_dtype(tensors[name].dtype).itemsize
+        if size > limit:
+            return None
+        outputs = {name: tensors[name] for name in op.outputs if name}
+        found = evaluate_op(Graph("", {**given, **outputs}, (op,), (), ()), op, values)
+    except (QConvertError, ArithmeticError, MemoryError, KeyError, TypeError, ValueError, IndexError):
+        return None
+    return [np.asarray(result.stored) for result in found] if len(found) == len(op.outputs) else None
+
 
 #: Bytes of all values together; more only where the model's constants are large themselves.
 LARGEST = 64 * 2**20
@@ -65,19 +110,19 @@ class KnownValues:
                 asked.add(wanted)
                 pending.append(_Question(wanted, self._producers.get(wanted), self._found))
                 continue
-            found = self._worked_out(op)
+            found = self._compute_outputs(op)
             for position, output in enumerate(op.outputs):
                 self._found[output] = None if found is None or position >= len(found) else found[position]
             pending.pop()
         return self._found[name]
 
-    def _worked_out(self, op: Op) -> list[Array] | None:
+    def _compute_outputs(self, op: Op) -> list[Array] | None:
         """The outputs of an operator, if all that it reads is known, can be computed and can be afforded."""
         values = [self._found.get(value) if value else None for value in op.inputs]
         known = all(self._found.get(value) is not None for value in op.inputs if value)
         found = evaluate_constant(op, self._tensors, values) if known or op.kind == "Shape" else None
         if found is None and known and self.computes and op.inputs:
-            found = computed(op, self._tensors, values)
+            found = compute_constant(op, self._tensors, values)
         if found is None:
             numbers = [self.sizes.numbers(output) if output else None for output in op.outputs]
             found = [data for data in numbers if data is not None]

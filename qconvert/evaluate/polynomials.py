@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-__all__ = ["Atoms", "Polynomial", "added", "factors_of", "multiplied", "number", "of_number", "scaled"]
+__all__ = ["Atoms", "Polynomial", "add_polynomials", "divide_by_number", "factors_of", "from_number", "multiply_polynomials", "number"]
 
 Polynomial = tuple[tuple[tuple[int, ...], int], ...]
 
@@ -19,7 +19,7 @@ _MOST_FACTORS = 6
 _LARGEST = 2**62
 
 
-def of_number(value: int) -> Polynomial:
+def from_number(value: int) -> Polynomial:
     """A plain number."""
     return (((), value),) if value else ()
 
@@ -31,25 +31,25 @@ def number(form: Polynomial) -> int | None:
     return form[0][1] if len(form) == 1 and not form[0][0] else None
 
 
-def added(a: Polynomial, b: Polynomial, sign: int = 1) -> Polynomial | None:
+def add_polynomials(a: Polynomial, b: Polynomial, sign: int = 1) -> Polynomial | None:
     """a + sign * b; None if that is larger than any shape needs."""
     terms = dict(a)
     for product, factor in b:
         terms[product] = terms.get(product, 0) + sign * factor
-    return _bounded(terms)
+    return _limit_size(terms)
 
 
-def multiplied(a: Polynomial, b: Polynomial) -> Polynomial | None:
+def multiply_polynomials(a: Polynomial, b: Polynomial) -> Polynomial | None:
     """a * b; None if that is larger than any shape needs."""
     terms: dict[tuple[int, ...], int] = {}
     for first, x in a:
         for second, y in b:
             product = tuple(sorted(first + second))
             terms[product] = terms.get(product, 0) + x * y
-    return _bounded(terms)
+    return _limit_size(terms)
 
 
-def scaled(form: Polynomial, divisor: int) -> Polynomial | None:
+def divide_by_number(form: Polynomial, divisor: int) -> Polynomial | None:
     """The polynomial divided by a number; None if a factor does not divide."""
     if divisor == 0 or any(factor % divisor for _, factor in form):
         return None
@@ -63,7 +63,7 @@ def factors_of(form: Polynomial) -> tuple[int, list[int]] | None:
     return (form[0][1], list(form[0][0])) if form else (0, [])
 
 
-def _bounded(terms: dict[tuple[int, ...], int]) -> Polynomial | None:
+def _limit_size(terms: dict[tuple[int, ...], int]) -> Polynomial | None:
     kept = tuple(sorted((product, factor) for product, factor in terms.items() if factor))
     small = all(abs(factor) < _LARGEST and len(product) <= _MOST_FACTORS for product, factor in kept)
     return kept if small and len(kept) <= _MOST_TERMS else None
@@ -99,15 +99,15 @@ class Atoms:
         return found if found is not None or kind in ("Add", "Sub", "Mul") else self.of((kind, a, b))
 
 
-def _divided(kind: str) -> Callable[[Polynomial, Polynomial], Polynomial | None]:
+def _make_division(kind: str) -> Callable[[Polynomial, Polynomial], Polynomial | None]:
     def divide(a: Polynomial, b: Polynomial) -> Polynomial | None:
         divisor, value = number(b), number(a)
         if not divisor:
             return None
         if value is not None:
             exact = abs(value) // abs(divisor) * (1 if (value < 0) == (divisor < 0) else -1)
-            return of_number(exact if kind == "Div" else value // divisor)
-        return scaled(a, divisor)
+            return from_number(exact if kind == "Div" else value // divisor)
+        return divide_by_number(a, divisor)
 
     return divide
 
@@ -122,9 +122,9 @@ def _remainder(a: Polynomial, b: Polynomial) -> Polynomial | None:
     return rest if number(rest) is not None else None
 
 
-def _extreme(function: Callable[[int, int], int]) -> Callable[[Polynomial, Polynomial], Polynomial | None]:
+def _make_extreme(function: Callable[[int, int], int]) -> Callable[[Polynomial, Polynomial], Polynomial | None]:
     def run(a: Polynomial, b: Polynomial) -> Polynomial | None:
-        difference = added(a, b, -1)
+        difference = add_polynomials(a, b, -1)
         known = None if difference is None else number(difference)
         return None if known is None else a if function(known, 0) == known else b
 
@@ -132,12 +132,12 @@ def _extreme(function: Callable[[int, int], int]) -> Callable[[Polynomial, Polyn
 
 
 _OPERATIONS: dict[str, Callable[[Polynomial, Polynomial], Polynomial | None]] = {
-    "Add": added,
-    "Sub": lambda a, b: added(a, b, -1),
-    "Mul": multiplied,
-    "Div": _divided("Div"),
-    "FloorDiv": _divided("FloorDiv"),
+    "Add": add_polynomials,
+    "Sub": lambda a, b: add_polynomials(a, b, -1),
+    "Mul": multiply_polynomials,
+    "Div": _make_division("Div"),
+    "FloorDiv": _make_division("FloorDiv"),
     "FloorMod": _remainder,
-    "Max": _extreme(max),
-    "Min": _extreme(min),
+    "Max": _make_extreme(max),
+    "Min": _make_extreme(min),
 }

@@ -50,7 +50,7 @@ def remove_obsolete(model: Path, kept: Iterable[Path]) -> list[str]:
     obsolete = [item for item in candidates if _digest(item) == _digits(item, model)]
     if not obsolete:
         return []
-    named = _named_in(model.parent, [item.name for item in obsolete])
+    named = _find_names_in(model.parent, [item.name for item in obsolete])
     removed = [item for item in obsolete if item.name not in named]
     for item in removed:
         item.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def _digest(data: Path) -> str:
     return file_digest(data)[:_DIGITS]
 
 
-def _named_in(folder: Path, names: list[str]) -> set[str]:
+def _find_names_in(folder: Path, names: list[str]) -> set[str]:
     """Those of the names that occur in a file of the folder; all of them where the files are too large to look through."""
     files = [item for item in folder.iterdir() if item.name not in names and item.is_file() and item.stat().st_size]
     if sum(item.stat().st_size for item in files if not _ENDING.search(item.name)) > _SEARCHED:

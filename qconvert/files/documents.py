@@ -12,7 +12,20 @@ from typing import Any, NoReturn, TypeVar
 
 from qconvert.errors import InvalidModelError
 
-__all__ = ["fail", "integer", "json_next_to", "json_of", "listed", "number", "object_of", "sort_of", "special", "text", "text_map", "texts"]
+__all__ = [
+    "fail",
+    "integer",
+    "json_next_to",
+    "json_of",
+    "list_of",
+    "number",
+    "object_of",
+    "sort_of",
+    "special",
+    "text",
+    "text_map",
+    "texts",
+]
 
 T = TypeVar("T")
 
@@ -83,7 +96,7 @@ def object_of(value: Any, at: str, required: Iterable[str], optional: Iterable[s
     return value
 
 
-def listed(value: Any, at: str, read: Callable[[Any, str], T]) -> list[T]:
+def list_of(value: Any, at: str, read: Callable[[Any, str], T]) -> list[T]:
     """A list, each item read by a function of the item and its place."""
     if not isinstance(value, list):
         fail(at, f"is {sort_of(value)}, not a list", rule="wrong-type")
@@ -101,7 +114,7 @@ def text(value: Any, at: str) -> str:
 
 def texts(value: Any, at: str) -> tuple[str, ...]:
     """A list of texts."""
-    return tuple(listed(value, at, text))
+    return tuple(list_of(value, at, text))
 
 
 def text_map(value: Any, at: str) -> dict[str, str]:

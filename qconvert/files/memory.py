@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 
-__all__ = ["give_back"]
+__all__ = ["release_memory"]
 
 
-def give_back() -> None:
+def release_memory() -> None:
     """Gives back what was freed. glibc keeps it in small pieces otherwise, which the large arrays after do not fit into: of MobileNet v2,
     whose protobuf messages come and go before it runs, half as much again as is in use."""
     gc.collect()

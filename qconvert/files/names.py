@@ -80,7 +80,7 @@ def require_writable(path: Path, *, force: bool = False, reads: Iterable[Path] =
     """
     require_utf8(path)
     with access_errors(path):
-        place = _followed(path)
+        place = _follow_links(path)
         if not place.parent.is_dir():
             os.stat(place.parent)
             raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path), rule="not-a-folder")
@@ -104,7 +104,7 @@ def require_writable_folder(path: Path, names: Iterable[str], *, force: bool = F
     """
     require_utf8(path)
     with access_errors(path):
-        place = Path(os.path.abspath(_followed(path)))
+        place = Path(os.path.abspath(_follow_links(path)))
         if not place.parent.is_dir():
             os.stat(place.parent)
             raise FileAccessError(f"cannot be written: {place.parent} is not a folder", file=str(path), rule="not-a-folder")
@@ -118,7 +118,7 @@ def require_writable_folder(path: Path, names: Iterable[str], *, force: bool = F
     return place
 
 
-def _followed(path: Path) -> Path:
+def _follow_links(path: Path) -> Path:
     """The path after a chain of links, whether or not there is a file; a name of an open file of this process is refused."""
     place = path
     for _ in range(_MOST_LINKS):

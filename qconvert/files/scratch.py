@@ -18,7 +18,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["placing", "scratch_folder"]
+__all__ = ["hold_folder_lock", "scratch_folder"]
 
 _PREFIX, _SUFFIX = ".qconvert-", ".part"
 #: Seconds for which a run waits until others have moved their files into place, and between two looks.
@@ -30,7 +30,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
     """A new folder in `parent`, removed at the end of the block. Raises OSError where none can be made."""
     for item in _folders(parent):
         _remove_if_left(item)
-    folder, lock = _new(parent)
+    folder, lock = _make_folder(parent)
     try:
         yield folder
     finally:
@@ -40,7 +40,7 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def placing(folder: Path) -> Iterator[bool]:
+def hold_folder_lock(folder: Path) -> Iterator[bool]:
     """Files of one run after another are moved into a folder: a model and its data with none of another run between them.
 
     Gives whether that is so; it is not where the system has no locks, or where someone else holds this one for long. Nor is it in a folder
@@ -49,7 +49,7 @@ def placing(folder: Path) -> Iterator[bool]:
     lock, patience = None, time.monotonic() + _PATIENCE
     while fcntl is not None and not (folder.name.startswith(_PREFIX) and folder.name.endswith(_SUFFIX)):
         try:
-            lock = _locked(folder)
+            lock = _lock_folder(folder)
             break
         except BlockingIOError:
             if time.monotonic() > patience:
@@ -70,17 +70,17 @@ def _folders(parent: Path) -> list[Path]:
     return []
 
 
-def _new(parent: Path) -> tuple[Path, int | None]:
+def _make_folder(parent: Path) -> tuple[Path, int | None]:
     """A folder and its lock; once more where another run took it for one that was left, in the moment before it was locked."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, suffix=_SUFFIX, dir=parent))
         try:
-            return folder, _locked(folder)
+            return folder, _lock_folder(folder)
         except (BlockingIOError, FileNotFoundError):
             continue
 
 
-def _locked(folder: Path) -> int | None:
+def _lock_folder(folder: Path) -> int | None:
     """A descriptor that holds the lock of a folder; None where the system has no locks.
 
     Raises:
@@ -105,7 +105,7 @@ def _locked(folder: Path) -> int | None:
 
 def _remove_if_left(folder: Path) -> None:
     with suppress(OSError):  # in use, or another user's
-        lock = _locked(folder)
+        lock = _lock_folder(folder)
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)

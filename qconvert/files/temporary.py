@@ -28,7 +28,7 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
     try:
         folder = tempfile.TemporaryDirectory(prefix=".qconvert-" if parent else "qconvert-", dir=parent, ignore_cleanup_errors=True)
     except OSError as error:
-        raise _no_place(error) from error
+        raise _no_folder_error(error) from error
     with folder:
         try:
             yield Path(folder.name)
@@ -45,7 +45,7 @@ def lasting_folder(prefix: str) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=prefix))
     except OSError as error:
-        raise _no_place(error) from error
+        raise _no_folder_error(error) from error
 
 
 def temporary_file() -> IO[bytes]:
@@ -53,8 +53,8 @@ def temporary_file() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile()
     except OSError as error:
-        raise _no_place(error) from error
+        raise _no_folder_error(error) from error
 
 
-def _no_place(error: OSError) -> FileAccessError:
+def _no_folder_error(error: OSError) -> FileAccessError:
     return FileAccessError(f"there is no place for temporary files: {error.strerror or error}", remedy=_REMEDY, rule="not-writable")

@@ -30,14 +30,14 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
     low, high = tensor.quantization.limits(tensor.dtype)
     scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
-    def stored(bound: float) -> int:
+    def quantize_bound(bound: float) -> int:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # validation names a scale that is no positive number
             quotient = np.nan_to_num(np.clip(np.float32(bound) / np.float32(scale), -(2.0**40), 2.0**40))
         return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
 
     lower, upper = bounds
-    lowest = low if lower is None else min(max(low, stored(lower)), high)
-    highest = high if upper is None else max(min(high, stored(upper)), low)
+    lowest = low if lower is None else min(max(low, quantize_bound(lower)), high)
+    highest = high if upper is None else max(min(high, quantize_bound(upper)), low)
     return lowest, highest
 
 

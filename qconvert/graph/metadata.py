@@ -55,10 +55,10 @@ __all__ = [
     "TRANSPOSED",
     "VARIABLES",
     "VERSION",
-    "by_way_of_tflite",
+    "find_layout_changes",
+    "has_tflite_history",
     "origin",
     "transposed_names",
-    "turned_between",
 ]
 
 #: The format of the file that the graph was read from.
@@ -172,12 +172,12 @@ def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:
     return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
 
 
-def by_way_of_tflite(metadata: Mapping[str, str]) -> bool:
+def has_tflite_history(metadata: Mapping[str, str]) -> bool:
     """Whether a result is, or was made of, a .tflite file that a conversion made: its operators round as LiteRT's kernels do."""
     return SOURCE_METADATA + PROVENANCE in metadata or metadata.get(SOURCE_FORMAT) == "tflite"
 
 
-def turned_between(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
+def find_layout_changes(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
     """The names that one of two graphs' metadata list as transposed and the other's do not: these are in different layouts."""
     return transposed_names(before) ^ transposed_names(after)
 

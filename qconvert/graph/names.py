@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Container, Iterable
 
-__all__ = ["Names", "near"]
+__all__ = ["Names", "quote_nearest"]
 
 #: Names in a message, and known ones that are looked at.
 _SHOWN, _MOST = 8, 2000
@@ -35,7 +35,7 @@ class Names:
         return name
 
 
-def near(names: Iterable[str], known: Iterable[str]) -> str:
+def quote_nearest(names: Iterable[str], known: Iterable[str]) -> str:
     """A few names, each with the nearest known one, for a message."""
     listed, others = list(names), list(known)[:_MOST]
     shown = []

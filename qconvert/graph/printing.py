@@ -10,13 +10,13 @@ import numpy as np
 from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["printed"]
+__all__ = ["format_graph"]
 
 #: Constants of at most so many elements are printed with their values.
 _FEW = 4
 
 
-def printed(graph: Graph) -> str:
+def format_graph(graph: Graph) -> str:
     """Inputs, operators in order, and outputs, each tensor with its type, shape and quantization where it is made.
 
     A line reads `y: int8[1, 4] 0.5 +3 = Conv(x, w: int8[4, 3, 1, 1] 0.01) strides=(1, 1)  # CONV_2D #0`: the result with its scale and zero
@@ -28,22 +28,22 @@ def printed(graph: Graph) -> str:
 def _lines(graph: Graph) -> Iterator[str]:
     yield f"graph {graph.name!r}: {len(graph.ops)} operators"
     for name in graph.inputs:
-        yield f"  input {_named(graph[name])}"
+        yield f"  input {_format_tensor(graph[name])}"
     for state in graph.states.values():
-        yield f"  state {_named(state)}"
+        yield f"  state {_format_tensor(state)}"
     for op in graph.ops:
         yield f"  {_operator(graph, op)}"
     yield f"  output {', '.join(graph.outputs)}"
 
 
 def _operator(graph: Graph, op: Op) -> str:
-    results = ", ".join(_named(graph[name]) if name else "-" for name in op.outputs) or "-"
-    operands = ", ".join((_named(graph[name]) if graph[name].is_constant else name) if name else "-" for name in op.inputs)
-    attributes = "".join(f" {key}={_value(value)}" for key, value in _stated(op.attributes).items())
+    results = ", ".join(_format_tensor(graph[name]) if name else "-" for name in op.outputs) or "-"
+    operands = ", ".join((_format_tensor(graph[name]) if graph[name].is_constant else name) if name else "-" for name in op.inputs)
+    attributes = "".join(f" {key}={_value(value)}" for key, value in _drop_empty(op.attributes).items())
     return f"{results} = {op.kind}({operands}){attributes}" + (f"  # {op.source}" if op.source else "")
 
 
-def _stated(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_empty(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in attributes.items() if value != ""}
 
 
@@ -52,7 +52,7 @@ def _value(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _named(tensor: Tensor) -> str:
+def _format_tensor(tensor: Tensor) -> str:
     shape = "?" if tensor.shape is None else ", ".join(map(str, tensor.shape))
     text = f"{tensor.name}: {tensor.dtype}[{shape}]"
     if tensor.quantization is not None:

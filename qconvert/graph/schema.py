@@ -36,7 +36,7 @@ def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping if isinstance(mapping, MappingProxyType) else MappingProxyType(mapping)
 
 
-def _made_again(item: Any) -> tuple[Any, ...]:
+def _reduce_frozen(item: Any) -> tuple[Any, ...]:
     """How pickle and copy make an object: by its class, from its fields, so that the copy is frozen too. Views cannot be pickled."""
     values = (getattr(item, one.name) for one in fields(item) if one.init)
     return type(item), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
@@ -67,7 +67,7 @@ class Tensor:
             object.__setattr__(self, "data", read_only(self.data))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again(self)
+        return _reduce_frozen(self)
 
     @property
     def is_constant(self) -> bool:
@@ -112,7 +112,7 @@ class Tensor:
 
     def __repr__(self) -> str:
         """Short, as a graph has many: Tensor('w', int8[4, 3, 1, 1], Quantization(0.5, +3), constant)."""
-        parts = [repr(self.name), _stored(self)]
+        parts = [repr(self.name), _format_type(self)]
         parts += [repr(self.quantization)] if self.quantization is not None else []
         return f"Tensor({', '.join(parts + ['constant'] * self.is_constant)})"
 
@@ -139,7 +139,7 @@ class Op:
         object.__setattr__(self, "attributes", frozen(self.attributes))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again(self)
+        return _reduce_frozen(self)
 
     def __getitem__(self, name: str) -> Any:
         """The attribute `name`, or the default that the operator set gives it."""
@@ -183,10 +183,10 @@ class Signature:
         object.__setattr__(self, "outputs", frozen(self.outputs))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again(self)
+        return _reduce_frozen(self)
 
 
-def _stored(tensor: Tensor) -> str:
+def _format_type(tensor: Tensor) -> str:
     """Type and shape in short."""
     return f"{tensor.dtype}[{'?' if tensor.shape is None else ', '.join(map(str, tensor.shape))}]"
 
@@ -229,7 +229,7 @@ class Graph:
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _made_again(self)
+        return _reduce_frozen(self)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]
@@ -244,14 +244,14 @@ class Graph:
 
     def __repr__(self) -> str:
         """Short: Graph('net', 12 operators, x: int8[1, 4] -> y: int8[1, 2])."""
-        sides = [", ".join(f"{name}: {_stored(self.tensors[name])}" for name in names) for names in (self.inputs, self.outputs)]
+        sides = [", ".join(f"{name}: {_format_type(self.tensors[name])}" for name in names) for names in (self.inputs, self.outputs)]
         return f"Graph({self.name!r}, {len(self.ops)} operators, {sides[0]} -> {sides[1]})"
 
     def summary(self) -> Summary:
         """What it holds, for people: `print(graph.summary())`, or the last line of a notebook's cell."""
-        from qconvert.graph.summary import summed_up
+        from qconvert.graph.summary import summarize_graph
 
-        return summed_up(self)
+        return summarize_graph(self)
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

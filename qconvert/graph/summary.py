@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from qconvert.errors import printable
 from qconvert.graph.schema import Graph, Tensor
-from qconvert.tables import Rows, Shown, shown
+from qconvert.tables import Rows, Shown, format_text
 
-__all__ = ["Summary", "summed_up"]
+__all__ = ["Summary", "summarize_graph"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -55,14 +55,14 @@ class Summary(Shown):
     def sentence(self) -> str:
         """How much there is."""
         counts = f"{sum(self.operators.values())} operators, {self.quantized} of {self.computed} computed tensors quantized"
-        return f"{shown(self.name) or 'network'}: {counts}, {self.parameters:,} constants."
+        return f"{format_text(self.name) or 'network'}: {counts}, {self.parameters:,} constants."
 
     def tables(self) -> tuple[Rows, ...]:
         """Inputs, outputs and counts."""
         return (Rows("", ("", ""), tuple(self._rows())),)
 
 
-def summed_up(graph: Graph) -> Summary:
+def summarize_graph(graph: Graph) -> Summary:
     """The summary of a graph, functions included."""
     parts = (graph, *graph.functions.values())
     kinds = Counter(op.kind for part in parts for op in part.ops)

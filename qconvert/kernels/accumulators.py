@@ -81,7 +81,13 @@ def accumulator_of(graph: Graph, op: Op) -> Accumulator | None:
     Raises:
         UnfitError: it is one of these, with integers on all sides, but int32 may not hold its accumulator.
     """
-    make = {"Conv": _of_weights, "Gemm": _of_weights, "MatMul": _of_matmul, "Mul": _of_product, "Requantize": _of_difference}.get(op.kind)
+    make = {
+        "Conv": _weights_accumulator,
+        "Gemm": _weights_accumulator,
+        "MatMul": _matmul_accumulator,
+        "Mul": _product_accumulator,
+        "Requantize": _difference_accumulator,
+    }.get(op.kind)
     sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name]
     results = _CONVERTED if op.kind == "Requantize" else _BYTES
     if make is None or any(tensor.quantization is None for tensor in sides) or sides[-1].dtype not in results:
@@ -121,12 +127,12 @@ def _range(tensor: Tensor) -> tuple[int, int]:
     return min(0, low - point), max(0, high - point)
 
 
-def _one_scale(tensor: Tensor) -> None:
+def _require_one_scale(tensor: Tensor) -> None:
     if not _quantization(tensor).is_per_tensor:
         raise UnfitError("a factor has several scales")
 
 
-def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+def _weights_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Conv and Gemm: constant weights, outputs first."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     if data.dtype not in _BYTES or weights.data is None:
@@ -135,7 +141,7 @@ def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     steps = stored.astype(np.int64) - point
     bias, scale = _bias(graph, op, data, weights, len(steps))
     low, high = _sums(steps.reshape(len(steps), -1), _range(data))
-    low, high = _bounded(low, high, bias, scale)
+    low, high = _add_bias_to_range(low, high, bias, scale)
     narrow = "product" if data.dtype == "uint8" else ""
     if op.kind == "Gemm":
         return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point),
@@ -147,14 +153,14 @@ def _of_weights(graph: Graph, op: Op, result: Tensor) -> Accumulator:
                        kept, shape, narrow)  # fmt: skip
 
 
-def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+def _matmul_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """MatMul, of constant weights or of two tensors that are computed."""
     data, factor = graph[op.inputs[0]], graph[op.inputs[1]]
     if data.dtype not in _BYTES or factor.dtype not in _AS_BYTES or op["trans_a"]:
         raise UnfitError("a factor is transposed, or does not have 8 bits")
-    _one_scale(data)
+    _require_one_scale(data)
     if factor.data is None:
-        _one_scale(factor)
+        _require_one_scale(factor)
         depth = (data.shape or (0,))[-1]
         if op["trans_b"] or not isinstance(depth, int) or depth < 1 or factor.dtype not in _BYTES:
             raise UnfitError("a factor is transposed, or its depth is unknown")
@@ -172,11 +178,11 @@ def _of_matmul(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     rows = np.moveaxis(steps, -2, -1).reshape(-1, steps.shape[-2])  # a row for each sum
     low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
     scale = np.atleast_1d(float(_quantization(data).scale[0]) * quantization.scale.astype(np.float64))
-    low, high = _bounded(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
+    low, high = _add_bias_to_range(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
     return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point), stored)
 
 
-def _bounded(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
+def _add_bias_to_range(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
     """Return the range with the bias: one for one scale, else one for each output.
 
     Raises:
@@ -188,18 +194,18 @@ def _bounded(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array,
     return (low, high) if scale.size > 1 else (np.atleast_1d(low.min()), np.atleast_1d(high.max()))
 
 
-def _of_product(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+def _product_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Mul: the product of both factors' integers less their zero points."""
     factors = [graph[name] for name in op.inputs]
     for tensor in factors:
-        _one_scale(tensor)
+        _require_one_scale(tensor)
     ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
     scale = np.array([float(_quantization(factors[0]).scale[0]) * float(_quantization(factors[1]).scale[0])])
     points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
     return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points, narrow="all")
 
 
-def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
+def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Requantize: the integers less their zero points."""
     data = graph[op.inputs[0]]
     quantization, (low, high) = _quantization(data), integer_range(data.dtype)
@@ -218,7 +224,7 @@ def _of_difference(graph: Graph, op: Op, result: Tensor) -> Accumulator:
 
 def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:
     """Return constant weights in bytes, and their one zero point; as uint8 if sums of pairs could saturate."""
-    _one_scale(data)
+    _require_one_scale(data)
     points = _quantization(weights).zero_point
     if (
         weights.data is None

@@ -12,7 +12,7 @@ from qconvert.errors import OptionError
 if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
     from qconvert.graph import Array, Graph, Op
 
-__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "activated_range", "within"]
+__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "activated_range", "constant_tolerance"]
 
 #: (graph, operator) -> words; "" if there is nothing to say.
 Form = Callable[["Graph", "Op"], str]
@@ -47,7 +47,7 @@ class Integers:
     fault: str = ""
 
     @classmethod
-    def limited(cls, graph: Graph, op: Op, found: Array) -> Integers:
+    def clip_to_limits(cls, graph: Graph, op: Op, found: Array) -> Integers:
         """Return numbers in the operator's result type, clipped to the limits of type and activation."""
         import numpy as np
 
@@ -121,7 +121,7 @@ class Kernel:
         return Kernel(self.kinds, self.types, "reals", tolerance=self.tolerance)
 
 
-def within(steps: float) -> Tolerance:
+def constant_tolerance(steps: float) -> Tolerance:
     """Return a tolerance of the same number of steps for every element, such as 1e-6 for exact arithmetic in float64."""
 
     def everywhere(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
@@ -169,25 +169,25 @@ class Kernels:
         return tuple(self.given() if callable(self.given) else self.given)
 
     @cached_property
-    def _named(self) -> dict[str, tuple[Kernel, ...]]:
+    def _rows_by_kind(self) -> dict[str, tuple[Kernel, ...]]:
         kinds = dict.fromkeys(kind for row in self.rows for kind in row.kinds)
         return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
 
     @cached_property
-    def _unnamed(self) -> tuple[Kernel, ...]:
+    def _rows_of_all_kinds(self) -> tuple[Kernel, ...]:
         return tuple(row for row in self.rows if not row.kinds)
 
     @cached_property
-    def _taking(self) -> dict[str, tuple[Kernel, ...]]:
-        return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in self._named}
+    def _ordered_rows_by_kind(self) -> dict[str, tuple[Kernel, ...]]:
+        return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in self._rows_by_kind}
 
     def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
         """Return the rows that name a kind or all kinds, in their order."""
-        return self._taking.get(kind, self._unnamed)
+        return self._ordered_rows_by_kind.get(kind, self._rows_of_all_kinds)
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Iterate over the kinds with integer kernels, each with the types of their data; none for all."""
-        return ((kind, types) for kind in self._named if (types := self.types(kind)) is not None)
+        return ((kind, types) for kind in self._rows_by_kind if (types := self.types(kind)) is not None)
 
     @property
     def known(self) -> bool:
@@ -197,11 +197,11 @@ class Kernels:
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """The kinds that have no kernel at all."""
-        return tuple(kind for kind, rows in self._named.items() if rows[0].runs == "nothing")
+        return tuple(kind for kind, rows in self._rows_by_kind.items() if rows[0].runs == "nothing")
 
-    def named(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
+    def rows_of_kind(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
         """The rows that name a kind."""
-        return tuple(row for row in self._named.get(kind, ()) if row.runs == runs)
+        return tuple(row for row in self._rows_by_kind.get(kind, ()) if row.runs == runs)
 
     def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
         """Return the kinds of the integer kernels for which `which` is true."""
@@ -216,15 +216,17 @@ class Kernels:
 
     def takes_real(self, kind: str, side: str) -> bool:
         """Whether an integer kernel of a kind takes a side as float values; see Kernel.real."""
-        return any(side in row.real for row in self.named(kind))
+        return any(side in row.real for row in self.rows_of_kind(kind))
 
-    def fixed(self, kind: str, dtype: str) -> tuple[float, int] | None:
+    def fixed_qparams(self, kind: str, dtype: str) -> tuple[float, int] | None:
         """Return scale and zero point that the results of a kind must have; None if any."""
-        return next((row.result[dtype] for row in self.named(kind) if dtype in row.result), None)
+        return next((row.result[dtype] for row in self.rows_of_kind(kind) if dtype in row.result), None)
 
     def one_quantization(self, kind: str, dtype: str) -> str:
         """Which sides must have one scale and zero point: "all", "data", or "" for none."""
-        return next((row.one_quantization for row in self.named(kind) if row.one_quantization and dtype in (row.types or (dtype,))), "")
+        return next(
+            (row.one_quantization for row in self.rows_of_kind(kind) if row.one_quantization and dtype in (row.types or (dtype,))), ""
+        )
 
     def with_rows(self, *rows: Kernel) -> Kernels:
         """These kernels with further ones, which stand first."""
@@ -234,7 +236,7 @@ class Kernels:
         """These kernels without those of some kinds."""
         return self.with_rows(Kernel(kinds, runs="nothing"))
 
-    def lacking(self, graph: Graph, op: Op, dtype: str) -> tuple[Kernel | None, str]:
+    def find_kernel(self, graph: Graph, op: Op, dtype: str) -> tuple[Kernel | None, str]:
         """Return the integer kernel that takes an operator with data of a type, and ""; else None and the reason, in words."""
         reason = ""
         for row in self._rows_for(op.kind):
@@ -269,7 +271,7 @@ class Kernels:
 
     def fault(self, graph: Graph, op: Op) -> str:
         """Return the fault of an operator's kernel, in words; "" if it has none."""
-        if all(row.fault is None for row in self._named.get(op.kind, ())):
+        if all(row.fault is None for row in self._rows_by_kind.get(op.kind, ())):
             return ""
         row = self.of(graph, op)
         return row.fault(graph, op) if row is not None and row.fault is not None else ""
@@ -287,14 +289,14 @@ class Kernels:
         from qconvert.kernels.proofs import tried_tolerance  # which evaluates operators
 
         steps = (0.0 if row is None else tried_tolerance(graph, op, row)) or _LEAST
-        return within(steps)(graph, op, exact)[0], steps > _COARSE
+        return constant_tolerance(steps)(graph, op, exact)[0], steps > _COARSE
 
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
         """Compute the integers of an operator's kernel for stored inputs, None for those absent or unknown; None without a reference."""
         row = self.of(graph, op) if inputs and inputs[0] is not None else None
         return row.reference(graph, op, inputs) if row is not None and row.reference is not None else None
 
-    def stored(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Array | None:
+    def compute_stored(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Array | None:
         """Compute the stored result of an operator by its kernel's reference, for evaluate(); None without one."""
         found = self.integers(graph, op, inputs)
         return found.ways[0] if found is not None else None

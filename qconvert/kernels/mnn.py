@@ -21,14 +21,14 @@ _AVERAGE = 1.0
 _CUT_OFF = 1.0
 
 
-def _averaged(graph: Graph, op: Op, exact: Array) -> Found:
+def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = few_roundings(graph, op, exact)
     if _is_whole(graph, op):
         return found, coarse
     return found + _AVERAGE * max(1.0, _scale(graph, op.inputs[0]) / _scale(graph, op.outputs[0])), True
 
 
-def _convolved(graph: Graph, op: Op, exact: Array) -> Found:
+def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = program(graph, op, exact)
     quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
     if op["group"] == 1 or any(quantization is None for quantization in quantizations):
@@ -55,11 +55,11 @@ def _is_whole(graph: Graph, op: Op) -> bool:
 _INT8 = ("int8",)
 ROWS = (
     Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
-    Kernel(("Conv",), _INT8, tolerance=_convolved),
+    Kernel(("Conv",), _INT8, tolerance=_conv),
     Kernel(("Gemm",), _INT8, tolerance=program),
-    Kernel(("AveragePool",), _INT8, tolerance=_averaged),
+    Kernel(("AveragePool",), _INT8, tolerance=_average_pool),
     Kernel(("Add", "Sub", "Mul", "GlobalAveragePool", "Relu", "Clip"), _INT8, tolerance=few_roundings),
     Kernel(("MaxPool",), _INT8),
-    Kernel(("Conv",), runs="reals", tolerance=_convolved),
+    Kernel(("Conv",), runs="reals", tolerance=_conv),
     *PROGRAM,
 )

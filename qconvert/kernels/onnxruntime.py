@@ -82,11 +82,11 @@ def covers_all(graph: Graph, op: Op) -> bool:
     return shape is not None and tuple(op["kernel_shape"]) == tuple(shape[2:]) and op["auto_pad"] == "NOTSET" and not any(op["pads"])
 
 
-def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAdd of bytes; see arithmetic.onnxruntime_add(). It is tried in unsigned storage, which targets of x86 choose."""
     tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
     offset = -integer_range(tensors[0].dtype)[0]
-    quantizations = [tensor.quantization.shifted(offset) for tensor in tensors if tensor.quantization is not None]
+    quantizations = [tensor.quantization.shift_zero_point(offset) for tensor in tensors if tensor.quantization is not None]
     if (
         len(quantizations) != 3
         or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"})
@@ -95,10 +95,10 @@ def _added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
         return None
     a, b = (np.asarray(value, np.int64) + offset for value in stored)
     found = onnxruntime_add(a, b, (quantizations[0], quantizations[1]), quantizations[2], "uint8").astype(np.int64) - offset
-    return Integers.limited(graph, op, found)
+    return Integers.clip_to_limits(graph, op, found)
 
 
-def _multiplied(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearMul of bytes: a float32 multiplies the product of the steps, and the zero point joins before it is rounded (MlasQLinearMul,
     qlmul.cpp)."""
     if any(value is None for value in stored) or not Requantizer.takes(graph, op):
@@ -106,7 +106,7 @@ def _multiplied(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     a, b, y = (quantization for name in (*op.inputs, *op.outputs) if (quantization := graph[name].quantization) is not None)
     steps = [np.asarray(value, np.int64) - quantization.zero_point[0] for value, quantization in zip(stored, (a, b), strict=True)]
     product = (steps[0] * steps[1]).astype(np.float32) * (a.scale[0] * b.scale[0] / y.scale[0])
-    return Integers.limited(graph, op, np.rint(product + np.float32(y.zero_point[0])))
+    return Integers.clip_to_limits(graph, op, np.rint(product + np.float32(y.zero_point[0])))
 
 
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -159,7 +159,7 @@ def _product(graph: Graph, op: Op, exact: Array) -> Found:
     return found + lost, lost > 0.1
 
 
-def _averaged(graph: Graph, op: Op, exact: Array) -> Found:
+def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
     """Averages are nearer to zero where the kernel divides by more elements than ONNX counts."""
     if not _average_pool_fault(graph, op) or covers_all(graph, op):
         return _sum(graph, op, exact)
@@ -190,10 +190,10 @@ _OF_BYTES = (
     Kernel(("Conv",), _BYTES, real=("bias",), rounds_bias=True, tolerance=_product, reference=_PRODUCTS),
     Kernel(("Gemm",), _BYTES, real=("bias", "result"), rounds_bias=True, tolerance=_product, reference=_PRODUCTS),
     Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault, reference=_PRODUCTS),
-    Kernel(("Add",), _BYTES, tolerance=_sum, reference=_added),
-    Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_multiplied),
+    Kernel(("Add",), _BYTES, tolerance=_sum, reference=_add_integers),
+    Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_mul_integers),
     Kernel(("LeakyRelu",), _BYTES, tolerance=_sum),
-    Kernel(("AveragePool",), _BYTES, tolerance=_averaged, fault=_average_pool_fault),
+    Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault),
     Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),
     Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float),
@@ -201,7 +201,7 @@ _OF_BYTES = (
 )
 
 
-def _unless_optimized(row: Kernel) -> Kernel:
+def _without_optimizer(row: Kernel) -> Kernel:
     """Return a row without the optimizer: files in QDQ form run in float, and only those in QOperator form have integer kernels."""
     return replace(row, reference=_softmax_overflow if row.reference is _softmax_integers else None, rounds_bias=False)
 
@@ -232,4 +232,4 @@ ROWS = (
     Kernel(runs="reals", tolerance=_float),
 )
 IN_FLOAT = tuple(found for row in ROWS for found in _in_float(row))
-UNOPTIMIZED = tuple(map(_unless_optimized, ROWS))
+UNOPTIMIZED = tuple(map(_without_optimizer, ROWS))

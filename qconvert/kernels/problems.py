@@ -179,7 +179,7 @@ def _weights(form: _Form, data: Tensor, rng: np.random.Generator, has_ties: bool
 def _result(
     kind: str, dtype: str, data: Tensor, rng: np.random.Generator, kernels: Kernels, quantization: Callable[..., Quantization]
 ) -> Quantization:
-    if (fixed := kernels.fixed(kind, dtype)) is not None:
+    if (fixed := kernels.fixed_qparams(kind, dtype)) is not None:
         return Quantization.per_tensor(*fixed)
     given = data.quantization
     assert given is not None

@@ -46,7 +46,7 @@ class Requantizer:
         """Compute the integers for stored inputs; None if data are missing or float, or the accumulator leaves int32."""
         if any(value is None for value in stored[:2]) or not self.takes(graph, op):
             return None
-        total = _accumulated(graph, op, stored)
+        total = _accumulate(graph, op, stored)
         if float(np.abs(total).max(initial=0)) >= _ACCUMULATORS:
             return None
         multiplier = self.multiplier(graph, op)
@@ -54,7 +54,7 @@ class Requantizer:
         steps = self.steps(total.astype(np.int64), multiplier.reshape(along))
         quantization = graph[op.outputs[0]].quantization
         assert quantization is not None
-        return Integers.limited(graph, op, steps + int(quantization.zero_point[0]))
+        return Integers.clip_to_limits(graph, op, steps + int(quantization.zero_point[0]))
 
     @staticmethod
     def takes(graph: Graph, op: Op) -> bool:
@@ -135,7 +135,7 @@ def channel_axis(op: Op, rank: int) -> int:
     return 1 if op.attributes.get("data_format") == "channels_first" else rank - 1
 
 
-def _accumulated(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
+def _accumulate(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
     """Return the accumulators, whole numbers in float64: the operator's exact value with all scales 1."""
     tensors = {}
     for name in filter(None, (*op.inputs, *op.outputs)):

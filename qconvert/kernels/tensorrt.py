@@ -58,7 +58,7 @@ def _choice(graph: Graph, op: Op) -> str:
 
 def _move(graph: Graph, op: Op) -> str:
     """Refuse constants among the moved data, which TensorRT takes only before Dequantize, and padding other than the integer 0."""
-    moved = [graph[name] for name in kind_of(op).moved(op)]
+    moved = [graph[name] for name in kind_of(op).moved_inputs(op)]
     if any(tensor.is_constant for tensor in moved):
         return "constants among the moved data"
     if op.kind == "MaxPool" and moved[0].rank == _RANK_OF_VOLUMES:

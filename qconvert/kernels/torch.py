@@ -30,7 +30,7 @@ def few_roundings(graph: Graph, op: Op, exact: Array) -> Found:
     return 20 * fine(exact), False
 
 
-def _of_another_order(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """qnnpack's relu6, hardtanh and clamp take data as contiguous (qclamp.cpp), but the convolution before them stores its result channels
     last, so the values are in another order. The reader fuses both into one operator."""
     if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or graph[op.outputs[0]].rank != len(_TO_LAST):
@@ -57,8 +57,8 @@ _FEW = ("Add", "Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "AveragePool", "G
 PROGRAM = (Kernel(_FEW, runs="reals", tolerance=few_roundings), Kernel(runs="reals", tolerance=program))
 #: Files that PyTorch runs itself.
 TRUSTED = (
-    Kernel(("Clip", "Relu"), runs="reals", tolerance=few_roundings, reference=_of_another_order),
-    Kernel(("Conv", "ConvTranspose"), runs="reals", tolerance=program, reference=_of_another_order),
+    Kernel(("Clip", "Relu"), runs="reals", tolerance=few_roundings, reference=_reorder_channels),
+    Kernel(("Conv", "ConvTranspose"), runs="reals", tolerance=program, reference=_reorder_channels),
     *PROGRAM,
 )
 #: torch.ao.nn.quantized and the operators quantized::.

@@ -40,12 +40,12 @@ def _bytes(graph: Graph, *names: str) -> bool:
     return all(is_bytes(graph[name]) for name in names if name)
 
 
-def _rounded(graph: Graph, op: Op) -> str:
+def _any_qparams(graph: Graph, op: Op) -> str:
     """The obstacle for kernels whose result may have any quantization."""
     return "" if _bytes(graph, *op.inputs, op.outputs[0]) else _BYTES
 
 
-def _kept(graph: Graph, op: Op) -> str:
+def _same_qparams(graph: Graph, op: Op) -> str:
     """The obstacle for kernels whose result has the quantization of the data."""
     if not _bytes(graph, op.inputs[0], op.outputs[0]):
         return _BYTES
@@ -56,7 +56,7 @@ def _layout(op: Op) -> str:
     return _LAYOUT if op.attributes.get("data_format", "channels_first") != "channels_first" else ""
 
 
-def _packed(graph: Graph, op: Op, axis: int = 0) -> str:
+def _packed_layer(graph: Graph, op: Op, axis: int = 0) -> str:
     """The obstacle for layers with packed weights: constants of 8 bits with one scale, or per-channel along `axis`, and a constant bias."""
     weights = graph[op.inputs[1]]
     quantization = weights.quantization
@@ -77,19 +77,19 @@ def _packed(graph: Graph, op: Op, axis: int = 0) -> str:
 
 
 def _conv(graph: Graph, op: Op) -> str:
-    return _layout(op) or ("" if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank") or _packed(graph, op)
+    return _layout(op) or ("" if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank") or _packed_layer(graph, op)
 
 
 def _matmul(graph: Graph, op: Op) -> str:
     left, right = (graph[name] for name in op.inputs[:2])
     if right.data is not None and right.rank == 2 and not op["trans_a"]:
-        return _packed(graph, op, 0 if op["trans_b"] else 1)
+        return _packed_layer(graph, op, 0 if op["trans_b"] else 1)
     if left.rank != right.rank or (left.shape or ())[:-2] != (right.shape or ())[:-2]:
         return "operands of different batches"
-    return "a Relu inside" if op["activation"] == "relu" else _rounded(graph, op)
+    return "a Relu inside" if op["activation"] == "relu" else _any_qparams(graph, op)
 
 
-def _fixed(scale: float, point: int) -> Obstacle:
+def _fixed_qparams(scale: float, point: int) -> Obstacle:
     """Return the obstacle for curves whose kernels fix the quantization of the result."""
 
     def obstacle(graph: Graph, op: Op) -> str:
@@ -105,17 +105,17 @@ def _fixed(scale: float, point: int) -> Obstacle:
 
 def _hard_sigmoid(graph: Graph, op: Op) -> str:
     usual = np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5
-    return _fixed(1 / 256, 0)(graph, op) if usual else "other numbers than PyTorch's"
+    return _fixed_qparams(1 / 256, 0)(graph, op) if usual else "other numbers than PyTorch's"
 
 
 def _clip(graph: Graph, op: Op) -> str:
     bounds = [graph.constant(name) if name else None for name in op.inputs[1:3]]
     known = all(not name or (bound is not None and bound.size == 1) for name, bound in zip(op.inputs[1:3], bounds, strict=True))
-    return _kept(graph, op) if known else "bounds that are computed"
+    return _same_qparams(graph, op) if known else "bounds that are computed"
 
 
 def _softmax(graph: Graph, op: Op) -> str:
-    return _rounded(graph, op) if op["beta"] == 1 else "a beta"
+    return _any_qparams(graph, op) if op["beta"] == 1 else "a beta"
 
 
 def _norm(graph: Graph, op: Op) -> str:
@@ -142,7 +142,7 @@ def _instance_norm(graph: Graph, op: Op) -> str:
 def _max_pool(graph: Graph, op: Op) -> str:
     if len(op["kernel_shape"]) > 2:
         return "three axes, which qnnpack has no kernel for"
-    return _layout(op) or ("further results" if any(op.outputs[1:]) else _kept(graph, op))
+    return _layout(op) or ("further results" if any(op.outputs[1:]) else _same_qparams(graph, op))
 
 
 def _average_pool(graph: Graph, op: Op) -> str:
@@ -152,32 +152,32 @@ def _average_pool(graph: Graph, op: Op) -> str:
     pads = [int(pad) for pad in op["pads"]]
     if op["auto_pad"] in SAME or (any(pads) and (not op["count_include_pad"] or pads[: len(pads) // 2] != pads[len(pads) // 2 :])):
         return "padding that does not count, which qnnpack counts, or differs on both sides"
-    return _layout(op) or _kept(graph, op)
+    return _layout(op) or _same_qparams(graph, op)
 
 
 def _global_average(graph: Graph, op: Op) -> str:
-    return _layout(op) or (_kept(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank")
+    return _layout(op) or (_same_qparams(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank")
 
 
 def _mean(graph: Graph, op: Op) -> str:
     known = len(op.inputs) < 2 or not op.inputs[1] or graph.constant(op.inputs[1]) is not None
-    return _kept(graph, op) if known else "axes that are computed"
+    return _same_qparams(graph, op) if known else "axes that are computed"
 
 
 def _resize(graph: Graph, op: Op) -> str:
     if op["mode"] != "nearest" or graph[op.inputs[0]].rank not in (4, 5):
         return "values between those of the data, or one axis"
-    return _layout(op) or _kept(graph, op)
+    return _layout(op) or _same_qparams(graph, op)
 
 
 #: Kinds that have a quantized kernel -> why it does not take an operator. ConvTranspose is none of them: onednn, and x86 with it, computes
 #: something else where a group has other numbers of inputs and outputs, fbgemm where they are equal and the kernel is 2, qnnpack over three
 #: axes; and fbgemm takes no scale for each output.
 OBSTACLES: Mapping[str, Obstacle] = {
-    "Conv": _conv, "Gemm": _packed, "MatMul": _matmul,
-    **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _rounded),
-    "Sigmoid": _fixed(1 / 256, 0), "Tanh": _fixed(1 / 128, 128), "HardSigmoid": _hard_sigmoid,
-    "Relu": _kept, "Clip": _clip, "Softmax": _softmax,
+    "Conv": _conv, "Gemm": _packed_layer, "MatMul": _matmul,
+    **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _any_qparams),
+    "Sigmoid": _fixed_qparams(1 / 256, 0), "Tanh": _fixed_qparams(1 / 128, 128), "HardSigmoid": _hard_sigmoid,
+    "Relu": _same_qparams, "Clip": _clip, "Softmax": _softmax,
     "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _norm,
     "InstanceNormalization": _instance_norm,
     "MaxPool": _max_pool, "AveragePool": _average_pool, "GlobalAveragePool": _global_average, "ReduceMean": _mean, "Resize": _resize,

@@ -37,7 +37,7 @@ def fixed_quantizer(torch: Any, fake: Any) -> Any:
         return torch.nn.Identity()
     observer = fake.activation_post_process
     low, high = (int(getattr(observer if hasattr(observer, name) else fake, name)) for name in ("quant_min", "quant_max"))
-    scale, zero_point = _effective(torch, fake, low, high)
+    scale, zero_point = _effective_qparams(torch, fake, low, high)
     if scale.numel() == 0 or not bool(torch.isfinite(scale).all()) or not bool((scale > 0).all()):
         raise UnsupportedError(
             f"the scales of a {type(fake).__name__} are {scale.tolist()}; PyTorch requires positive numbers", rule="scale-not-positive"
@@ -47,7 +47,7 @@ def fixed_quantizer(torch: Any, fake: Any) -> Any:
     return _fixed_class(torch)(scale, zero_point, axis if per_channel else None, low, high)
 
 
-def _effective(torch: Any, fake: Any, low: int, high: int) -> tuple[Any, Any]:
+def _effective_qparams(torch: Any, fake: Any, low: int, high: int) -> tuple[Any, Any]:
     """Scale and zero point as the kernel uses them; LSQ trains both as real numbers, and its kernel rounds the zero point."""
     scale, zero_point = fake.scale.detach().clone().float(), fake.zero_point.detach().clone()
     if zero_point.is_floating_point():

@@ -17,7 +17,7 @@ from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.files.temporary import temporary_folder
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.graph import Graph
-from qconvert.live.settled import settled
+from qconvert.live.prepare_module import prepare_module
 from qconvert.plugins.option_types import ReadOptions
 
 __all__ = ["from_torch"]
@@ -55,14 +55,14 @@ def from_torch(module: Any, example_inputs: Any, *, dynamic_shapes: Any = None) 
         warnings.simplefilter("ignore")
         path = Path(folder) / f"{what if what.isidentifier() else 'module'}.pt2"
         try:
-            path = _saved(torch, module, inputs, dynamic_shapes, path)
-            return load(path, "torch", **_shapes(path, inputs, dynamic_shapes))
+            path = _save_module(torch, module, inputs, dynamic_shapes, path)
+            return load(path, "torch", **_shape_options(path, inputs, dynamic_shapes))
         except QConvertError as error:
             error.file = f"the module {what}"
             raise
 
 
-def _saved(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, path: Path) -> Path:
+def _save_module(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, path: Path) -> Path:
     """Writes a module into an archive that the reader takes; returns its path, whose suffix says which."""
     if isinstance(module, torch.export.ExportedProgram):
         torch.export.save(module, path)
@@ -78,30 +78,30 @@ def _saved(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, 
     if isinstance(module, torch.jit.ScriptModule):
         torch.jit.save(module, path.with_suffix(".pt"))
         return path.with_suffix(".pt")
-    ready = settled(torch, module)
+    ready = prepare_module(torch, module)
     ways: list[Callable[[], Path]] = [
-        lambda: _exported(torch, ready, inputs, dynamic_shapes, path),
-        lambda: _traced(torch, ready, inputs, path.with_suffix(".pt")),
+        lambda: _export_module(torch, ready, inputs, dynamic_shapes, path),
+        lambda: _trace_module(torch, ready, inputs, path.with_suffix(".pt")),
     ]
     quantized = any(value.is_quantized for value in inputs) or _computes_on_quantized_tensors(torch, ready)
-    return _first_of(list(reversed(ways)) if quantized else ways)
+    return _try_ways(list(reversed(ways)) if quantized else ways)
 
 
 def _has_one_scale(torch: Any, value: Any) -> bool:
     return not value.is_quantized or value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric)
 
 
-def _exported(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, path: Path) -> Path:
+def _export_module(torch: Any, module: Any, inputs: Sequence[Any], dynamic_shapes: Any, path: Path) -> Path:
     torch.export.save(torch.export.export(module, tuple(inputs), dynamic_shapes=dynamic_shapes), path)
     return path
 
 
-def _traced(torch: Any, module: Any, inputs: Sequence[Any], path: Path) -> Path:
+def _trace_module(torch: Any, module: Any, inputs: Sequence[Any], path: Path) -> Path:
     torch.jit.save(torch.jit.trace(module, tuple(inputs), check_trace=False), path)
     return path
 
 
-def _first_of(ways: Sequence[Callable[[], Path]]) -> Path:
+def _try_ways(ways: Sequence[Callable[[], Path]]) -> Path:
     """What the first way gives that torch takes; the error of the first tells why none does."""
     failures: list[Exception] = []
     for way in ways:
@@ -137,7 +137,7 @@ def _makes_quantized(torch: Any, node: Any) -> bool:
     return node.op == "call_function" and node.target in (torch.quantize_per_tensor, torch.quantize_per_channel)
 
 
-def _shapes(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> ReadOptions:
+def _shape_options(path: Path, inputs: Sequence[Any], dynamic_shapes: Any) -> ReadOptions:
     """A trace does not say the shapes of its inputs: the option of the reader that does."""
     if path.suffix == ".pt2":
         return {}

@@ -43,10 +43,10 @@ from qconvert.operators.attributes import (
     text,
     texts,
 )
+from qconvert.operators.binary import is_onnxruntime_add, nudge_input_scales
 from qconvert.operators.call import Call, ExactResult
 from qconvert.operators.control import FunctionCall, Port, calls
 from qconvert.operators.kind import ROLES, RULES, Kind, kind
-from qconvert.operators.pairs import adds_plainly, nudged_scales
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
 from qconvert.operators.reduce import reduced_count
 
@@ -61,7 +61,6 @@ __all__ = [
     "FunctionCall",
     "Kind",
     "Port",
-    "adds_plainly",
     "calls",
     "choice",
     "flag",
@@ -71,9 +70,10 @@ __all__ = [
     "integer_weights",
     "integers",
     "is_dynamic",
+    "is_onnxruntime_add",
     "kind",
     "kind_of",
-    "nudged_scales",
+    "nudge_input_scales",
     "number",
     "numbers",
     "output_axis",
@@ -91,7 +91,7 @@ _FAMILIES = (
     "resize",
     "normalize",
     "softmax",
-    "pairs",
+    "binary",
     "bits",
     "logic",
     "elementwise",

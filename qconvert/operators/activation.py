@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic import quantize, xnnpack_leaky_relu
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import choice, has, number
-from qconvert.operators.bounds import Interval, Operands, any_value, between
+from qconvert.operators.bounds import Interval, Operands, any_value, fixed_bounds
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -21,10 +21,10 @@ from qconvert.operators.common import (
 )
 from qconvert.operators.elementwise import erf, sigmoid
 from qconvert.operators.folds import (
-    extreme,
-    numbers,
-    one_quantization,
-    plain,
+    extreme_fold,
+    has_numbers,
+    has_one_quantization,
+    is_plain,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ELEMENTWISE
@@ -42,22 +42,22 @@ def clip(call: Call) -> Array:
 
 
 def _clip_fold(call: Call) -> Any:
-    if not plain(call):
+    if not is_plain(call):
         return _clip_stored(call)
     result: Any = call.raw()
     for index, function in ((1, np.maximum), (2, np.minimum)):
         if call.has(index):
             pair = replace(call, stored=(result, call.raw(index).reshape(())), tensors=call.tensors[:1] * 2)
-            result = extreme(function)(pair)
+            result = extreme_fold(function)(pair)
             if result is None:
                 return None
-    return result if numbers(call, True) else None
+    return result if has_numbers(call, True) else None
 
 
 def _clip_stored(call: Call) -> Any:
     """Clip of stored integers, where the bounds are numbers of their quantization, so that nothing is rounded."""
     result, quantization = call.raw(), call.quantization()
-    if quantization is None or not one_quantization(call, 0, 1) or not quantization.is_per_tensor or "int" not in call.results[0].dtype:
+    if quantization is None or not has_one_quantization(call, 0, 1) or not quantization.is_per_tensor or "int" not in call.results[0].dtype:
         return None
     for index, function in ((1, np.maximum), (2, np.minimum)):
         if call.has(index):
@@ -129,7 +129,7 @@ def hard_sigmoid(call: Call) -> Array:
 _SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
 
 
-def _clipped(operands: Operands) -> Interval:
+def _clip_interval(operands: Operands) -> Interval:
     low, high = operands.data[0]
     floor, ceiling = operands.interval(1)[0], operands.interval(2)[1]
     return min(max(low, floor), ceiling), min(max(high, floor), ceiling)
@@ -139,7 +139,7 @@ KINDS = (
     kind(
         "Clip",
         "data parameter? parameter?",
-        bounds=_clipped,
+        bounds=_clip_interval,
         clips=True,
         keeps_range=True,
         shape=same_shape,
@@ -185,7 +185,7 @@ KINDS = (
     kind("Swish", bounds=any_value, shape=same_shape, evaluate=swish, layout=ELEMENTWISE, attributes=has(alpha=number(1.0))),
     kind(
         "HardSigmoid",
-        bounds=between(0.0, 1.0),
+        bounds=fixed_bounds(0.0, 1.0),
         shape=same_shape,
         evaluate=hard_sigmoid,
         layout=ELEMENTWISE,

@@ -24,7 +24,7 @@ __all__ = [
     "Number",
     "Operands",
     "any_value",
-    "between",
+    "fixed_bounds",
     "hull",
     "of_positive_data",
     "within_data",
@@ -103,7 +103,7 @@ def any_value(operands: Operands) -> Interval:
     return ANY
 
 
-def between(low: float, high: float = math.inf) -> Bounds:
+def fixed_bounds(low: float, high: float = math.inf) -> Bounds:
     """The function's values lie between two numbers, whatever its data are."""
     return lambda operands: (low, high)
 

@@ -20,7 +20,7 @@ __all__ = [
     "Fold",
     "Function",
     "Result",
-    "activated",
+    "apply_activation",
     "channels_first",
     "channels_last",
     "spatial_axes",
@@ -124,17 +124,17 @@ Function = Callable[[Call], Result]
 Fold = Callable[[Call], Any]
 
 
-def activated(values: Array, activation: str) -> Array:
+def apply_activation(values: Array, activation: str) -> Array:
     """Float values, limited to the range that a fused activation leaves."""
     low, high = ACTIVATIONS[activation]
     return values if low is None and high is None else np.asarray(np.clip(values, low, high))
 
 
-def activated_stored(call: Call, stored: Array) -> Array:
+def clip_stored(call: Call, stored: Array) -> Array:
     """Stored values, limited to the codes that a fused activation leaves."""
     tensor, activation = call.results[0], str(call["activation"])
     if tensor.quantization is None or not activation:
-        return activated(stored, activation)
+        return apply_activation(stored, activation)
     lowest, highest = ACTIVATIONS[activation]
     bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
     low, high = quantize(bounds, tensor.quantization, tensor.dtype)

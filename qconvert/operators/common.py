@@ -10,7 +10,7 @@ from typing import Any
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import AttributeSpec, choice, flag, integers
-from qconvert.operators.sizes import Result, ShapeContext, broadcast, normalized
+from qconvert.operators.sizes import Result, ShapeContext, broadcast, normalize_axes
 
 __all__ = ["ACTIVATION", "DATA_FORMAT", "KEEPDIMS", "WINDOW", "broadcast_shape", "same_axes", "same_shape", "unless_along", "without_axes"]
 
@@ -39,7 +39,7 @@ def broadcast_shape(op: Op, s: ShapeContext) -> Result:
 def same_shape(op: Op, s: ShapeContext) -> Result:
     shape = s.shape(0)
     if shape is not None and "axis" in op.attributes:
-        normalized(op, [int(op["axis"])], len(shape))
+        normalize_axes(op, [int(op["axis"])], len(shape))
     return [shape]
 
 
@@ -47,7 +47,7 @@ def along_axis(op: Op, s: ShapeContext) -> Result:
     """The shape of the data, which has the axis of the operator, stated or by default."""
     shape = s.shape(0)
     if shape is not None:
-        normalized(op, [int(op["axis"])], len(shape))
+        normalize_axes(op, [int(op["axis"])], len(shape))
     return [shape]
 
 

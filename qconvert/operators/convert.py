@@ -17,7 +17,7 @@ from qconvert.operators.common import (
 )
 from qconvert.operators.folds import (
     FLOATS,
-    plain,
+    is_plain,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ELEMENTWISE
@@ -37,7 +37,7 @@ def _cast_fold(call: Call) -> Any:
     """The same number in another type, rounded to even; None where it does not fit, which ONNX leaves open."""
     value, wanted = call.raw(), str(call["to"])
     have = canonical_dtype(value.dtype)
-    if not plain(call) or "string" in (have, wanted):
+    if not is_plain(call) or "string" in (have, wanted):
         return None
     if wanted == have:
         return value
@@ -72,7 +72,7 @@ def _dynamic_quantize_shape(op: Op, s: ShapeContext) -> Shapes:
     return [s.shape(0), (), ()]
 
 
-def quantized(call: Call) -> Result:
+def evaluate_quantize(call: Call) -> Result:
     """Quantize of ONNX; with an arithmetic the stored integers are those of PyTorch's kernel."""
     (result,), data = call.results, call.tensors[0]
     quantization = result.quantization
@@ -84,7 +84,7 @@ def quantized(call: Call) -> Result:
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 
-def requantized(call: Call) -> Result:
+def evaluate_requantize(call: Call) -> Result:
     """Requantize: the float values, rounded once; with an arithmetic the stored integers are those of its kernel."""
     (result,), given = call.results, call.quantization()
     if not call["arithmetic"] or given is None or result.quantization is None:
@@ -140,7 +140,7 @@ KINDS = (
         "Quantize",
         shape=same_shape,
         rule="convert",
-        evaluate=quantized,
+        evaluate=evaluate_quantize,
         fold=_quantize_fold,
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "fused"), "")),
@@ -150,7 +150,7 @@ KINDS = (
         "Requantize",
         shape=same_shape,
         rule="convert",
-        evaluate=requantized,
+        evaluate=evaluate_requantize,
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "xnnpack"), "")),
     ),

@@ -16,10 +16,10 @@ from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
     Call,
     ExactResult,
-    activated,
-    activated_stored,
+    apply_activation,
     channels_first,
     channels_last,
+    clip_stored,
 )
 from qconvert.operators.canonical import without_zero_bias
 from qconvert.operators.common import (
@@ -38,7 +38,7 @@ from qconvert.operators.products import (
     with_bias,
     zero_point,
 )
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, unified
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.spatial import (
     axes_of_space,
@@ -60,7 +60,7 @@ def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
     if weights is not None and has_bias and (bias := s.shape(2)) is not None:
         if len(bias) != 1:
             raise failure(op, f"the bias has shape {bias}, not one value for each output channel", rule="shape-mismatch")
-        unified(op, [bias[0], weights[0]], "the sizes of bias and output channels")
+        unify_sizes(op, [bias[0], weights[0]], "the sizes of bias and output channels")
     if data is None or weights is None:
         return None
     axes_of_space(op, data)
@@ -150,7 +150,7 @@ def _products(x: Array, columns: Array, windows: Sequence[tuple[slice, ...]], si
     return total
 
 
-def _convolved(call: Call, x: Array, weights: Array) -> Array:
+def _convolve(call: Call, x: Array, weights: Array) -> Array:
     """The convolution of channels-last data, padded with zeros, with weights O,I,spatial, both of whole steps."""
     kernel, dilations, strides = weights.shape[2:], tuple(call["dilations"]), call["strides"]
     pads = padding(call, x.shape[1:-1], kernel, dilations)
@@ -181,24 +181,24 @@ def conv(call: Call) -> Array | ExactResult:
     """Conv of ONNX, with weights O,I,spatial; with the arithmetic "tflite" the stored result is that of the kernel."""
     x, x_scale = rounded_steps(call)
     weights, w_scale = call.factor(1, 0)
-    total = _convolved(call, channels_last(call, x), weights)
+    total = _convolve(call, channels_last(call, x), weights)
     if isinstance(x_scale, np.ndarray):  # of each image, or each pixel of one that is a matrix product
         total, x_scale = total * channels_last(call, x_scale), 1.0
-    real = activated(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
+    real = apply_activation(channels_first(call, with_bias(call, total, np.asarray(x_scale * w_scale))), call["activation"])
     quantizations = call.quantization(0), call.quantization(1), call.results[0].quantization
     if call["arithmetic"] != "tflite" or quantizations[0] is None or quantizations[1] is None or quantizations[2] is None:
         return real
     sums = total + (call.raw(2).astype(np.int64) if call.has(2) else 0)
     factors = effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale)
     stored = channels_first(call, tflite_sums(sums, factors, quantizations[2], call.results[0].dtype))
-    return ExactResult(real, activated_stored(call, stored))
+    return ExactResult(real, clip_stored(call, stored))
 
 
 def conv_integer(call: Call) -> Array:
     """ConvInteger of ONNX: (data, weights, zero point of data, zero point or points, one an output, of weights)."""
     x, weights = call.raw(0).astype(np.int64) - zero_point(call, 2).reshape(()), call.raw(1).astype(np.int64)
     weights = weights - zero_point(call, 3).reshape(-1, *[1] * (weights.ndim - 1))
-    total = _convolved(call, channels_last(call, x.astype(np.float64)), weights.astype(np.float64))
+    total = _convolve(call, channels_last(call, x.astype(np.float64)), weights.astype(np.float64))
     return channels_first(call, total).astype(np.int64)
 
 
@@ -222,7 +222,7 @@ def conv_transpose(call: Call) -> Array:
     pads = call["pads"]
     crop = tuple(slice(pads[i], sizes[i] - pads[rank + i]) for i in range(rank))
     real = with_bias(call, total[(slice(None), *crop)], np.asarray(x_scale * w_scale))
-    return activated(channels_first(call, real), call["activation"])
+    return apply_activation(channels_first(call, real), call["activation"])
 
 
 _CONV: dict[str, AttributeSpec] = {"dilations": integers(), "group": integer(1), **WINDOW}

@@ -16,11 +16,11 @@ from qconvert.operators.call import (
     Call,
 )
 from qconvert.operators.folds import (
-    numbers,
+    has_numbers,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.samples import MIXES, WHEREVER, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, normalized
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -65,7 +65,7 @@ def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"the depth is {depth}, below 0", rule="negative-size")
     if indices is None:
         return [None]
-    (axis,) = normalized(op, [int(op["axis"])], len(indices) + 1)
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(indices) + 1)
     return [(*indices[:axis], depth, *indices[axis:])]
 
 
@@ -88,7 +88,7 @@ def range_(call: Call) -> Array:
 
 def _range_fold(call: Call) -> Any:
     """start, start + delta …: integers, and floats that are whole and below 2**24, where adding and multiplying agree."""
-    if not numbers(call, True) or any(value is None or value.size != 1 for value in call.stored):
+    if not has_numbers(call, True) or any(value is None or value.size != 1 for value in call.stored):
         return None
     start, _, delta = (call.raw(i).reshape(-1)[0] for i in range(3))
     values = range_(call)

@@ -16,7 +16,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.samples import MIXES
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, unified
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -33,7 +33,7 @@ def _detection_shape(op: Op, s: ShapeContext) -> Shapes:
             raise failure(op, f"{what} of shape {shape} do not have rank {rank}", rule="wrong-rank")
     counts = [shape[-2] for shape in (boxes, scores, anchors) if shape is not None]
     if counts:
-        unified(op, counts, "the numbers of boxes, scores and anchors")
+        unify_sizes(op, counts, "the numbers of boxes, scores and anchors")
     return [(1, rows, 4), (1, rows), (1, rows), (1,)]
 
 
@@ -116,7 +116,7 @@ def _select_shape(op: Op, s: ShapeContext) -> Shapes:
     if boxes is not None and (len(boxes) != 2 or boxes[1] != 4):
         raise failure(op, f"boxes of shape {boxes}", rule="wrong-rank")
     if boxes is not None and scores is not None:
-        unified(op, [boxes[0], *scores], "the numbers of boxes and scores")
+        unify_sizes(op, [boxes[0], *scores], "the numbers of boxes and scores")
     rows: Shapes = [None if most is None else (most[0],)]
     return [*rows, (), *rows][: len(op.outputs)]
 
@@ -148,8 +148,8 @@ def _suppression_shape(op: Op, s: ShapeContext) -> Shapes:
         if shape is not None and (len(shape) != 3 or (what == "boxes" and shape[2] != 4)):
             raise failure(op, f"{what} of shape {shape}", rule="wrong-rank")
     if boxes is not None and scores is not None:
-        unified(op, [boxes[0], scores[0]], "the numbers of images")
-        unified(op, [boxes[1], scores[2]], "the numbers of boxes and scores")
+        unify_sizes(op, [boxes[0], scores[0]], "the numbers of images")
+        unify_sizes(op, [boxes[1], scores[2]], "the numbers of boxes and scores")
     return [(UNKNOWN, 3)]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, saturate, tflite_hard_swish
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import choice, has
-from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Interval, Number, Operands, any_value, between, of_positive_data
+from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Interval, Number, Operands, any_value, fixed_bounds, of_positive_data
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -22,7 +22,7 @@ from qconvert.operators.common import (
     same_shape,
 )
 from qconvert.operators.folds import (
-    numeric,
+    numeric_fold,
 )
 from qconvert.operators.kind import Kind, More, kind
 from qconvert.operators.layout import ELEMENTWISE
@@ -83,36 +83,36 @@ def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None
 
 
 KINDS = (
-    _unary("Abs", np.abs, numeric(np.abs), between(0.0)),
-    _unary("Neg", np.negative, numeric(np.negative)),
-    _unary("Exp", np.exp, None, between(0.0)),
+    _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0)),
+    _unary("Neg", np.negative, numeric_fold(np.negative)),
+    _unary("Exp", np.exp, None, fixed_bounds(0.0)),
     _unary("Log", np.log, domain=of_positive_data()),
     kind(
         "Sqrt",
         shape=same_shape,
         evaluate=square_root,
-        bounds=between(0.0),
+        bounds=fixed_bounds(0.0),
         domain=of_positive_data(0.0),
-        fold=lambda call: numeric(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
+        fold=lambda call: numeric_fold(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "tflite"), "")),
     ),
-    _unary("Rsqrt", lambda x: 1 / np.sqrt(x), None, between(0.0), domain=_above_zero),
-    _unary("Square", np.square, numeric(np.square), between(0.0)),
+    _unary("Rsqrt", lambda x: 1 / np.sqrt(x), None, fixed_bounds(0.0), domain=_above_zero),
+    _unary("Square", np.square, numeric_fold(np.square), fixed_bounds(0.0)),
     _unary("Reciprocal", lambda x: 1 / x, domain=of_positive_data()),
-    _unary("Erf", lambda x: np.asarray(erf(x), np.float64), None, between(-1.0, 1.0)),
+    _unary("Erf", lambda x: np.asarray(erf(x), np.float64), None, fixed_bounds(-1.0, 1.0)),
     _unary("Round", np.rint, nearby=True),
     _unary("Floor", np.floor, nearby=True),
     _unary("Ceil", np.ceil, nearby=True),
-    _unary("Sign", np.sign, numeric(np.sign, floats=False), between(-1.0, 1.0)),
-    _unary("Sin", np.sin, None, between(-1.0, 1.0)),
-    _unary("Cos", np.cos, None, between(-1.0, 1.0)),
+    _unary("Sign", np.sign, numeric_fold(np.sign, floats=False), fixed_bounds(-1.0, 1.0)),
+    _unary("Sin", np.sin, None, fixed_bounds(-1.0, 1.0)),
+    _unary("Cos", np.cos, None, fixed_bounds(-1.0, 1.0)),
     _unary("Tan", np.tan),
     _unary("Asin", np.arcsin),
     _unary("Acos", np.arccos),
     _unary("Atan", np.arctan),
     _unary("Sinh", np.sinh),
-    _unary("Cosh", np.cosh, None, between(1.0)),
+    _unary("Cosh", np.cosh, None, fixed_bounds(1.0)),
     _unary("Asinh", np.arcsinh),
     _unary("Acosh", np.arccosh),
     _unary("Atanh", np.arctanh),
@@ -125,9 +125,9 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "tflite_hard_swish"), "")),
     ),
-    _unary("Sigmoid", sigmoid, None, between(0.0, 1.0)),
-    _unary("Tanh", np.tanh, None, between(-1.0, 1.0)),
-    _unary("Softplus", softplus, None, between(0.0)),
-    _unary("Softsign", lambda x: x / (1 + np.abs(x)), None, between(-1.0, 1.0)),
+    _unary("Sigmoid", sigmoid, None, fixed_bounds(0.0, 1.0)),
+    _unary("Tanh", np.tanh, None, fixed_bounds(-1.0, 1.0)),
+    _unary("Softplus", softplus, None, fixed_bounds(0.0)),
+    _unary("Softsign", lambda x: x / (1 + np.abs(x)), None, fixed_bounds(-1.0, 1.0)),
     _unary("Mish", lambda x: x * np.tanh(softplus(x))),
 )

@@ -14,37 +14,37 @@ from qconvert.operators.call import Call, Fold
 __all__ = [
     "FLOATS",
     "compare_fold",
-    "extreme",
-    "floored",
+    "extreme_fold",
+    "floor_fold",
+    "has_numbers",
+    "has_one_quantization",
+    "is_per_tensor",
+    "is_plain",
     "is_undefined",
     "logic_fold",
-    "moved",
-    "numbers",
-    "numeric",
-    "one_quantization",
-    "per_tensor",
-    "plain",
-    "reduced",
+    "movement_fold",
+    "numeric_fold",
+    "reduction_fold",
 ]
 
 FLOATS = ("float16", "float32", "float64")
 
 
-def plain(call: Call) -> bool:
+def is_plain(call: Call) -> bool:
     return not any(tensor is not None and tensor.is_quantized for tensor in (*call.tensors, *call.results))
 
 
-def one_quantization(call: Call, first: int = 0, count: int | None = None) -> bool:
+def has_one_quantization(call: Call, first: int = 0, count: int | None = None) -> bool:
     """Whether stored values can stand for the real ones: all data inputs and outputs have equal types and quantizations."""
     sides = [tensor for tensor in (*call.tensors[first:count], *call.results) if tensor is not None]
     return all(side.dtype == sides[0].dtype and side.quantization == sides[0].quantization for side in sides)
 
 
-def per_tensor(call: Call) -> bool:
+def is_per_tensor(call: Call) -> bool:
     return all(tensor is None or tensor.quantization is None or tensor.quantization.is_per_tensor for tensor in call.tensors)
 
 
-def moved(function: Callable[[Call], Any]) -> Fold:
+def movement_fold(function: Callable[[Call], Any]) -> Fold:
     """Stored values change place; what gives them other scales is not foldable here."""
 
     def run(call: Call) -> Any:
@@ -55,26 +55,26 @@ def moved(function: Callable[[Call], Any]) -> Fold:
     return run
 
 
-def numbers(call: Call, floats: bool) -> bool:
+def has_numbers(call: Call, floats: bool) -> bool:
     """Whether all inputs are plain numbers of one type: integers, or, if `floats`, IEEE floats too."""
     dtypes = {canonical_dtype(value.dtype) for value in call.stored if value is not None}
-    if len(dtypes) != 1 or not plain(call) or call.op.attributes.get("activation"):
+    if len(dtypes) != 1 or not is_plain(call) or call.op.attributes.get("activation"):
         return False
     (dtype,) = dtypes
     return (dtype in FLOATS and floats) or np.dtype(numpy_dtype(dtype)).kind in "iu"
 
 
-def numeric(function: Callable[..., Any], floats: bool = True) -> Fold:
+def numeric_fold(function: Callable[..., Any], floats: bool = True) -> Fold:
     """An operator on plain numbers of one type that gives the same type."""
 
     def run(call: Call) -> Any:
-        return function(*(value for value in call.stored if value is not None)) if numbers(call, floats) else None
+        return function(*(value for value in call.stored if value is not None)) if has_numbers(call, floats) else None
 
     return run
 
 
-def floored(function: Callable[..., Any]) -> Fold:
-    return numeric(lambda a, b: None if is_undefined(a, b) else function(a, b), floats=False)
+def floor_fold(function: Callable[..., Any]) -> Fold:
+    return numeric_fold(lambda a, b: None if is_undefined(a, b) else function(a, b), floats=False)
 
 
 def is_undefined(a: Array, b: Array) -> bool:
@@ -82,7 +82,7 @@ def is_undefined(a: Array, b: Array) -> bool:
     return bool((b == 0).any()) or (a.dtype.kind == "i" and bool((a == np.iinfo(a.dtype).min).any() and (b == -1).any()))
 
 
-def extreme(function: Callable[..., Any]) -> Fold:
+def extreme_fold(function: Callable[..., Any]) -> Fold:
     """Max or Min; runtimes differ on NaN and on which zero of 0 and -0 they give."""
 
     def run(*values: Array) -> Any:
@@ -90,13 +90,13 @@ def extreme(function: Callable[..., Any]) -> Fold:
             return None
         return functools.reduce(function, values)
 
-    return numeric(run)
+    return numeric_fold(run)
 
 
 def compare_fold(function: Callable[..., Any]) -> Fold:
     def run(call: Call) -> Any:
         same = call.raw(0).dtype == call.raw(1).dtype
-        return function(call.raw(0), call.raw(1)) if same and plain(call) and call.raw(0).dtype.kind in "biuf" else None
+        return function(call.raw(0), call.raw(1)) if same and is_plain(call) and call.raw(0).dtype.kind in "biuf" else None
 
     return run
 
@@ -108,11 +108,11 @@ def logic_fold(function: Callable[..., Any]) -> Fold:
     return run
 
 
-def reduced(function: Any) -> Fold:
+def reduction_fold(function: Any) -> Fold:
     """A reduction of integers, which no order of adding changes. No axes mean all."""
 
     def run(call: Call) -> Any:
-        if not plain(call) or call.raw().dtype.kind not in "iu":
+        if not is_plain(call) or call.raw().dtype.kind not in "iu":
             return None
         return function(call.raw(), axis=tuple(call.ints(1)) or None, keepdims=bool(call["keepdims"])).astype(call.raw().dtype)
 

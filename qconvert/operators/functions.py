@@ -8,7 +8,16 @@ from dataclasses import replace
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["all_graphs", "all_ops", "closed_graphs", "entering", "functions_run", "in_function", "named_functions", "with_used_functions"]
+__all__ = [
+    "all_graphs",
+    "all_ops",
+    "called_functions",
+    "closed_graphs",
+    "in_function",
+    "named_functions",
+    "rename_functions",
+    "with_used_functions",
+]
 
 
 def named_functions(op: Op) -> list[str]:
@@ -17,7 +26,7 @@ def named_functions(op: Op) -> list[str]:
     return [str(value) for name, value in op.attributes.items() if name in attributes and attributes[name].sort == "function"]
 
 
-def entering(op: Op, names: Mapping[str, str]) -> Op:
+def rename_functions(op: Op, names: Mapping[str, str]) -> Op:
     """The operator with other names of its functions."""
     own = {
         name: names[str(op[name])] for name, spec in kind_of(op).attributes.items() if spec.sort == "function" and str(op[name]) in names
@@ -48,7 +57,7 @@ def closed_graphs(graph: Graph) -> Iterator[Graph]:
     yield from (in_function(graph, name) for name in graph.functions)
 
 
-def functions_run(graph: Graph, ops: Iterable[Op]) -> set[str]:
+def called_functions(graph: Graph, ops: Iterable[Op]) -> set[str]:
     """The functions that operators name, and those that operators of these name."""
     used: set[str] = set()
     waiting = list(ops)
@@ -62,7 +71,7 @@ def functions_run(graph: Graph, ops: Iterable[Op]) -> set[str]:
 def with_used_functions(graph: Graph) -> Graph:
     """The graph without functions that nothing enters: no signature, no operator of it, and none of a function that is named."""
     entered = {signature.function for signature in graph.signatures if signature.function}
-    used = entered | functions_run(graph, [*graph.ops, *(op for name in entered for op in graph.functions[name].ops)])
+    used = entered | called_functions(graph, [*graph.ops, *(op for name in entered for op in graph.functions[name].ops)])
     if used >= graph.functions.keys():
         return graph
     functions: Mapping[str, Graph] = {name: inner for name, inner in graph.functions.items() if name in used}

@@ -22,13 +22,13 @@ from qconvert.operators.common import (
     same_shape,
 )
 from qconvert.operators.folds import (
-    moved,
+    movement_fold,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import Layout, Suits
 from qconvert.operators.samples import MIXES, UNLESS_ALONG, Samples
 from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, failure, normalized, unified
+from qconvert.operators.sizes import ShapeContext, failure, normalize_axes, unify_sizes
 
 __all__ = ["KINDS"]
 
@@ -37,14 +37,14 @@ def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
     if data is None or indices is None:
         return [None]
-    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
     if not 0 <= batch <= min(axis, len(indices)):
         raise failure(op, f"{batch} batch dimensions do not fit axis {axis} and indices of shape {indices}", rule="shape-mismatch")
-    leading = [unified(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
+    leading = [unify_sizes(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
     return [(*leading, *data[batch:axis], *indices[batch:], *data[axis + 1 :])]
 
 
-def _indexed(op: Op, data: Shape, indices: Shape, batch: int) -> Shape | None:
+def _indexed_shape(op: Op, data: Shape, indices: Shape, batch: int) -> Shape | None:
     """What the rows of `indices` choose from `data`; None if the length of a row is not known."""
     if not indices or not 0 <= batch < len(indices):
         raise failure(op, f"indices of shape {indices} have no rows after {batch} batch dimensions", rule="shape-mismatch")
@@ -59,27 +59,27 @@ def _gather_nd_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
     if data is None or indices is None:
         return [None]
-    chosen = _indexed(op, data, indices, batch)
-    leading = [unified(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
+    chosen = _indexed_shape(op, data, indices, batch)
+    leading = [unify_sizes(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
     return [None if chosen is None else (*leading, *indices[batch:-1], *chosen)]
 
 
 def _scatter_nd_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices, updates = s.shape(0), s.shape(1), s.shape(2)
     if data is not None and indices is not None and updates is not None:
-        chosen = _indexed(op, data, indices, 0)
+        chosen = _indexed_shape(op, data, indices, 0)
         wanted = None if chosen is None else (*indices[:-1], *chosen)
         if wanted is not None and len(wanted) != len(updates):
             raise failure(op, f"updates of shape {updates}, not {wanted}", rule="shape-mismatch")
         for axis, sizes in enumerate(zip(wanted or (), updates, strict=False)):
-            unified(op, sizes, f"sizes of updates and indexed data along axis {axis}")
+            unify_sizes(op, sizes, f"sizes of updates and indexed data along axis {axis}")
     return [data]
 
 
 def _gather_elements_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices = s.shape(0), s.shape(1)
     if data is not None:
-        normalized(op, [int(op["axis"])], len(data))
+        normalize_axes(op, [int(op["axis"])], len(data))
         if indices is not None and len(indices) != len(data):
             raise failure(op, f"indices of shape {indices} for data of shape {data}", rule="shape-mismatch")
     return [indices]
@@ -116,10 +116,10 @@ def _elements(call: Call) -> tuple[Array, ...]:
 
 def scatter_nd(call: Call) -> Result:
     """ScatterND of ONNX."""
-    return _scattered(call, tuple(_rows(call)))
+    return _scatter_updates(call, tuple(_rows(call)))
 
 
-def _scattered(call: Call, at: tuple[Array, ...]) -> Result:
+def _scatter_updates(call: Call, at: tuple[Array, ...]) -> Result:
     """The data with updates at some places; quantized values that meet at one place are added as float values."""
     data, updates, reduction = call.raw(), call.raw(2), call["reduction"]
     if reduction == "add" and call.quantization() is not None:
@@ -148,18 +148,18 @@ def gather_elements(call: Call) -> Array:
 
 def scatter_elements(call: Call) -> Result:
     """ScatterElements of ONNX."""
-    return _scattered(call, _elements(call))
+    return _scatter_updates(call, _elements(call))
 
 
 def _reverse_sequence_shape(op: Op, s: ShapeContext) -> Shapes:
     data, lengths = s.shape(0), s.shape(1)
     if data is None:
         return [None]
-    _, batch = normalized(op, [int(op["time_axis"]), int(op["batch_axis"])], len(data))
+    _, batch = normalize_axes(op, [int(op["time_axis"]), int(op["batch_axis"])], len(data))
     if lengths is not None:
         if len(lengths) != 1:
             raise failure(op, f"lengths of shape {lengths} are not a vector", rule="wrong-rank")
-        unified(op, [lengths[0], data[batch]], "the numbers of lengths and of sequences")
+        unify_sizes(op, [lengths[0], data[batch]], "the numbers of lengths and of sequences")
     return [data]
 
 
@@ -172,20 +172,20 @@ def reverse_sequence(call: Call) -> Array:
     return np.moveaxis(result, (0, 1), (call["batch_axis"], call["time_axis"]))
 
 
-def _not_along_time(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_other_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     return a == b and int(op["time_axis"]) % len(before) != a
 
 
-def _unbatched(function: Callable[[Call], Array]) -> Fold:
-    return lambda call: None if call["batch_dims"] else moved(function)(call)
+def _unbatched_fold(function: Callable[[Call], Array]) -> Fold:
+    return lambda call: None if call["batch_dims"] else movement_fold(function)(call)
 
 
-def _not_gathered(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_ungathered_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     axis = int(op["axis"]) % len(before)
     return a != axis and b == (a if a < axis else a + len(after) - len(before))
 
 
-def _distinct(function: Callable[[Call], Result], places: Callable[[Call], Sequence[Array]]) -> Fold:
+def _distinct_fold(function: Callable[[Call], Result], places: Callable[[Call], Sequence[Array]]) -> Fold:
     """The fold of a write to places that are all different, so that the order of writing does not matter, and nothing is computed."""
 
     def run(call: Call) -> Any:
@@ -193,7 +193,7 @@ def _distinct(function: Callable[[Call], Result], places: Callable[[Call], Seque
         flat = np.ravel_multi_index(tuple(np.where(at < 0, at + size, at) for at, size in zip(places(call), data.shape, strict=False)),
                                     data.shape[: len(places(call))]).reshape(-1)  # fmt: skip
         is_plain = call["reduction"] == "none" and np.unique(flat).size == flat.size
-        return moved(function)(call) if is_plain else None
+        return movement_fold(function)(call) if is_plain else None
 
     return run
 
@@ -234,9 +234,9 @@ KINDS = (
         shape=_gather_shape,
         rule="move",
         evaluate=gather,
-        fold=_unbatched(gather),
+        fold=_unbatched_fold(gather),
         layout=Layout(Suits.KEEPS_RANK, flat=1),
-        keeps_axis=_not_gathered,
+        keeps_axis=_keeps_ungathered_axis,
         attributes=has(axis=integer(0), batch_dims=integer(0)),
     ),
     kind(
@@ -247,7 +247,7 @@ KINDS = (
         shape=_gather_nd_shape,
         rule="move",
         evaluate=gather_nd,
-        fold=_unbatched(gather_nd),
+        fold=_unbatched_fold(gather_nd),
         attributes=has(batch_dims=integer(0)),
     ),
     kind(
@@ -258,7 +258,7 @@ KINDS = (
         shape=_gather_elements_shape,
         rule="move",
         evaluate=gather_elements,
-        fold=moved(gather_elements),
+        fold=movement_fold(gather_elements),
         attributes=has(axis=integer(0)),
     ),
     kind(
@@ -270,7 +270,7 @@ KINDS = (
         shape=_scatter_nd_shape,
         rule="move",
         evaluate=scatter_nd,
-        fold=_distinct(scatter_nd, _rows),
+        fold=_distinct_fold(scatter_nd, _rows),
         attributes=has(reduction=_REDUCTION),
     ),
     kind(
@@ -282,7 +282,7 @@ KINDS = (
         shape=same_shape,
         rule="move",
         evaluate=scatter_elements,
-        fold=_distinct(scatter_elements, _elements),
+        fold=_distinct_fold(scatter_elements, _elements),
         attributes=has(axis=integer(0), reduction=_REDUCTION),
     ),
     kind(
@@ -293,8 +293,8 @@ KINDS = (
         shape=_reverse_sequence_shape,
         rule="move",
         evaluate=reverse_sequence,
-        fold=moved(reverse_sequence),
-        keeps_axis=_not_along_time,
+        fold=movement_fold(reverse_sequence),
+        keeps_axis=_keeps_other_axis,
         attributes=has(time_axis=integer(0), batch_axis=integer(1)),
     ),
 )

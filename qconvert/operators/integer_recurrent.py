@@ -74,7 +74,7 @@ def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     alone = {"input_weights", "input_recurrent"} & set(tensors)
     if len(alone) == 1 or ("projection_bias" in tensors and "projection_weights" not in tensors):
         return "incomplete-parameters", f"has {', '.join(sorted(alone)) or 'projection_bias'} alone"
-    parts = [f"{gate}_{what}" for what in ("peephole", "norm") for gate in _having(tensors, what)]
+    parts = [f"{gate}_{what}" for what in ("peephole", "norm") for gate in _gates_with(tensors, what)]
     given = {role for role in tensors if role.endswith(("_peephole", "_norm"))}
     if given != set(parts):
         return "incomplete-parameters", f"has {sorted(given)}, which are not those of all gates"
@@ -90,10 +90,10 @@ def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     rows = {"hidden": (None, outputs), "cell": (None, cells)}
     if "projection_weights" not in tensors and outputs != cells:
         return "incomplete-parameters", f"has {cells} cells and {outputs} outputs, without a projection"
-    return _misshapen({name: rows.get(name) or wanted.get(name) or wanted.get(name.rpartition("_")[2]) for name in tensors}, tensors)
+    return _shape_problem({name: rows.get(name) or wanted.get(name) or wanted.get(name.rpartition("_")[2]) for name in tensors}, tensors)
 
 
-def _having(tensors: dict[str, Tensor], what: str) -> list[str]:
+def _gates_with(tensors: dict[str, Tensor], what: str) -> list[str]:
     """The gates that have peepholes, or a layer normalization, if the forget gate has: its kernel looks at that alone."""
     gates = [gate for gate in GATES if gate != "input" or "input_weights" in tensors]
     return [gate for gate in gates if f"forget_{what}" in tensors and (what == "norm" or gate != "cell")]
@@ -113,7 +113,7 @@ def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     if memory.dtype == "int16" and memory.quantization is not None and not memory.quantization.is_symmetric:
         return "zero-point-not-zero", f"has {memory.name!r} with a zero point, which its kernel takes for 0"
     wanted = {"data": (None, inputs), "memory": (None, filters * places), "time": (filters, places), "bias": (filters // rank,)}
-    return _misshapen({name: wanted.get(name) for name in tensors}, tensors)
+    return _shape_problem({name: wanted.get(name) for name in tensors}, tensors)
 
 
 def _same_rows(*places: tuple[Tensor, int]) -> bool:
@@ -122,7 +122,7 @@ def _same_rows(*places: tuple[Tensor, int]) -> bool:
     return len({size for size in known if isinstance(size, int)}) <= 1
 
 
-def _misshapen(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> Broken | None:
+def _shape_problem(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> Broken | None:
     for name, sizes in wanted.items():
         shape = tensors[name].shape
         if sizes is None or shape is None:
@@ -146,7 +146,7 @@ def _constants(tensors: dict[str, Tensor], values: dict[str, Array], name: str) 
     return (values[name], _scale(tensors[name])) if name in values else None
 
 
-def _needed(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> tuple[Array, float]:
+def _values_and_scale(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> tuple[Array, float]:
     return values[name], _scale(tensors[name])
 
 
@@ -154,8 +154,8 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
     """The layer that an IntegerLSTM is, of its tensors by the names in LSTM_INPUTS, with the result under "output", and constant values."""
     gates = {
         gate: IntegerGate(
-            _needed(tensors, values, f"{gate}_weights"),
-            _needed(tensors, values, f"{gate}_recurrent"),
+            _values_and_scale(tensors, values, f"{gate}_weights"),
+            _values_and_scale(tensors, values, f"{gate}_recurrent"),
             values.get(f"{gate}_bias"),
             _constants(tensors, values, f"{gate}_peephole"),
             _constants(tensors, values, f"{gate}_norm"),
@@ -166,7 +166,7 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
     }
     projection = None
     if "projection_weights" in values:
-        weights, clip = _needed(tensors, values, "projection_weights"), float(op["projection_clip"])
+        weights, clip = _values_and_scale(tensors, values, "projection_weights"), float(op["projection_clip"])
         projection = IntegerProjection(weights, values.get("projection_bias"), clip, _scale(tensors["output"]))
     hidden = float(np.float32(op["hidden_scale"])), int(op["hidden_zero_point"])
     power = round(math.log2(_scale(tensors["cell"])))
@@ -176,7 +176,7 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
 
 def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerSvdf:
     """The layer that an IntegerSVDF is, of its tensors, with the result under "output", and constant values."""
-    feature, time = _needed(tensors, values, "feature"), _needed(tensors, values, "time")
+    feature, time = _values_and_scale(tensors, values, "feature"), _values_and_scale(tensors, values, "time")
     quantizations = _quantization(tensors["data"]), _quantization(tensors["output"])
     memory_scale, zero_point = _quantization(tensors["memory"])
     return IntegerSvdf(feature, time, values.get("bias"), *quantizations, memory_scale, int(op["rank"]), zero_point)

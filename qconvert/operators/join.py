@@ -13,21 +13,21 @@ from qconvert.operators.attributes import has, integer
 from qconvert.operators.bounds import within_data
 from qconvert.operators.call import (
     Call,
-    activated,
+    apply_activation,
 )
 from qconvert.operators.common import (
     ACTIVATION,
     unless_along,
 )
 from qconvert.operators.folds import (
-    moved,
-    one_quantization,
-    per_tensor,
+    has_one_quantization,
+    is_per_tensor,
+    movement_fold,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ALONG_AXIS
 from qconvert.operators.samples import UNLESS_ALONG, WHEREVER, Samples
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized, unified
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -47,9 +47,9 @@ def _concat_shape(op: Op, s: ShapeContext) -> Shapes:
     shapes = _all_shapes(op, s)
     if shapes is None:
         return [None]
-    (axis,) = normalized(op, [int(op["axis"])], len(shapes[0]))
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(shapes[0]))
     result = [
-        unified(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
+        unify_sizes(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
     ]
     return [tuple(result)]
 
@@ -66,8 +66,8 @@ def _pack_shape(op: Op, s: ShapeContext) -> Shapes:
     shapes = _all_shapes(op, s)
     if shapes is None:
         return [None]
-    (axis,) = normalized(op, [int(op["axis"])], len(shapes[0]) + 1)
-    sizes = [unified(op, sizes, f"sizes along axis {i}") for i, sizes in enumerate(zip(*shapes, strict=True))]
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(shapes[0]) + 1)
+    sizes = [unify_sizes(op, sizes, f"sizes along axis {i}") for i, sizes in enumerate(zip(*shapes, strict=True))]
     return [(*sizes[:axis], len(op.inputs), *sizes[axis:])]
 
 
@@ -75,7 +75,7 @@ def _unpack_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)
     if data is None:
         return [None] * len(op.outputs)
-    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
     if isinstance(data[axis], int) and data[axis] != len(op.outputs):
         raise failure(op, f"{len(op.outputs)} outputs from an axis of {data[axis]}", rule="sizes-do-not-divide")
     return [(*data[:axis], *data[axis + 1 :])] * len(op.outputs)
@@ -87,7 +87,7 @@ def _split_shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"sizes {sizes} for {len(op.outputs)} outputs", rule="sizes-do-not-divide")
     if data is None:
         return [None] * len(op.outputs)
-    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
     if sizes is not None and isinstance(data[axis], int) and sum(sizes) != data[axis]:
         raise failure(op, f"sizes {sizes} from an axis of {data[axis]}", rule="sizes-do-not-divide")
     parts: Sequence[Size] = [UNKNOWN] * len(op.outputs) if sizes is None else sizes
@@ -97,11 +97,11 @@ def _split_shape(op: Op, s: ShapeContext) -> Shapes:
 def concat(call: Call) -> Array:
     """Concat of ONNX; inputs of other scales are requantized."""
     joined = np.concatenate(call.all_values(), axis=call["axis"])
-    return activated(joined, call["activation"])
+    return apply_activation(joined, call["activation"])
 
 
 def _concat_fold(call: Call) -> Any:
-    if not one_quantization(call) or call["activation"] or not per_tensor(call):
+    if not has_one_quantization(call) or call["activation"] or not is_per_tensor(call):
         return None
     return np.concatenate([call.raw(i) for i in range(len(call.stored))], axis=call["axis"])
 
@@ -116,7 +116,7 @@ def unpack(call: Call) -> list[Array]:
     return list(np.moveaxis(call.raw(), call["axis"], 0))
 
 
-def split(call: Call) -> list[Array]:
+def split_by_sizes(call: Call) -> list[Array]:
     """Split of ONNX into parts of given sizes."""
     return np.split(call.raw(), np.cumsum(call.ints(1))[:-1], axis=call["axis"])
 
@@ -160,7 +160,7 @@ KINDS = (
         shape=_pack_shape,
         rule="move",
         evaluate=pack,
-        fold=moved(pack),
+        fold=movement_fold(pack),
         keeps_axis=_keeps_new_axis,
         attributes=has(axis=integer()),
     ),
@@ -172,7 +172,7 @@ KINDS = (
         shape=_unpack_shape,
         rule="move",
         evaluate=unpack,
-        fold=moved(unpack),
+        fold=movement_fold(unpack),
         keeps_axis=_keeps_old_axis,
         attributes=has(axis=integer()),
     ),
@@ -183,8 +183,8 @@ KINDS = (
         samples=UNLESS_ALONG,
         shape=_split_shape,
         rule="move",
-        evaluate=split,
-        fold=moved(split),
+        evaluate=split_by_sizes,
+        fold=movement_fold(split_by_sizes),
         layout=ALONG_AXIS,
         keeps_axis=unless_along,
         attributes=has(axis=integer()),

@@ -131,17 +131,17 @@ class Kind:
         """Indices of the inputs of `op` that have one of the roles, absent ones too."""
         return [index for index in range(len(op.inputs)) if self.role(index) in roles]
 
-    def named(self, op: Op, *roles: str) -> list[str]:
+    def inputs_with_role(self, op: Op, *roles: str) -> list[str]:
         """Names of the inputs of `op` that have one of the roles; absent ones are left out."""
         return [op.inputs[index] for index in self.positions(op, *roles) if op.inputs[index]]
 
     def data(self, op: Op) -> list[str]:
         """The inputs with values to compute on or to copy: no weights, biases, shapes or indices."""
-        return self.named(op, "data", "factor")
+        return self.inputs_with_role(op, "data", "factor")
 
-    def moved(self, op: Op) -> list[str]:
+    def moved_inputs(self, op: Op) -> list[str]:
         """The inputs whose stored values data movement copies to the outputs: the data, and what fills gaps."""
-        return self.named(op, "data", "factor", "filler")
+        return self.inputs_with_role(op, "data", "factor", "filler")
 
     def results_of(self, op: Op) -> tuple[str, ...]:
         """The outputs that hold data."""
@@ -181,7 +181,7 @@ class Kind:
         """Between which float values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
         tensors = tuple(graph[name] if name else None for name in op.inputs)
         intervals = tuple(found[name] if name else ANY for name in op.inputs)
-        return self.bounds(Operands(op, tensors, intervals, tuple(found[name] for name in self.moved(op))))
+        return self.bounds(Operands(op, tensors, intervals, tuple(found[name] for name in self.moved_inputs(op))))
 
     def problems(self, op: Op) -> Iterator[Broken]:
         """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""
@@ -267,8 +267,8 @@ def kind(
     Raises:
         ValueError: a role or rule is unknown, or a field is lacking that the rule does not imply.
     """
-    roles, span = _parsed(inputs)
-    results, produced = _parsed(outputs)
+    roles, span = _parse_roles(inputs)
+    results, produced = _parse_roles(outputs)
     unknown = {*roles, *results} - {*ROLES}
     if unknown or rule not in RULES:
         raise ValueError(f"{name}: no such role or rule: {', '.join(sorted(unknown)) or rule}")
@@ -304,7 +304,7 @@ def _implied_samples(name: str, rule: str, layout: Layout) -> Samples:
     raise ValueError(f"{name}: lacks samples, what it does with the samples of a batch: MIXES, if nothing is known (operators/samples.py)")
 
 
-def _parsed(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:
+def _parse_roles(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:
     """The roles in a text such as "data weights bias?", and the fewest and most there may be."""
     words: Sequence[str] = text.split()
     required = sum(not word.endswith("?") for word in words)

@@ -19,9 +19,9 @@ from qconvert.operators.common import (
 )
 from qconvert.operators.folds import (
     compare_fold,
+    has_one_quantization,
+    is_per_tensor,
     logic_fold,
-    one_quantization,
-    per_tensor,
 )
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ELEMENTWISE
@@ -35,7 +35,7 @@ def where(call: Call) -> Array:
 
 
 def _where_fold(call: Call) -> Any:
-    if not one_quantization(call, 1) or not per_tensor(call) or call.raw(0).dtype != np.bool_:
+    if not has_one_quantization(call, 1) or not is_per_tensor(call) or call.raw(0).dtype != np.bool_:
         return None
     return np.where(call.raw(0), call.raw(1), call.raw(2))
 

@@ -14,7 +14,7 @@ from qconvert.operators.attributes import flag, has, text
 from qconvert.operators.bounds import any_value
 from qconvert.operators.call import (
     Call,
-    activated,
+    apply_activation,
 )
 from qconvert.operators.canonical import without_zero_bias
 from qconvert.operators.common import (
@@ -23,7 +23,7 @@ from qconvert.operators.common import (
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
 from qconvert.operators.samples import WHEREVER, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unified
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -35,7 +35,7 @@ def _gemm_shape(op: Op, s: ShapeContext) -> Shapes:
         if shape is not None and len(shape) != 2:
             raise failure(op, f"an operand of shape {shape} is not a matrix", rule="wrong-rank")
     if data is not None and weights is not None:
-        unified(op, [data[1], weights[1]], "the depths of data and weights (O,I)")
+        unify_sizes(op, [data[1], weights[1]], "the depths of data and weights (O,I)")
     result: Shape = (UNKNOWN if data is None else data[0], UNKNOWN if weights is None else weights[0])
     if s.has(2) and (bias := s.shape(2)) is not None:
         full = broadcast(op, [bias, result])
@@ -52,7 +52,7 @@ def _matmul_shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"operands of shape {a} and {b} are not matrices", rule="wrong-rank")
     rows, depth = (a[-1], a[-2]) if op.attributes.get("trans_a") else (a[-2], a[-1])
     other, columns = (b[-1], b[-2]) if op.attributes.get("trans_b") else (b[-2], b[-1])
-    unified(op, [depth, other], f"the depths of operands of shape {a} and {b}")
+    unify_sizes(op, [depth, other], f"the depths of operands of shape {a} and {b}")
     batch = broadcast(op, [a[:-2], b[:-2]])
     return [None if batch is None else (*batch, rows, columns)]
 
@@ -99,7 +99,9 @@ def _einsum_shape(op: Op, s: ShapeContext) -> Shapes:
     front, dots, back = wanted.partition("...")
     if any(letter not in sizes for letter in front + back) or (joined and not dots):
         raise failure(op, f"the right side of {op['equation']!r} does not fit the left side", rule="equation-mismatch")
-    known = {letter: unified(op, [size for size in found if size != 1] or [1], f"sizes of {letter!r}") for letter, found in sizes.items()}
+    known = {
+        letter: unify_sizes(op, [size for size in found if size != 1] or [1], f"sizes of {letter!r}") for letter, found in sizes.items()
+    }
     return [(*(known[letter] for letter in front), *(joined or ()), *(known[letter] for letter in back))]
 
 
@@ -107,7 +109,7 @@ def gemm(call: Call) -> Array:
     """A @ B.T + C, B being O,I."""
     a, a_scale = rounded_data(call)
     b, b_scale = call.factor(1, 0)
-    return activated(with_bias(call, a @ b.T, np.asarray(a_scale * b_scale)), call["activation"])
+    return apply_activation(with_bias(call, a @ b.T, np.asarray(a_scale * b_scale)), call["activation"])
 
 
 def matmul(call: Call) -> Array:
@@ -118,7 +120,7 @@ def matmul(call: Call) -> Array:
     a = a.swapaxes(-1, -2) if call["trans_a"] else a
     b = b.swapaxes(-1, -2) if call["trans_b"] else b
     real = (a @ b) * (a_scale * b_scale)
-    return activated(np.asarray(real), call["activation"])
+    return apply_activation(np.asarray(real), call["activation"])
 
 
 def matmul_integer(call: Call) -> Array:

@@ -17,7 +17,7 @@ from qconvert.operators.common import DATA_FORMAT, along_axis
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import DECIDES
 from qconvert.operators.samples import Samples
-from qconvert.operators.sizes import Result, ShapeContext, broadcast, failure, unified
+from qconvert.operators.sizes import Result, ShapeContext, broadcast, failure, unify_sizes
 from qconvert.operators.spatial import channel_count
 
 __all__ = ["KINDS"]
@@ -34,7 +34,7 @@ def _per_channel(op: Op, s: ShapeContext) -> Result:
         raise failure(op, f"{groups} groups do not divide the channels of data of shape {shape}", rule="groups-do-not-divide")
     for index in range(1, len(op.inputs)):
         sizes = s.shape(index)
-        if sizes is not None and (len(sizes) != 1 or unified(op, [channels, *sizes], "channels and parameters") is None):
+        if sizes is not None and (len(sizes) != 1 or unify_sizes(op, [channels, *sizes], "channels and parameters") is None):
             raise failure(op, f"parameters of shape {sizes} are not a vector", rule="wrong-rank")
     return [shape]
 
@@ -56,7 +56,7 @@ def _from_axis(op: Op, s: ShapeContext) -> Result:
     return [shape]
 
 
-def _standardized(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+def _standardize(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
     """x without its mean over some axes, and divided by its standard deviation (of the population) over them."""
     below = x - x.mean(axis=axes, keepdims=True)
     return np.asarray(below / np.sqrt(np.square(below).mean(axis=axes, keepdims=True) + epsilon))
@@ -73,7 +73,7 @@ def batch_normalization(call: Call) -> Array:
 def instance_normalization(call: Call) -> Array:
     """InstanceNormalization of ONNX: (X, scale, B), statistics of each channel of each instance."""
     x = channels_last(call, call.values())
-    y = _standardized(x, tuple(range(1, x.ndim - 1)), call["epsilon"])
+    y = _standardize(x, tuple(range(1, x.ndim - 1)), call["epsilon"])
     return channels_first(call, y * call.values(1) + call.values(2))
 
 
@@ -82,14 +82,14 @@ def group_normalization(call: Call) -> Array:
     x, groups = channels_last(call, call.values()), call["num_groups"]
     grouped = x.reshape(*x.shape[:-1], groups, x.shape[-1] // groups)
     axes = (*range(1, x.ndim - 1), x.ndim)
-    y = _standardized(grouped, axes, call["epsilon"]).reshape(x.shape)
+    y = _standardize(grouped, axes, call["epsilon"]).reshape(x.shape)
     return channels_first(call, y * call.values(1) + call.values(2))
 
 
 def layer_normalization(call: Call) -> Array:
     """LayerNormalization of ONNX: (X, scale[, B]), statistics over the axes from `axis` to the last."""
     x = call.values()
-    y = _standardized(x, tuple(range(call["axis"] % x.ndim, x.ndim)), call["epsilon"]) * call.values(1)
+    y = _standardize(x, tuple(range(call["axis"] % x.ndim, x.ndim)), call["epsilon"]) * call.values(1)
     return np.asarray(y + call.values(2) if call.has(2) else y)
 
 

@@ -11,15 +11,15 @@ from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, satura
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integers
-from qconvert.operators.bounds import between, within_data, within_data_or_zero
+from qconvert.operators.bounds import fixed_bounds, within_data, within_data_or_zero
 from qconvert.operators.call import (
     Call,
     ExactResult,
     Result,
-    activated,
-    activated_stored,
+    apply_activation,
     channels_first,
     channels_last,
+    clip_stored,
     spatial_axes,
 )
 from qconvert.operators.canonical import as_reduction
@@ -61,12 +61,12 @@ def _global_pool_shape(op: Op, s: ShapeContext) -> Shapes:
     return [None if data is None else with_spatial(op, data[0], [1] * len(axes_of_space(op, data)), channel_count(op, data))]
 
 
-def _outside_space(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_nonspatial_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """Scales along batch or channels survive."""
     return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
 
 
-def _windowed(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
+def _extract_windows(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
     """Channels-last values as [N, *output sizes, C, *kernel].
 
     Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over after it has `fill`.
@@ -97,9 +97,9 @@ def max_pool(call: Call) -> Array:
     data = call.raw()
     dtype = call.results[0].dtype
     lowest = integer_range(dtype)[0] if "int" in dtype else -np.inf
-    windows = _windowed(call, channels_last(call, data), lowest)
+    windows = _extract_windows(call, channels_last(call, data), lowest)
     largest = windows.max(axis=tuple(range(-len(call["kernel_shape"]), 0)))
-    return activated_stored(call, channels_first(call, largest))
+    return clip_stored(call, channels_first(call, largest))
 
 
 def average_pool(call: Call) -> Result:
@@ -110,26 +110,26 @@ def average_pool(call: Call) -> Result:
     data, quantization = channels_last(call, call.raw()), call.quantization()
     axes = tuple(range(-len(call["kernel_shape"]), 0))
     ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
-    count = _windowed(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
+    count = _extract_windows(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
     if quantization is None:
-        total = _windowed(call, data.astype(np.float64), 0.0).sum(axis=axes)
-        return activated(channels_first(call, total / count), call["activation"])
+        total = _extract_windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
+        return apply_activation(channels_first(call, total / count), call["activation"])
     zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
-    total = _windowed(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
-    real = activated(channels_first(call, total / count * scale), call["activation"])
+    total = _extract_windows(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
+    real = apply_activation(channels_first(call, total / count * scale), call["activation"])
     if not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
     if call["arithmetic"] in TORCH_AVERAGES:
         sums, even = channels_first(call, total + zero_point * count), (count == count.flat[0]).all() if count.size else True
         sizes = call["kernel_shape"] if even and count.size else (channels_first(call, count),)
         stored = torch_average(call["arithmetic"], sums, quantization, sizes, call.results[0].dtype)
-        return ExactResult(real, activated_stored(call, stored))
+        return ExactResult(real, clip_stored(call, stored))
     average = average_up if call["arithmetic"] == "ties_up" else average_away
     # "Away" is from the stored zero of the signed type, which uint8 storage holds as 128.
     zero = 128 if call.results[0].dtype == "uint8" else 0
     stored_average = average(total + (zero_point - zero) * count, count) + zero
     stored = saturate(channels_first(call, stored_average), call.results[0].dtype)
-    return ExactResult(real, activated_stored(call, stored))
+    return ExactResult(real, clip_stored(call, stored))
 
 
 def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[tuple[int, ...], Array]:
@@ -161,9 +161,9 @@ def l2_pool(call: Call) -> Array:
     """The square root of the mean of squares in each window; padding does not count."""
     data = channels_last(call, call.values())
     axes = tuple(range(-len(call["kernel_shape"]), 0))
-    count = _windowed(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
-    total = _windowed(call, np.square(data), 0.0).sum(axis=axes)
-    return activated(channels_first(call, np.sqrt(total / count)), call["activation"])
+    count = _extract_windows(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
+    total = _extract_windows(call, np.square(data), 0.0).sum(axis=axes)
+    return apply_activation(channels_first(call, np.sqrt(total / count)), call["activation"])
 
 
 def global_average_pool(call: Call) -> Result:
@@ -214,10 +214,10 @@ KINDS = (
         rule="move",
         evaluate=max_pool,
         layout=DECIDES,
-        keeps_axis=_outside_space,
+        keeps_axis=_keeps_nonspatial_axis,
         attributes=has(_POOL, ACTIVATION, dilations=integers(())),
     ),
-    kind("L2Pool", bounds=between(0.0), shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
+    kind("L2Pool", bounds=fixed_bounds(0.0), shape=_pool_shape, evaluate=l2_pool, layout=DECIDES, attributes=has(_POOL, ACTIVATION)),
     kind(
         "GlobalAveragePool",
         bounds=within_data,
@@ -238,7 +238,7 @@ KINDS = (
         rule="move",
         evaluate=global_max_pool,
         layout=DECIDES,
-        keeps_axis=_outside_space,
+        keeps_axis=_keeps_nonspatial_axis,
         attributes=has(DATA_FORMAT),
     ),
 )

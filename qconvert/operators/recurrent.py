@@ -19,9 +19,9 @@ from qconvert.graph.schema import Op
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer, number, numbers, texts
 from qconvert.operators.bounds import any_value
 from qconvert.operators.call import Call
-from qconvert.operators.cells import ACTIVATIONS, CELLS, Activation, Cell, Parts
 from qconvert.operators.kind import kind
 from qconvert.operators.products import products_of_rows, rounded_rows
+from qconvert.operators.recurrent_cells import ACTIVATIONS, CELLS, Activation, Cell, Parts
 from qconvert.operators.samples import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size, failure
@@ -74,10 +74,10 @@ def stated_activations(op: Op, cell: Cell | None = None) -> list[list[tuple[str,
 
 def activations_of(op: Op, cell: Cell | None = None) -> list[list[Activation]]:
     """The functions of each direction."""
-    return [[partial(_applied, *item) for item in direction] for direction in stated_activations(op, cell)]
+    return [[partial(_apply_activation, *item) for item in direction] for direction in stated_activations(op, cell)]
 
 
-def _applied(name: str, alpha: float, beta: float, x: Value) -> Value:
+def _apply_activation(name: str, alpha: float, beta: float, x: Value) -> Value:
     return ACTIVATIONS[name][2](x, alpha, beta)
 
 
@@ -183,7 +183,7 @@ def _parts(cell: Cell, call: Call, direction: int, activations: list[Activation]
     return Parts(op, activations, product, **more), sums
 
 
-def _turned(states: Array, call: Call) -> Array:
+def _swap_layout(states: Array, call: Call) -> Array:
     """Initial or last states, from the operator's layout to direction, batch, cells, or back."""
     return np.swapaxes(states, 0, 1) if call["layout"] else states
 
@@ -196,7 +196,7 @@ def _evaluate(cell: Cell, call: Call) -> list[Array]:
     count, width = _directions(call.op), call.values(2).shape[2]
     lengths = np.array(call.ints(4)) if call.has(4) else np.full(batch, length)
     sizes = (width, int(call["hidden_size"]))[: cell.states]
-    given = [_turned(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, size)) for i, size in enumerate(sizes)]
+    given = [_swap_layout(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, size)) for i, size in enumerate(sizes)]
     results, last = np.zeros((length, count, batch, width)), [np.zeros((count, batch, size)) for size in sizes]
     for direction, functions in enumerate(activations_of(call.op, cell)):
         backwards = call["direction"] == "reverse" or direction == 1
@@ -211,7 +211,7 @@ def _evaluate(cell: Cell, call: Call) -> list[Array]:
         for index, value in enumerate(values):
             last[index][direction] = value
     outputs = results.transpose(2, 0, 1, 3) if call["layout"] else results
-    return [outputs, *(_turned(value, call) for value in last)]
+    return [outputs, *(_swap_layout(value, call) for value in last)]
 
 
 _COMMON: Mapping[str, AttributeSpec] = has(

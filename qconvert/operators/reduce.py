@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduced
+from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduce
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer
-from qconvert.operators.bounds import Bounds, any_value, between, within_data
+from qconvert.operators.bounds import Bounds, any_value, fixed_bounds, within_data
 from qconvert.operators.call import Call, ExactResult, Fold, Function, Result
 from qconvert.operators.canonical import with_positive_axes
 from qconvert.operators.common import (
@@ -21,12 +21,12 @@ from qconvert.operators.common import (
     without_axes,
 )
 from qconvert.operators.folds import (
-    reduced,
+    reduction_fold,
 )
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import ALONG_AXIS, REDUCES
 from qconvert.operators.samples import UNLESS_ALONG, WHEREVER
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalized
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS", "reduced_count"]
@@ -45,7 +45,7 @@ def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
         count = shape[0] if shape is not None and len(shape) == 1 else ""
         left = len(data) if op["keepdims"] else len(data) - count if isinstance(count, int) and count else -1
         return [None if left < 0 else (UNKNOWN,) * left]
-    return [without_axes(op, data, normalized(op, axes or range(len(data)), len(data)))]
+    return [without_axes(op, data, normalize_axes(op, axes or range(len(data)), len(data)))]
 
 
 def _arguments(call: Call) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def reduced_count(graph: Graph, op: Op) -> int | None:
 def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
     """The real result; with an arithmetic the stored one is that of the kernel named."""
 
-    def evaluated(call: Call) -> Result:
+    def evaluate_rounded(call: Call) -> Result:
         real, tensor, result = function(call), call.tensors[0], call.results[0]
         given, output, arithmetic = call.quantization(), result.quantization, str(call["arithmetic"])
         if not arithmetic or tensor is None or tensor.dtype != result.dtype or given is None or output is None:
@@ -79,11 +79,11 @@ def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
             return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
         own = _XNNPACK[arithmetic]
         shift = integer_range(dtype)[0] - integer_range(own)[0]
-        quantizations = given.shifted(-shift), output.shifted(-shift)
-        stored = xnnpack_reduced(total - shift * count, count, call.op.kind == "ReduceMean", *quantizations, own)
+        quantizations = given.shift_zero_point(-shift), output.shift_zero_point(-shift)
+        stored = xnnpack_reduce(total - shift * count, count, call.op.kind == "ReduceMean", *quantizations, own)
         return ExactResult(real, (stored.astype(np.int64) + shift).astype(dtype))
 
-    return evaluated
+    return evaluate_rounded
 
 
 def _of_stored(function: Callable[..., Any]) -> Function:
@@ -153,7 +153,7 @@ def cumulative_product(call: Call) -> Array:
     return np.asarray(np.flip(total, axis) if call["reverse"] else total)
 
 
-def _kept(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_unreduced_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """Scales along a dimension that remains survive."""
     gone = constant(1) % len(before)
     return a not in gone and b == (a if op["keepdims"] else a - int((gone < a).sum()))
@@ -165,7 +165,7 @@ _ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
 def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
                bounds: Bounds | None = any_value, averages: bool = False, keeps_range: bool = False,
                **attributes: AttributeSpec) -> Kind:  # fmt: skip
-    keeps_axis = _kept if rule == "move" else None
+    keeps_axis = _keeps_unreduced_axis if rule == "move" else None
     return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
                 types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=None if rule == "move" else bounds,
                 canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move")  # fmt: skip
@@ -185,15 +185,15 @@ KINDS = (
         keeps_range=True,
         arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), ""),
     ),
-    _reduction("ReduceSum", _as_kernels(reduce_sum), reduced(np.sum), averages=True, arithmetic=_ARITHMETIC),
-    _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduced(np.prod)),
-    _reduction("ReduceL1", reduce_l1, bounds=between(0.0)),
-    _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call)), bounds=between(0.0)),
-    _reduction("ReduceSumSquare", reduce_sum_square, bounds=between(0.0)),
+    _reduction("ReduceSum", _as_kernels(reduce_sum), reduction_fold(np.sum), averages=True, arithmetic=_ARITHMETIC),
+    _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduction_fold(np.prod)),
+    _reduction("ReduceL1", reduce_l1, bounds=fixed_bounds(0.0)),
+    _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call)), bounds=fixed_bounds(0.0)),
+    _reduction("ReduceSumSquare", reduce_sum_square, bounds=fixed_bounds(0.0)),
     _reduction("ReduceLogSum", lambda call: np.log(reduce_sum(call))),
     _reduction("ReduceLogSumExp", reduce_log_sum_exp),
-    _reduction("ReduceMax", _of_stored(np.max), reduced(np.max), rule="move"),
-    _reduction("ReduceMin", _of_stored(np.min), reduced(np.min), rule="move"),
+    _reduction("ReduceMax", _of_stored(np.max), reduction_fold(np.max), rule="move"),
+    _reduction("ReduceMin", _of_stored(np.min), reduction_fold(np.min), rule="move"),
     _reduction("ReduceAny", _of_stored(np.any), rule="plain", types="bool any -> bool"),
     _reduction("ReduceAll", _of_stored(np.all), rule="plain", types="bool any -> bool"),
     _cumulative("CumSum", cumulative_sum),

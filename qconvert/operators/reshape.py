@@ -21,12 +21,12 @@ from qconvert.operators.common import (
     same_axes,
 )
 from qconvert.operators.folds import (
-    moved,
+    movement_fold,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import TRANSPOSES, per_axis
 from qconvert.operators.samples import WHEREVER
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, normalized
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -56,13 +56,13 @@ def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
     number, symbols = _factors(data)
     known, repeated = _factors([size for size in result if size != -1])
     if -1 in result:
-        result[result.index(-1)] = _left_over(op, data, sizes, (number, symbols), (known, repeated))
+        result[result.index(-1)] = _infer_size(op, data, sizes, (number, symbols), (known, repeated))
     elif symbols == repeated and number != known:
         raise failure(op, f"data of shape {data} cannot be reshaped to {sizes}", rule="shape-mismatch")
     return [tuple(result)]
 
 
-def _left_over(op: Op, data: Shape, sizes: list[int], whole: tuple[int, Counter[str]], known: tuple[int, Counter[str]]) -> Size:
+def _infer_size(op: Op, data: Shape, sizes: list[int], whole: tuple[int, Counter[str]], known: tuple[int, Counter[str]]) -> Size:
     """The size that -1 stands for: the elements of `data` divided by the known sizes."""
     if known[1] - whole[1]:
         return UNKNOWN
@@ -78,7 +78,7 @@ def _squeeze_shape(op: Op, s: ShapeContext) -> Shapes:
     data, listed = s.shape(0), s.ints(1)
     if data is None or listed is None:
         return [None]
-    axes = normalized(op, listed, len(data))
+    axes = normalize_axes(op, listed, len(data))
     if any(isinstance(data[axis], int) and data[axis] != 1 for axis in axes):
         raise failure(op, f"axes {axes} of shape {data} are not all of size 1", rule="shape-mismatch")
     return [tuple(size for axis, size in enumerate(data) if axis not in axes)]
@@ -88,7 +88,7 @@ def _unsqueeze_shape(op: Op, s: ShapeContext) -> Shapes:
     data, listed = s.shape(0), s.ints(1)
     if data is None or listed is None:
         return [None]
-    axes = set(normalized(op, listed, len(data) + len(listed)))
+    axes = set(normalize_axes(op, listed, len(data) + len(listed)))
     rest = iter(data)
     return [tuple(1 if axis in axes else next(rest) for axis in range(len(data) + len(axes)))]
 
@@ -107,10 +107,10 @@ def _tile_shape(op: Op, s: ShapeContext) -> Shapes:
     repeats = s.sizes(1, len(data))
     if len(repeats) != len(data) or any(isinstance(n, int) and n < 0 for n in repeats):
         raise failure(op, f"repeats {repeats} do not fit data of shape {data}", rule="shape-mismatch")
-    return [tuple(_repeated(size, n) for size, n in zip(data, repeats, strict=True))]
+    return [tuple(_repeat_size(size, n) for size, n in zip(data, repeats, strict=True))]
 
 
-def _repeated(size: Size, n: Size) -> Size:
+def _repeat_size(size: Size, n: Size) -> Size:
     if isinstance(size, int) and isinstance(n, int):
         return size * n
     return size if n == 1 else n if size == 1 else UNKNOWN
@@ -157,7 +157,7 @@ def tile(call: Call) -> Array:
     return np.tile(call.raw(), call.ints(1))
 
 
-def _permuted(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_permuted_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     return bool(op["perm"][b] == a)
 
 
@@ -165,7 +165,7 @@ def _broadcast_axis(op: Op, constant: Callable[[int], Any], before: Shape, after
     return b == a + len(after) - len(before)
 
 
-def _not_repeated(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_untiled_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     repeats = constant(1)
     return a == b and repeats.size == len(before) and bool(repeats[a] == 1)
 
@@ -183,7 +183,7 @@ KINDS = (
         shape=_reshape_shape,
         rule="move",
         evaluate=reshape,
-        fold=moved(reshape),
+        fold=movement_fold(reshape),
         keeps_axis=same_axes,
         attributes=has(allowzero=flag(0)),
     ),
@@ -195,7 +195,7 @@ KINDS = (
         shape=_squeeze_shape,
         rule="move",
         evaluate=squeeze,
-        fold=moved(squeeze),
+        fold=movement_fold(squeeze),
         keeps_axis=same_axes,
     ),
     kind(
@@ -206,7 +206,7 @@ KINDS = (
         shape=_unsqueeze_shape,
         rule="move",
         evaluate=unsqueeze,
-        fold=moved(unsqueeze),
+        fold=movement_fold(unsqueeze),
         keeps_axis=same_axes,
     ),
     kind(
@@ -215,9 +215,9 @@ KINDS = (
         shape=_transpose_shape,
         rule="move",
         evaluate=transpose,
-        fold=moved(transpose),
+        fold=movement_fold(transpose),
         layout=TRANSPOSES,
-        keeps_axis=_permuted,
+        keeps_axis=_keeps_permuted_axis,
         attributes=has(perm=integers()),
     ),
     kind(
@@ -228,9 +228,9 @@ KINDS = (
         shape=_tile_shape,
         rule="move",
         evaluate=tile,
-        fold=moved(tile),
+        fold=movement_fold(tile),
         layout=per_axis(1, "repeats"),
-        keeps_axis=_not_repeated,
+        keeps_axis=_keeps_untiled_axis,
     ),
     kind(
         "Expand",
@@ -239,7 +239,7 @@ KINDS = (
         shape=_expand_shape,
         rule="move",
         evaluate=expand,
-        fold=moved(expand),
+        fold=movement_fold(expand),
         keeps_axis=_broadcast_axis,
     ),
 )

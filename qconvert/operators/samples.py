@@ -46,7 +46,7 @@ def before_last(count: int) -> Samples:
 def in_rows(rows: Callable[[Op], Mapping[int, int]]) -> Samples:
     """Its data and its states have the samples along these axes: (operator) -> axis by input."""
 
-    def apart(op: Op, index: int, axis: int, rank: int) -> bool:
+    def is_separate(op: Op, index: int, axis: int, rank: int) -> bool:
         return rows(op).get(index) == axis
 
-    return Samples(apart, lambda op, axis: {index: own for index, own in rows(op).items() if index})
+    return Samples(is_separate, lambda op, axis: {index: own for index, own in rows(op).items() if index})

@@ -23,7 +23,7 @@ from qconvert.operators.common import (
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import ALONG_AXIS, Layout, Suits
 from qconvert.operators.samples import MIXES, UNLESS_ALONG
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -33,7 +33,7 @@ def _arg_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)
     if data is None:
         return [None]
-    axes = normalized(op, [int(op["axis"])], len(data))
+    axes = normalize_axes(op, [int(op["axis"])], len(data))
     if data[axes[0]] == 0:
         raise failure(op, f"there is nothing to search along axis {axes[0]} of shape {data}", rule="empty-axis")
     return [without_axes(op, data, axes)]
@@ -43,7 +43,7 @@ def _topk_shape(op: Op, s: ShapeContext) -> Shapes:
     data, k = s.shape(0), s.ints(1)
     if data is None:
         return [None, None]
-    (axis,) = normalized(op, [int(op["axis"])], len(data))
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
     if k is not None and len(k) != 1:
         raise failure(op, f"k is {k}, not one number", rule="not-a-scalar")
     count: Size = UNKNOWN if k is None else k[0]

@@ -13,7 +13,7 @@ from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import UNKNOWN, Known, Result, ShapeContext, Size, failure
 
-__all__ = ["UNKNOWN", "ShapeContext", "compatible", "infer", "merged", "output_shapes"]
+__all__ = ["UNKNOWN", "ShapeContext", "infer", "is_compatible", "merge_shapes", "output_shapes"]
 
 
 def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> Result:
@@ -33,7 +33,7 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = N
         raise failure(op, f"its inputs or attributes do not fit its kind ({error})", rule="wrong-arguments") from error
 
 
-def compatible(a: Shape | None, b: Shape | None) -> bool:
+def is_compatible(a: Shape | None, b: Shape | None) -> bool:
     """Whether two shapes can be of one tensor: equal rank, and equal numbers wherever both have numbers."""
     if a is None or b is None:
         return True
@@ -52,21 +52,21 @@ def infer(graph: Graph) -> Graph:
             if not name:
                 continue
             old = tensors[name].shape
-            if not compatible(old, shape):
+            if not is_compatible(old, shape):
                 raise failure(op, f"gives {name!r} the shape {shape}, but the graph states {old}", rule="shape-mismatch")
-            tensors[name] = replace(tensors[name], shape=merged(name, shape, old))
+            tensors[name] = replace(tensors[name], shape=merge_shapes(name, shape, old))
     return replace(graph, tensors=tensors)
 
 
-def merged(name: str, inferred: Shape | None, old: Shape | None) -> Shape | None:
+def merge_shapes(name: str, inferred: Shape | None, old: Shape | None) -> Shape | None:
     """The more exact of two compatible shapes; what neither knows is named after tensor `name` and axis."""
     if inferred is None:
         return old
     known = (UNKNOWN,) * len(inferred) if old is None else old
-    return tuple(_merged_size(f"{name}_{axis}", *sizes) for axis, sizes in enumerate(zip(inferred, known, strict=True)))
+    return tuple(_merge_size(f"{name}_{axis}", *sizes) for axis, sizes in enumerate(zip(inferred, known, strict=True)))
 
 
-def _merged_size(fresh: str, inferred: Size, old: Size) -> Size:
+def _merge_size(fresh: str, inferred: Size, old: Size) -> Size:
     if isinstance(inferred, int) or isinstance(old, int):
         return inferred if isinstance(inferred, int) else old
     return next((size for size in (inferred, old) if size != UNKNOWN), fresh)

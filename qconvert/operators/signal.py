@@ -16,7 +16,7 @@ from qconvert.operators.common import DATA_FORMAT, same_shape
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.layout import DECIDES, ELEMENTWISE
 from qconvert.operators.samples import FIRST, WHEREVER, Samples, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -44,7 +44,7 @@ def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     if len(shape) < 2 or shape[-1] not in (1, 2, UNKNOWN):
         raise failure(op, f"data of shape {shape} have no real and imaginary parts", rule="wrong-rank")
-    (axis,) = normalized(op, [int(op["axis"])], len(shape))
+    (axis,) = normalize_axes(op, [int(op["axis"])], len(shape))
     if axis == len(shape) - 1:
         raise failure(op, "goes along the real and imaginary parts", rule="axis-out-of-range")
     size = int(op["length"]) or shape[axis]
@@ -55,11 +55,13 @@ def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
 def dft(call: Call) -> Array:
     """DFT of ONNX: along the axis, cut or filled with zeros to `length`; real data have a last axis of 1."""
     data, axis = call.values(), int(call["axis"]) % call.values().ndim
-    found = _transformed(data, int(call["length"]) or data.shape[axis], axis, inverse=bool(call["inverse"]), half=bool(call["onesided"]))
+    found = _fourier_transform(
+        data, int(call["length"]) or data.shape[axis], axis, inverse=bool(call["inverse"]), half=bool(call["onesided"])
+    )
     return np.stack([found.real, found.imag], -1)
 
 
-def _transformed(data: Array, length: int, axis: int, *, inverse: bool = False, half: bool = False) -> Any:
+def _fourier_transform(data: Array, length: int, axis: int, *, inverse: bool = False, half: bool = False) -> Any:
     numbers = data[..., 0] + 1j * data[..., 1] if data.shape[-1] == 2 else data[..., 0]
     found = (np.fft.ifft if inverse else np.fft.fft)(numbers, length, axis)
     return found.take(range(length // 2 + 1), axis) if half else found
@@ -89,7 +91,7 @@ def stft(call: Call) -> Array:
     frames = data[:, starts[:, None] + np.arange(length)]
     if call.has(1):
         frames = frames * call.values(1)[:, None]
-    found = _transformed(frames, length, 2, half=bool(call["onesided"]))
+    found = _fourier_transform(frames, length, 2, half=bool(call["onesided"]))
     return np.stack([found.real, found.imag], -1)
 
 

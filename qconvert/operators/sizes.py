@@ -20,8 +20,8 @@ __all__ = [
     "Size",
     "broadcast",
     "failure",
-    "normalized",
-    "unified",
+    "normalize_axes",
+    "unify_sizes",
 ]
 
 Size = int | str
@@ -102,7 +102,7 @@ class ShapeContext:
 Rule = Callable[[Op, ShapeContext], Result]
 
 
-def normalized(op: Op, axes: Iterable[int], rank: int) -> list[int]:
+def normalize_axes(op: Op, axes: Iterable[int], rank: int) -> list[int]:
     """Possibly negative axes as ones from 0 to rank - 1, each once."""
     found = list(axes)
     for axis in found:
@@ -114,7 +114,7 @@ def normalized(op: Op, axes: Iterable[int], rank: int) -> list[int]:
     return result
 
 
-def unified(op: Op, sizes: Sequence[Size], what: str) -> Size:
+def unify_sizes(op: Op, sizes: Sequence[Size], what: str) -> Size:
     """The one size that all must be: a number if any is one, else their common name, else UNKNOWN."""
     numbers = {size for size in sizes if isinstance(size, int)}
     if len(numbers) > 1:

@@ -15,12 +15,12 @@ from qconvert.operators.call import (
     Call,
 )
 from qconvert.operators.folds import (
-    moved,
+    movement_fold,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import Layout, Suits, per_axis
 from qconvert.operators.samples import WHEREVER
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalized
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
@@ -40,12 +40,12 @@ def _slice_shape(op: Op, s: ShapeContext) -> Shapes:
     if data is None:
         return [None]
     result: list[Size] = list(data)
-    for i, axis in enumerate(normalized(op, axes, len(data))):
-        result[axis] = _sliced(data[axis], starts[i], ends[i], steps[i])
+    for i, axis in enumerate(normalize_axes(op, axes, len(data))):
+        result[axis] = _slice_size(data[axis], starts[i], ends[i], steps[i])
     return [tuple(result)]
 
 
-def _sliced(size: Size, start: Size, end: Size, step: Size) -> Size:
+def _slice_size(size: Size, start: Size, end: Size, step: Size) -> Size:
     if start == 0 and step == 1 and isinstance(end, str) and end == size:
         return size
     if isinstance(start, str) or isinstance(end, str) or isinstance(step, str):
@@ -102,15 +102,15 @@ def pad(call: Call) -> Array:
 
 
 def _pad_fold(call: Call) -> Any:
-    return moved(pad)(call) if call["mode"] == "constant" else None
+    return movement_fold(pad)(call) if call["mode"] == "constant" else None
 
 
-def _not_sliced(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_unsliced_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     axes = constant(3)
     return a == b and axes.size > 0 and a not in axes % len(before)
 
 
-def _not_padded(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_unpadded_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     pads, rank = constant(1), len(before)
     return a == b and pads.size == 2 * rank and not pads[[a, rank + a]].any()
 
@@ -127,9 +127,9 @@ KINDS = (
         shape=_slice_shape,
         rule="move",
         evaluate=slice_,
-        fold=moved(slice_),
+        fold=movement_fold(slice_),
         layout=Layout(Suits.KEEPS_RANK, axes=3),
-        keeps_axis=_not_sliced,
+        keeps_axis=_keeps_unsliced_axis,
     ),
     # Padding of a quantized tensor is real zero, that is, the zero point, where no value is given.
     kind(
@@ -142,7 +142,7 @@ KINDS = (
         evaluate=pad,
         fold=_pad_fold,
         layout=per_axis(1, "pads"),
-        keeps_axis=_not_padded,
+        keeps_axis=_keeps_unpadded_axis,
         attributes=has(mode=choice(("constant", "reflect", "symmetric", "edge", "wrap"), "constant")),
     ),
 )

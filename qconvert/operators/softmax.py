@@ -9,10 +9,10 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import Array
 from qconvert.operators.attributes import AttributeSpec, has, integer, number
-from qconvert.operators.bounds import Bounds, between
+from qconvert.operators.bounds import Bounds, fixed_bounds
 from qconvert.operators.call import (
     Call,
-    activated,
+    apply_activation,
 )
 from qconvert.operators.canonical import with_last_axis
 from qconvert.operators.common import (
@@ -54,7 +54,7 @@ def lp_normalization(call: Call) -> Array:
     """LpNormalization of ONNX: x over its norm along the axis; a vector of zeros stays."""
     x, order = call.values(), call["p"]
     norm = (np.abs(x) ** order).sum(axis=call["axis"], keepdims=True) ** (1 / order)
-    return activated(np.asarray(x / np.where(norm == 0, 1, norm)), call["activation"])
+    return apply_activation(np.asarray(x / np.where(norm == 0, 1, norm)), call["activation"])
 
 
 def _along_axis(name: str, evaluate: Callable[[Call], Array], bounds: Bounds, *, rule: str = "real", types: str = "",
@@ -64,13 +64,13 @@ def _along_axis(name: str, evaluate: Callable[[Call], Array], bounds: Bounds, *,
 
 
 KINDS = (
-    _along_axis("Softmax", softmax, between(0.0, 1.0), beta=number(1.0)),
-    _along_axis("LogSoftmax", log_softmax, between(-math.inf, 0.0)),
-    _along_axis("Hardmax", hardmax, between(0.0, 1.0), rule="plain", types="T -> T"),
+    _along_axis("Softmax", softmax, fixed_bounds(0.0, 1.0), beta=number(1.0)),
+    _along_axis("LogSoftmax", log_softmax, fixed_bounds(-math.inf, 0.0)),
+    _along_axis("Hardmax", hardmax, fixed_bounds(0.0, 1.0), rule="plain", types="T -> T"),
     kind(
         "LpNormalization",
         samples=UNLESS_ALONG,
-        bounds=between(-1.0, 1.0),
+        bounds=fixed_bounds(-1.0, 1.0),
         shape=along_axis,
         evaluate=lp_normalization,
         layout=ALONG_AXIS,

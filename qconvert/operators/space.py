@@ -18,7 +18,7 @@ from qconvert.operators.common import (
     DATA_FORMAT,
 )
 from qconvert.operators.folds import (
-    moved,
+    movement_fold,
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.layout import DECIDES
@@ -178,7 +178,7 @@ KINDS = (
         shape=_depth_to_space_shape,
         rule="move",
         evaluate=depth_to_space,
-        fold=moved(depth_to_space),
+        fold=movement_fold(depth_to_space),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, blocksize=integer(), mode=choice(("DCR", "CRD"), "DCR")),
     ),
@@ -187,7 +187,7 @@ KINDS = (
         shape=_space_to_depth_shape,
         rule="move",
         evaluate=space_to_depth,
-        fold=moved(space_to_depth),
+        fold=movement_fold(space_to_depth),
         layout=DECIDES,
         attributes=has(DATA_FORMAT, blocksize=integer()),
     ),

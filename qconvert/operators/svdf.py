@@ -14,7 +14,7 @@ from qconvert.arithmetic.dtypes import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import has, integer
 from qconvert.operators.bounds import any_value
-from qconvert.operators.call import Call, activated
+from qconvert.operators.call import Call, apply_activation
 from qconvert.operators.common import ACTIVATION
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
@@ -62,7 +62,7 @@ def _run(call: Call) -> list[Array]:
     kept = np.concatenate([memory.reshape(-1, *time.shape)[..., 1:], newest[..., None]], axis=-1)
     total = (kept * time).sum(axis=-1).reshape(len(kept), -1, int(call["rank"])).sum(axis=-1)
     total = total + call.values(_BIAS) if call.has(_BIAS) else total
-    return [activated(total, str(call["activation"])), kept.reshape(memory.shape)]
+    return [apply_activation(total, str(call["activation"])), kept.reshape(memory.shape)]
 
 
 KINDS = (

@@ -20,9 +20,35 @@ from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call, ExactResult
 
 __all__ = [
-    "FAR", "LARGEST_CONSTANT", "Value", "Values", "absolute", "apply", "cast", "clip", "constant_of", "dtype_of", "erf", "exp", "log",
-    "maximum", "minimum", "rank_of", "reduce", "relu", "reshape", "shape_of", "sigmoid", "sign", "slice_along", "sqrt", "square", "tanh",
-    "transpose", "where", "within",
+    "FAR",
+    "LARGEST_CONSTANT",
+    "Value",
+    "Values",
+    "absolute",
+    "apply",
+    "cast",
+    "clip",
+    "clip_indices",
+    "constant_of",
+    "dtype_of",
+    "erf",
+    "exp",
+    "log",
+    "maximum",
+    "minimum",
+    "rank_of",
+    "reduce",
+    "relu",
+    "reshape",
+    "shape_of",
+    "sigmoid",
+    "sign",
+    "slice_along",
+    "sqrt",
+    "square",
+    "tanh",
+    "transpose",
+    "where",
 ]  # fmt: skip
 
 #: Elements of the largest constant that a formula makes: masks, and places of rows.
@@ -89,10 +115,10 @@ def apply(kind: str, *operands: Value, outputs: int = 1, **attributes: Any) -> A
     for item in operands:
         if isinstance(item, Values):
             return item.apply(kind, operands, attributes, outputs)
-    return _computed(kind, operands, attributes, outputs)
+    return _evaluate_kind(kind, operands, attributes, outputs)
 
 
-def _computed(kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
+def _evaluate_kind(kind: str, operands: Sequence[Value], attributes: Mapping[str, Any], outputs: int) -> Any:
     """Return what the evaluation of a kind gives for arrays."""
     from qconvert.operators import KINDS
 
@@ -172,7 +198,7 @@ def slice_along(x: Value, start: int, end: int | None, axis: int) -> Value:
     return apply("Slice", x, *(np.array([number], np.int64) for number in (start, FAR if end is None else end, axis)))
 
 
-def within(x: Value, last: Value) -> Value:
+def clip_indices(x: Value, last: Value) -> Value:
     """Return indices of int64, those below 0 as 0, those above `last` as that."""
     known, most = constant_of(x), constant_of(last)
     if known is not None and most is not None:

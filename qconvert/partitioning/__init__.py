@@ -17,9 +17,9 @@ __all__ = ["Outside", "Partition", "Region"]
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.partitioning.composing import composed
+    from qconvert.partitioning.composing import compose_graph
 
-    return composed(path, options)
+    return compose_graph(path, options)
 
 
 def _recognizes(start: bytes) -> bool:
@@ -34,7 +34,7 @@ def _companions(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / item.file for item in read_manifest(path, verify=False).files())
 
 
-def _from(module: str, name: str) -> Callable[..., Any]:
+def _lazy(module: str, name: str) -> Callable[..., Any]:
     """Return a function of a module of this package; the module is imported at the first call."""
 
     def call(*arguments: Any) -> Any:
@@ -56,7 +56,7 @@ def qconvert_runtimes() -> Iterable[Runtime]:
     return [
         Runtime(
             "partition", ("partition",), summary, "the parts of the partition", kernels=("parts",), layout="channels_first",
-            open=_from("running", "open_model"), rows=_from("running", "rows"),
-            inside=_from("inside", "PartitionInside"), taken_by=_from("inside", "taken_by"), by_others=True,
+            open=_lazy("running", "open_model"), rows=_lazy("running", "rows"),
+            inside=_lazy("inside", "PartitionInside"), taken_by=_lazy("inside", "taken_by"), by_others=True,
         )
     ]  # fmt: skip

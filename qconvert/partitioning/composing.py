@@ -10,20 +10,20 @@ from typing import Any
 
 from qconvert.conversion import load
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.borders import with_input_quantization, with_output_quantization
+from qconvert.formats.reading.border_quantizations import with_input_quantization, with_output_quantization
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.functions import named_functions
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.rewriting.inlining import Inlining
 from qconvert.rules.validation import validate
 
-__all__ = ["composed", "named_part", "part_graph", "values_of"]
+__all__ = ["compose_graph", "named_part", "part_graph", "values_of"]
 
 
-def composed(path: Path, options: Mapping[str, Any]) -> Graph:
+def compose_graph(path: Path, options: Mapping[str, Any]) -> Graph:
     """Return the graph of a manifest: see plugins.Format. There are no options, since parts have several formats.
 
     Raises:
@@ -114,7 +114,7 @@ def _part_graph(path: Path, part: PartFile, values: Graph) -> Graph:
                 f"{word} {len(own)} values, not {len(names)}", where=f"part {part.name!r}", file=str(path), rule="part-differs"
             )
         for mine, name in zip(own, names, strict=True):
-            if graph[mine].dtype != values[name].dtype or not compatible(graph[mine].shape, values[name].shape):
+            if graph[mine].dtype != values[name].dtype or not is_compatible(graph[mine].shape, values[name].shape):
                 what = f"{graph[mine].dtype} {graph[mine].shape}, not {values[name].dtype} {values[name].shape}"
                 raise InvalidModelError(f"{word} {name!r} as {what}", where=f"part {part.name!r}", file=str(path), rule="part-differs")
     graph = _with_own_outputs(graph)
@@ -152,10 +152,10 @@ class _Whole:
         """Append a part; its functions and states get free names."""
         functions = {name: Names(self.functions).fresh(name) for name in graph.functions}
         states = {name: Names(self.states, self.made.tensors).fresh(name) if name in self.states else name for name in graph.states}
-        self.functions |= {functions[name]: _renamed(inner, functions, states) for name, inner in graph.functions.items()}
+        self.functions |= {functions[name]: _rename_scopes(inner, functions, states) for name, inner in graph.functions.items()}
         self.states |= {states[name]: replace(state, name=states[name]) for name, state in graph.states.items()}
         first = len(self.made.ops)
-        self.made.inline(_renamed(graph, functions, states), part.inputs, part.outputs, "")
+        self.made.inline(_rename_scopes(graph, functions, states), part.inputs, part.outputs, "")
         if part.format == "tflite":
             self._note(IN_TFLITE, [name for op in self.made.ops[first:] for name in op.outputs if name])
         for key, note in _notes_of(graph):
@@ -173,7 +173,7 @@ class _Whole:
         return {key: json.dumps(note) for key, note in self._notes.items()}
 
 
-def _renamed(graph: Graph, functions: Mapping[str, str], states: Mapping[str, str]) -> Graph:
+def _rename_scopes(graph: Graph, functions: Mapping[str, str], states: Mapping[str, str]) -> Graph:
     """Return the operators of a graph with renamed functions and states."""
     ops = []
     for op in graph.ops:

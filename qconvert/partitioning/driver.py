@@ -11,17 +11,17 @@ from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.partitioning.costs import macs, stored_bytes
-from qconvert.partitioning.expanding import expanded, states_of
-from qconvert.partitioning.growing import REST, grown, sorted_groups
+from qconvert.partitioning.expanding import expand_graph, states_of
+from qconvert.partitioning.growing import REST, grow_regions, sorted_groups
 from qconvert.partitioning.judging import Judge, Refusal
-from qconvert.partitioning.rewriting import Part, named_parts, region_graph, with_regions
+from qconvert.partitioning.region_functions import Part, name_parts, region_graph, with_regions
 from qconvert.partitioning.types import Outside, Partition, Region
 from qconvert.partitioning.units import STATES, Bases, Candidate, bases_of, candidates, kinds_of
 from qconvert.plugins import Target, pass_named, target_named
 from qconvert.rewriting.inlining import without_calls
 from qconvert.rules.validation import validate
 
-__all__ = ["Cut", "Unwritable", "asked", "cut"]
+__all__ = ["Cut", "Unwritable", "cut", "resolve_targets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class _Owners:
             self.refused[number, base] = reason
 
 
-def asked(targets: Sequence[str | Target]) -> list[Target]:
+def resolve_targets(targets: Sequence[str | Target]) -> list[Target]:
     """Return the targets of a list of targets and names, in order.
 
     Raises:
@@ -180,7 +180,7 @@ def cut(
     graph = without_calls(graph)
     for name in ("lift_states", "remove_dead_code"):  # states are the whole network's from here on
         graph, _ = pass_named(name).run(graph, None)
-    bases = bases_of(expanded(graph))
+    bases = bases_of(expand_graph(graph))
     owners = _Owners.of(bases, [Judge(target, bases.graph, lossless) for target in targets])
     for item in unwritable:
         number = [target.name for target in targets].index(item.target)
@@ -190,9 +190,9 @@ def cut(
     while True:
         units, owned = _without_cycles(owners)
         regions = _regions(bases, units, owned)
-        if not _given_back(owners, regions, min_ops, min_macs) and not _refused(owners, regions):
+        if not _ban_small_regions(owners, regions, min_ops, min_macs) and not _ban_refused_regions(owners, regions):
             break
-    return _described(graph, owners, units, regions, source)
+    return _make_cut(graph, owners, units, regions, source)
 
 
 #: Number of the target, and the units.
@@ -216,11 +216,11 @@ def _regions(bases: Bases, units: Sequence[Candidate], owned: Sequence[int]) -> 
     """Grow units to regions; return these in an order in which they can run."""
     of = {base: number for number, unit in enumerate(units) for base in unit.bases}
 
-    def condensed(found: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    def condense(found: Sequence[frozenset[int]]) -> list[frozenset[int]]:
         return [frozenset(of[one] for base in unit.bases for one in found[base]) - {number} for number, unit in enumerate(units)]
 
-    before = condensed(bases.before)
-    regions = grown(before, condensed(bases.data), owned)
+    before = condense(bases.before)
+    regions = grow_regions(before, condense(bases.data), owned)
     held = {unit for region in regions for unit in region}
     groups = [*regions, *([unit] for unit in range(len(units)) if unit not in held)]
     order = sorted_groups(before, groups) or []
@@ -231,7 +231,7 @@ def _regions(bases: Bases, units: Sequence[Candidate], owned: Sequence[int]) -> 
     ]
 
 
-def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_macs: int) -> bool:
+def _ban_small_regions(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_macs: int) -> bool:
     """Exclude too small regions from their targets, one target at a time, as the next one may take them; whether there were any."""
     found: int | None = None
     for number, bases in sorted(regions):
@@ -251,18 +251,18 @@ def _given_back(owners: _Owners, regions: Sequence[_Found], min_ops: int, min_ma
     return found is not None
 
 
-def _refused(owners: _Owners, regions: Sequence[_Found]) -> bool:
+def _ban_refused_regions(owners: _Owners, regions: Sequence[_Found]) -> bool:
     """Exclude the operators that a target's refusal of a whole region names; whether there were any."""
     found = False
     for number, bases in regions:
         refusal = owners.judges[number].refusal(owners.bases.places(bases)) if len(bases) > 1 else None
         if refusal is not None:
-            owners.ban(number, set(_named(owners.bases, bases, refusal)) or bases, refusal.rule)
+            owners.ban(number, set(_refused_units(owners.bases, bases, refusal)) or bases, refusal.rule)
             found = True
     return found
 
 
-def _named(bases: Bases, region: Sequence[int], refusal: Refusal) -> Iterator[int]:
+def _refused_units(bases: Bases, region: Sequence[int], refusal: Refusal) -> Iterator[int]:
     """Yield the units of a region that a refusal names."""
     for base in region:
         if _is_named(bases.graph.graph.ops[bases.main(base)], refusal.places):
@@ -275,9 +275,9 @@ def _is_named(op: Op, places: Iterable[str]) -> bool:
     return any(word in place for place in places for word in words)
 
 
-def _described(graph: Graph, owners: _Owners, units: Sequence[Candidate], regions: Sequence[_Found], source: str) -> Cut:
+def _make_cut(graph: Graph, owners: _Owners, units: Sequence[Candidate], regions: Sequence[_Found], source: str) -> Cut:
     bases, targets = owners.bases, [judge.target.name for judge in owners.judges]
-    parts = named_parts(graph, [(targets[number], found) for number, found in regions])
+    parts = name_parts(graph, [(targets[number], found) for number, found in regions])
     result = with_regions(bases, parts)
     validate(result)
     held = {base for part in parts for base in part.bases}

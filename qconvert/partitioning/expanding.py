@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.functions import functions_run
+from qconvert.operators.functions import called_functions
 
-__all__ = ["KEPT", "Expanded", "expanded", "states_of"]
+__all__ = ["KEPT", "Expanded", "expand_graph", "states_of"]
 
 #: Keys of metadata that passes read.
 KEPT = (SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_ENGINE, SOURCE_OPSET, ACTIVATIONS)
@@ -48,26 +48,26 @@ class Expanded:
         made = {result for op in ops for result in op.outputs if result}
         read = dict.fromkeys(x for op in ops for x in op.inputs if x and x not in made and not graph[x].is_constant)
         given = [x for op in ops for x in op.outputs if x and (x in graph.public or not chosen.issuperset(self.readers.get(x, ())))]
-        functions = {one: graph.functions[one] for one in functions_run(graph, ops)}
+        functions = {one: graph.functions[one] for one in called_functions(graph, ops)}
         states = {state: graph.states[state] for op in ops for state in states_of(graph, op)}
         metadata = {key: graph.metadata[key] for key in KEPT if key in graph.metadata}
         named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
         tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
         return Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=metadata, functions=functions, states=states)
 
-    def restored(self, graph: Graph) -> Graph:
+    def merge_copies(self, graph: Graph) -> Graph:
         """Return a part with the original names of copies; each Dequantize occurs once."""
         names, seen, ops = self.original, set[str](), []
         for op in graph.ops:
-            renamed = replace(op, inputs=_named(op.inputs, names), outputs=_named(op.outputs, names))
+            renamed = replace(op, inputs=_map_names(op.inputs, names), outputs=_map_names(op.outputs, names))
             if op.kind != "Dequantize" or renamed.outputs[0] not in seen:
                 ops.append(renamed)
             seen.update(renamed.outputs)
         tensors = [replace(graph[copy], name=name) for copy, name in names.items() if copy in graph.tensors]
-        return graph.evolve(tensors=tensors, ops=ops, outputs=tuple(dict.fromkeys(_named(graph.outputs, names))))
+        return graph.evolve(tensors=tensors, ops=ops, outputs=tuple(dict.fromkeys(_map_names(graph.outputs, names))))
 
 
-def expanded(graph: Graph) -> Expanded:
+def expand_graph(graph: Graph) -> Expanded:
     """Return the graph for cutting; dead operators have to be removed before (pass remove_dead_code)."""
     readers = _readers(graph.ops)
     tensors = dict(graph.tensors)
@@ -87,11 +87,11 @@ def expanded(graph: Graph) -> Expanded:
             given.setdefault(reader, {})[result] = copy
     ops: list[Op] = []
     for place, op in enumerate(graph.ops):
-        ops.append(replace(op, inputs=_named(op.inputs, given[place])) if place in given else op)
+        ops.append(replace(op, inputs=_map_names(op.inputs, given[place])) if place in given else op)
         ops += copies.get(place, ())
     made = graph.evolve(tensors=tensors.values(), ops=ops)
     data, states = _data_before(made), tuple(_states_before(made))
-    through = (_written(made, op, found) for op, found in zip(made.ops, states, strict=True))
+    through = (_find_state_writers(made, op, found) for op, found in zip(made.ops, states, strict=True))
     before = tuple(map(frozenset.union, data, states))
     return Expanded(made, original, before, tuple(map(frozenset.union, data, through)), _readers(made.ops))
 
@@ -99,13 +99,13 @@ def expanded(graph: Graph) -> Expanded:
 def states_of(graph: Graph, op: Op) -> tuple[str, ...]:
     """Return the states that an operator reads or writes, itself or in a function that it runs."""
     found = dict.fromkeys([str(op["state"])] if op.kind in KINDS and kind_of(op).rule == "state" else ())
-    for name in sorted(functions_run(graph, [op])):
+    for name in sorted(called_functions(graph, [op])):
         found.update(dict.fromkeys(state for inner in graph.functions[name].ops if kind_of(inner).rule == "state"
                                    for state in [str(inner["state"])]))  # fmt: skip
     return tuple(found)
 
 
-def _named(listed: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
+def _map_names(listed: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(names.get(name, name) for name in listed)
 
 
@@ -135,6 +135,6 @@ def _states_before(graph: Graph) -> Iterator[frozenset[int]]:
             (reads if only_reads else writes).setdefault(state, []).append(place)
 
 
-def _written(graph: Graph, op: Op, before: frozenset[int]) -> frozenset[int]:
+def _find_state_writers(graph: Graph, op: Op, before: frozenset[int]) -> frozenset[int]:
     """Return those of the operators before a ReadState that write its state."""
     return frozenset(one for one in before if op.kind == "ReadState" and graph.ops[one].kind == "WriteState")

@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 
-__all__ = ["REST", "edges", "grown", "order", "reachable", "sorted_groups"]
+__all__ = ["REST", "descendants", "edges", "grow_regions", "order", "sorted_groups"]
 
 #: The owner of units that no target takes.
 REST = -1
 
 
-def grown(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
+def grow_regions(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
     """Return the regions, each as its units in order, sorted by their first units.
 
     Args:
@@ -27,14 +27,14 @@ def grown(before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owne
         data: those of them whose results it reads: regions are connected by these.
         owners: the number of the target of each unit; REST for those of none.
     """
-    regions = _joined_neighbours(_stretches(before, owners), data)
+    regions = _connected_parts(_stretches(before, owners), data)
     regions = [region for region in regions if owners[region[0]] != REST]
-    return _merged(before, data, owners, regions)
+    return _merge_regions(before, data, owners, regions)
 
 
 def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[list[int]]:
     """Sort units topologically in stretches of one owner, as long as possible, those of the rest first."""
-    following = _after(before)
+    following = _successors(before)
     missing = [len(found) for found in before]
     ready: dict[int, list[int]] = {owner: [] for owner in sorted(set(owners))}
     for unit, count in enumerate(missing):
@@ -53,7 +53,7 @@ def _stretches(before: Sequence[frozenset[int]], owners: Sequence[int]) -> list[
     return found
 
 
-def _joined_neighbours(stretches: Iterable[list[int]], data: Sequence[frozenset[int]]) -> list[list[int]]:
+def _connected_parts(stretches: Iterable[list[int]], data: Sequence[frozenset[int]]) -> list[list[int]]:
     """Return the connected parts of each stretch, sorted by their first units."""
     parts: list[list[int]] = []
     for stretch in stretches:
@@ -76,11 +76,11 @@ def _joined_neighbours(stretches: Iterable[list[int]], data: Sequence[frozenset[
     return sorted(parts)
 
 
-def _merged(
+def _merge_regions(
     before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int], regions: list[list[int]]
 ) -> list[list[int]]:
     """Join regions as long as two of them have an edge between them, and no other path."""
-    while (pair := _joinable(before, data, owners, regions)) is not None:
+    while (pair := _find_joinable(before, data, owners, regions)) is not None:
         first, second = pair
         regions[first] = sorted(regions[first] + regions[second])
         del regions[second]
@@ -88,7 +88,7 @@ def _merged(
     return regions
 
 
-def _joinable(
+def _find_joinable(
     before: Sequence[frozenset[int]], data: Sequence[frozenset[int]], owners: Sequence[int], regions: Sequence[Sequence[int]]
 ) -> tuple[int, int] | None:
     """Return the first two regions of one owner that can be joined."""
@@ -100,14 +100,14 @@ def _joinable(
     singles = [[unit] for unit in range(len(before)) if unit not in home]
     groups = [*regions, *singles]
     after = edges(before, groups)
-    ways = reachable(after)
+    ways = descendants(after)
     for first, second in wanted:
         if not any(other != second and ways[other] >> second & 1 for other in after[first]):
             return min(first, second), max(first, second)
     return None
 
 
-def reachable(after: Sequence[Iterable[int]]) -> list[int]:
+def descendants(after: Sequence[Iterable[int]]) -> list[int]:
     """Return for each node of an acyclic graph its descendants and itself, as bits."""
     ways = [0] * len(after)
     for node in reversed(order(after)):
@@ -152,7 +152,7 @@ def order(after: Sequence[Iterable[int]], keys: Sequence[int] | None = None) -> 
     return found
 
 
-def _after(before: Sequence[frozenset[int]]) -> list[list[int]]:
+def _successors(before: Sequence[frozenset[int]]) -> list[list[int]]:
     found: list[list[int]] = [[] for _ in before]
     for unit, others in enumerate(before):
         for one in sorted(others):

@@ -14,9 +14,9 @@ from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 from qconvert.partitioning.composing import named_part, part_graph, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
-from qconvert.partitioning.running import PartitionModel, run_by
+from qconvert.partitioning.running import PartitionModel, choose_kernels
 from qconvert.plugins import Format, Inside, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
-from qconvert.plugins.options import taken
+from qconvert.plugins.options import fill_defaults
 
 __all__ = ["PartitionInside", "taken_by"]
 
@@ -73,35 +73,35 @@ class PartitionInside:
 
     def _pieces_of(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces | None:
         """Return the pieces of one part; None if it computes nothing wanted, or needs states of a previous run."""
-        here = (self._own(part) & wanted) - {*part.inputs}
-        return self._fed_with(names, self._leading(part, names, here)) if here and part.name not in self._stateful else None
+        here = (self._cuttable_tensors(part) & wanted) - {*part.inputs}
+        return self._prepend_parts(names, self._pieces_computing(part, names, here)) if here and part.name not in self._stateful else None
 
-    def _own(self, part: PartFile) -> frozenset[str]:
+    def _cuttable_tensors(self, part: PartFile) -> frozenset[str]:
         """Return the tensors at which a part can be cut, its inputs and outputs included."""
         inside = self._inside.get(part.name)
         if inside is None:
             return frozenset((*part.inputs, *part.outputs))
         return inside.names & (self._inner | {*part.inputs, *part.outputs})
 
-    def _leading(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
+    def _pieces_computing(self, part: PartFile, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         """Return the pieces of a part that compute some of its tensors. The part's inputs are fed, even if `names` lacks them."""
         inside = self._inside.get(part.name)
         if inside is not None:
-            return inside.pieces((names & self._own(part)) | wanted | {*part.inputs}, wanted)
+            return inside.pieces((names & self._cuttable_tensors(part)) | wanted | {*part.inputs}, wanted)
         computed = frozenset(part.outputs) & wanted
 
         def run(values: Mapping[str, Array]) -> dict[str, Array]:
             return {name: value for name, value in self._model.run_part(part.name, values).items() if name in computed}
 
-        return self._described(part.inputs, computed, run)
+        return self._make_pieces(part.inputs, computed, run)
 
-    def _fed_with(self, names: frozenset[str], pieces: Pieces) -> Pieces:
+    def _prepend_parts(self, names: frozenset[str], pieces: Pieces) -> Pieces:
         """Prepend the parts before to pieces, if they compute tensors that are fed but are not among `names`."""
         fed, before = dict.fromkeys(pieces.fed), list[Pieces]()
         for part in reversed(self._model.manifest.parts):
             needed = frozenset(name for name in part.outputs if name in fed and name not in names)
             if needed and part.name not in self._stateful:
-                before.insert(0, self._leading(part, names, needed))
+                before.insert(0, self._pieces_computing(part, names, needed))
                 fed = dict.fromkeys((*(name for name in fed if name not in needed), *before[0].fed))
         if not before:
             return pieces
@@ -112,12 +112,14 @@ class PartitionInside:
                 found = {**one.run({name: found[name] for name in one.fed}), **found}
             return pieces.run({name: found[name] for name in pieces.fed})
 
-        outer = self._described(tuple(fed), pieces.computed, run)
+        outer = self._make_pieces(tuple(fed), pieces.computed, run)
         inner = {name: dtype for one in before for name, dtype in one.dtypes.items()}
         shapes = {name: shape for one in before for name, shape in one.shapes.items()}
         return replace(outer, dtypes={**inner, **pieces.dtypes, **outer.dtypes}, shapes={**shapes, **pieces.shapes, **outer.shapes})
 
-    def _described(self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Mapping[str, Array]], dict[str, Array]]) -> Pieces:
+    def _make_pieces(
+        self, fed: tuple[str, ...], computed: frozenset[str], run: Callable[[Mapping[str, Array]], dict[str, Array]]
+    ) -> Pieces:
         """Return pieces with types and shapes of the tensors that go from part to part; those of other tensors are left out."""
         tensors = [self._values[name] for name in (*fed, *computed) if name in self._values]
         return Pieces(
@@ -139,14 +141,16 @@ def _insides(manifest: Manifest, file: ModelFile, graph: Graph) -> Iterator[tupl
         if runtime is None or not part.format:
             continue
         form = format_named(part.format)
-        own = ModelFile(file.path.parent / part.model.file, part.runtime.partition(":")[2], taken({}, form.read_options), file.threads)
+        own = ModelFile(
+            file.path.parent / part.model.file, part.runtime.partition(":")[2], fill_defaults({}, form.read_options), file.threads
+        )
         try:
             found = runtime.inside(own, graph) if runtime.inside is not None else None
             if found is not None and found.cuts and found.names.issuperset(x for x in (*part.inputs, *part.outputs) if x in graph):
                 yield part.name, found
             elif part.graph is None and form.write is not None and not runtime.whole:
                 rewritten = _Rewritten(named_part(file.path, part), own, form, runtime, graph)
-                if rewritten.is_as_the_file():
+                if rewritten.is_equivalent_to_file():
                     yield part.name, rewritten
         except QConvertError:
             continue
@@ -182,13 +186,13 @@ class _Rewritten:
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         return canonical_pieces(self._graph, names, wanted, self._file, self._format, self._runtime)
 
-    def is_as_the_file(self) -> bool:
+    def is_equivalent_to_file(self) -> bool:
         """Whether the graph of the file computes the same as the file, on random inputs and from the initial values of states."""
         graph = self._graph
         outputs = frozenset(name for op in graph.ops for name in op.outputs).intersection(graph.outputs)
         pieces = self.pieces(outputs.union(graph.inputs, (op.outputs[0] for op in graph.ops if op.kind == "ReadState")), outputs)
         generator = np.random.default_rng(0)
-        feed = {name: _at_random(graph[name], generator) for name in graph.inputs}
+        feed = {name: _random_values(graph[name], generator) for name in graph.inputs}
         first = {op.outputs[0]: np.asarray(graph.states[str(op["state"])].data) for op in graph.ops if op.kind == "ReadState"}
         model = self._runtime.open(self._file)
         expected = dict(zip(graph.outputs, model.run(dict(zip(model.inputs, feed.values(), strict=True))).values(), strict=True))
@@ -197,7 +201,7 @@ class _Rewritten:
         return all(_is_near(found[name], expected[name]) for name in outputs)
 
 
-def _at_random(tensor: Tensor, generator: np.random.Generator) -> Array:
+def _random_values(tensor: Tensor, generator: np.random.Generator) -> Array:
     """Return random values of an input: integers of up to 16 bits, normal floats, and zeros for types that may be indices."""
     shape = [size if isinstance(size, int) else 1 for size in tensor.shape or ()]
     dtype = numpy_dtype(tensor.dtype)
@@ -220,16 +224,16 @@ def _is_near(found: Array, expected: Array) -> bool:
 
 def taken_by(file: ModelFile) -> Mapping[str, str]:
     """See plugins.Runtime: the runtime of the part that computes a tensor, and the exceptions that this runtime lists."""
-    manifest = run_by(read_manifest(file.path, verify=False), file.kernels)
+    manifest = choose_kernels(read_manifest(file.path, verify=False), file.kernels)
     found: dict[str, str] = {}
     for part in manifest.parts:
-        found |= _taken_in(file.path, part) | dict.fromkeys(part.outputs, part.runtime)
+        found |= _part_tensors(file.path, part) | dict.fromkeys(part.outputs, part.runtime)
     for part in manifest.parts:
-        found |= _taken_otherwise(file.path, part)
+        found |= _left_to_other_kernels(file.path, part)
     return found
 
 
-def _taken_in(path: Path, part: PartFile) -> dict[str, str]:
+def _part_tensors(path: Path, part: PartFile) -> dict[str, str]:
     """Return the runtime of each tensor that a part's file computes."""
     try:
         return {name: part.runtime for op in named_part(path, part).ops for name in op.outputs if name}
@@ -237,14 +241,14 @@ def _taken_in(path: Path, part: PartFile) -> dict[str, str]:
         return {}
 
 
-def _taken_otherwise(path: Path, part: PartFile) -> dict[str, str]:
+def _left_to_other_kernels(path: Path, part: PartFile) -> dict[str, str]:
     """Return the tensors of a part that its runtime leaves to other kernels."""
     if not part.format or not part.runtime:
         return {}
     try:
         runtime, kernels = kernels_named(part.runtime)
         graph = part_graph(path, part)
-        own = ModelFile(path.parent / part.model.file, kernels, taken({}, format_named(part.format).read_options))
+        own = ModelFile(path.parent / part.model.file, kernels, fill_defaults({}, format_named(part.format).read_options))
         said = runtime.taken_by(own) if runtime.taken_by is not None else {}
     except QConvertError:
         return {}

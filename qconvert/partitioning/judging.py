@@ -16,7 +16,7 @@ from qconvert.plugins.rules import place
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.violations import violations
 
-__all__ = ["Judge", "Refusal", "fitted"]
+__all__ = ["Judge", "Refusal", "fit_to_target"]
 
 #: Kinds that formats write in another form: calls are inlined, loops have forms of their own.
 _WRITTEN_OTHERWISE = ("Call", "Loop", "Scan", "While")
@@ -70,34 +70,34 @@ class Judge:
         """
         key = frozenset(places)
         if key not in self._known:
-            self._known[key] = self._judged(key)
+            self._known[key] = self._judge(key)
         return self._known[key]
 
-    def _judged(self, places: frozenset[int]) -> Refusal | None:
+    def _judge(self, places: frozenset[int]) -> Refusal | None:
         piece = self.graph.piece(places)
         try:
-            made, changes = fitted(piece, self.target)
+            made, changes = fit_to_target(piece, self.target)
         except InternalError:
             raise
         except QConvertError as error:
             return Refusal(" ".join(error.reason.split()), (error.where,))
-        made = self._lowered(made)
+        made = self._lower_for_format(made)
         costs = [change for change in changes if any(cost.sqnr_db is not None for cost in change.costs)] if self.lossless else ()
         if costs:
             return Refusal(f"{costs[0].by} would change values", tuple(cost.tensor for cost in costs[0].costs))
         found = violations(made, self.target)
         if found:
-            return Refusal(_said(found[0], made), tuple(violation.where for violation in found))
-        return None if self.codegen is not None else self._unwritable(made)
+            return Refusal(_violation_text(found[0], made), tuple(violation.where for violation in found))
+        return None if self.codegen is not None else self._writer_refusal(made)
 
-    def _lowered(self, made: Graph) -> Graph:
+    def _lower_for_format(self, made: Graph) -> Graph:
         """Lower the kinds that the target's format lacks, as its writer does."""
         writers = operators(self.target.format, "write")
         if not writers or all(op.kind in writers or op.kind in _WRITTEN_OTHERWISE for op in all_ops(made)):
             return made
         return lower(made, legality({}, also=frozenset((*writers, *_WRITTEN_OTHERWISE)))).graph
 
-    def _unwritable(self, made: Graph) -> Refusal | None:
+    def _writer_refusal(self, made: Graph) -> Refusal | None:
         """Return the refusal if the target's format cannot hold an operator or functions; else None."""
         known = formats().get(self.target.format)
         if made.functions and known is not None and known.write is not None and "functions" not in known.scopes:
@@ -107,13 +107,13 @@ class Judge:
         return Refusal(f"files of the format {self.target.format} have no {missing[0].kind}") if missing else None
 
 
-def _said(violation: Violation, graph: Graph) -> str:
+def _violation_text(violation: Violation, graph: Graph) -> str:
     """Return the violated rule, with the detail if it names no tensor."""
     how = next((text for op in graph.ops if (text := violation.where.removeprefix(f"{place(op)}: ")) != violation.where), "")
     return violation.rule if not how or "'" in how or '"' in how else f"{violation.rule}: {how}"
 
 
-def fitted(piece: Graph, target: Target) -> tuple[Graph, tuple[Change, ...]]:
+def fit_to_target(piece: Graph, target: Target) -> tuple[Graph, tuple[Change, ...]]:
     """Fit a part by the target's passes; return it with their changes.
 
     Raises:

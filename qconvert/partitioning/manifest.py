@@ -11,9 +11,9 @@ from typing import Any
 
 from qconvert.errors import FileAccessError, InvalidModelError
 from qconvert.files import file_digest, map_file
-from qconvert.files.documents import fail, integer, json_of, listed, object_of, sort_of, text, texts
+from qconvert.files.documents import fail, integer, json_of, list_of, object_of, sort_of, text, texts
 
-__all__ = ["NAME", "CrossingState", "FileOf", "Manifest", "PartFile", "hashed", "is_manifest", "read_manifest", "written_manifest"]
+__all__ = ["NAME", "CrossingState", "FileOf", "Manifest", "PartFile", "hash_file", "is_manifest", "manifest_json", "read_manifest"]
 
 #: The name that the manifest has in its folder.
 NAME = "manifest.json"
@@ -116,7 +116,7 @@ class Manifest:
                 yield part.graph
 
 
-def written_manifest(manifest: Manifest, version: str) -> str:
+def manifest_json(manifest: Manifest, version: str) -> str:
     """Return the JSON of a manifest."""
     return json.dumps({_KEY: _VERSION, "qconvert": version, **asdict(manifest)}, indent=2) + "\n"
 
@@ -168,8 +168,8 @@ def _manifest(found: Any) -> Manifest:
         inputs=texts(item["inputs"], f"{at}.inputs"),
         outputs=texts(item["outputs"], f"{at}.outputs"),
         values=_file(item["values"], f"{at}.values"),
-        states=tuple(listed(item["states"], f"{at}.states", _state)),
-        parts=tuple(listed(item["parts"], f"{at}.parts", _part)),
+        states=tuple(list_of(item["states"], f"{at}.states", _state)),
+        parts=tuple(list_of(item["parts"], f"{at}.parts", _part)),
         read=_any_object(item.get("read", {}), f"{at}.read"),
     )
 
@@ -209,7 +209,7 @@ def _part(found: Any, at: str) -> PartFile:
         format=form,
         runtime=text(item["runtime"], f"{at}.runtime"),
         graph=graph,
-        beside=tuple(listed(item["beside"], f"{at}.beside", _file)),
+        beside=tuple(list_of(item["beside"], f"{at}.beside", _file)),
         inputs=texts(item["inputs"], f"{at}.inputs"),
         outputs=texts(item["outputs"], f"{at}.outputs"),
         operators=integer(item["operators"], f"{at}.operators", 0),
@@ -241,6 +241,6 @@ def _require_distinct(names: Iterable[str], reason: str) -> None:
         seen[name] = None
 
 
-def hashed(folder: Path, name: str) -> FileOf:
+def hash_file(folder: Path, name: str) -> FileOf:
     """Return the entry of a file in a folder, with its hash."""
     return FileOf(name, file_digest(folder / name))

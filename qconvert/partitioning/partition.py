@@ -10,8 +10,8 @@ from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion import load
-from qconvert.conversion.declared import Declared
-from qconvert.conversion.given import Given
+from qconvert.conversion.conversion_options import Given
+from qconvert.conversion.declared_changes import Declared
 from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.losses import refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize
@@ -20,12 +20,12 @@ from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import OPTIONS, READ, REGIONS
-from qconvert.partitioning.driver import Cut, Unwritable, asked, cut
+from qconvert.partitioning.driver import Cut, Unwritable, cut, resolve_targets
 from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
 from qconvert.partitioning.types import Partition
 from qconvert.plugins import Format, Target, format_named, format_of, target_named
 from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import checked
+from qconvert.plugins.options import check_options
 from qconvert.targets.violations import refuse_violations
 
 __all__ = ["partition"]
@@ -72,7 +72,7 @@ def partition(
         >>> found = qconvert.partition("model.tflite", ["my-npu", "tensorrt"], split="parts")
         >>> [(region.target, region.size) for region in found.regions]
     """
-    listed = asked([targets] if isinstance(targets, str | Target) else list(targets))
+    listed = resolve_targets([targets] if isinstance(targets, str | Target) else list(targets))
     source = None if isinstance(model, Graph) else Path(model)
     place = Path(result) if result else None
     reads = () if source is None else (source,)
@@ -83,7 +83,7 @@ def partition(
         require_folder(Path(split), force=force)
         require_parts([*listed, target_named(fallback)])
     reader = None if source is None else source_format_of(source, source_format)
-    given = _sorted(options, reader, writer)
+    given = _split_options(options, reader, writer)
     graph = model if isinstance(model, Graph) else load(model, source_format, **given.read)
     unwritable: list[Unwritable] = []
     while True:
@@ -104,7 +104,7 @@ def partition(
     return replace(found.partition, files=(*files, *map(str, parts)))
 
 
-def _sorted(options: Mapping[str, Any], reader: Format | None, writer: Format | None) -> Given:
+def _split_options(options: Mapping[str, Any], reader: Format | None, writer: Format | None) -> Given:
     """Split options into those of the reader and those of the writer.
 
     Raises:
@@ -112,7 +112,7 @@ def _sorted(options: Mapping[str, Any], reader: Format | None, writer: Format | 
     """
     read = {option.name: option for option in (reader.read_options if reader is not None else ())}
     write = {option.name: option for option in (writer.write_options if writer is not None else ())}
-    given = checked(options, (*read.values(), *write.values()), "nothing in this partition")
+    given = check_options(options, (*read.values(), *write.values()), "nothing in this partition")
     return Given({name: given[name] for name in given if name in read}, {}, {name: given[name] for name in given if name in write})
 
 

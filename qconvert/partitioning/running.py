@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError, counted
+from qconvert.errors import InvalidModelError, QConvertError, RuntimeRefusedError, format_count
 from qconvert.graph import Array, numpy_dtype
 from qconvert.kernels import Kernels
 from qconvert.partitioning.composing import named_part, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
-from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_listed, kernels_named, runtime_of, runtimes
-from qconvert.plugins.options import taken
+from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_named, list_kernels, runtime_of, runtimes
+from qconvert.plugins.options import fill_defaults
 
-__all__ = ["PartitionModel", "open_model", "rows", "run_by"]
+__all__ = ["PartitionModel", "choose_kernels", "open_model", "rows"]
 
 
 class PartitionModel:
@@ -39,16 +39,16 @@ class PartitionModel:
     """
 
     def __init__(self, path: Path, threads: int = 1, kernels: str = "") -> None:
-        self.manifest: Manifest = run_by(read_manifest(path), kernels)
+        self.manifest: Manifest = choose_kernels(read_manifest(path), kernels)
         self._values = values_of(path, self.manifest)
-        self._models = [(part, _opened(part, path.parent, threads)) for part in self.manifest.parts]
-        self.inputs, self.outputs = (self._described(names) for names in (self.manifest.inputs, self.manifest.outputs))
-        self.note, self.unjudged = ("; ".join(_said(self._models, what)) for what in ("note", "unjudged"))
+        self._models = [(part, _open_part(part, path.parent, threads)) for part in self.manifest.parts]
+        self.inputs, self.outputs = (self._describe_tensors(names) for names in (self.manifest.inputs, self.manifest.outputs))
+        self.note, self.unjudged = ("; ".join(_collect_texts(self._models, what)) for what in ("note", "unjudged"))
         self._path = path
         self._states: dict[str, Array] = {}
         self._begin()
 
-    def _described(self, names: tuple[str, ...]) -> dict[str, tuple[str, tuple[Any, ...]]]:
+    def _describe_tensors(self, names: tuple[str, ...]) -> dict[str, tuple[str, tuple[Any, ...]]]:
         return {name: (self._values[name].dtype, self._values[name].shape or ()) for name in names}
 
     @property
@@ -56,8 +56,8 @@ class PartitionModel:
         found: dict[str, str] = {}
         for part in self.manifest.parts:
             graph = named_part(self._path, part)
-            found = {name: _words(part) for op in graph.ops for name in op.outputs} | found
-        return found | {name: _words(part) for part in self.manifest.parts for name in part.outputs}
+            found = {name: _describe_part(part) for op in graph.ops for name in op.outputs} | found
+        return found | {name: _describe_part(part) for part in self.manifest.parts for name in part.outputs}
 
     def _begin(self) -> None:
         self._states = {name: np.array(state.data) for name, state in self._values.states.items()}
@@ -81,7 +81,7 @@ class PartitionModel:
         for state in self.manifest.states:
             found |= dict.fromkeys(state.reads, self._states[state.name])
         for part, model in self._models:
-            found |= self._ran(part, model, found)
+            found |= self._run_model(part, model, found)
         for state in self.manifest.states:
             if state.written:
                 self._states[state.name] = np.array(found[state.written])
@@ -92,19 +92,20 @@ class PartitionModel:
         part, model = next(item for item in self._models if item[0].name == name)
         if hasattr(model, "reset"):
             model.reset()
-        return self._ran(part, model, values)
+        return self._run_model(part, model, values)
 
-    def _ran(self, part: PartFile, model: LoadedModel, values: Mapping[str, Array]) -> dict[str, Array]:
-        with _named(part):
+    def _run_model(self, part: PartFile, model: LoadedModel, values: Mapping[str, Array]) -> dict[str, Array]:
+        with _name_part_in_errors(part):
             given = dict(zip(model.inputs, (values[name] for name in part.inputs), strict=True))
             results = list(model.run(given).values())
             if len(results) != len(part.outputs):
                 raise RuntimeRefusedError(
-                    f"it returns {counted(len(results), 'value')}; its part has {counted(len(part.outputs), 'output')}", rule="part-differs"
+                    f"it returns {format_count(len(results), 'value')}; its part has {format_count(len(part.outputs), 'output')}",
+                    rule="part-differs",
                 )
-            return {name: self._as_stated(name, value) for name, value in zip(part.outputs, results, strict=True)}
+            return {name: self._check_dtype(name, value) for name, value in zip(part.outputs, results, strict=True)}
 
-    def _as_stated(self, name: str, value: Array) -> Array:
+    def _check_dtype(self, name: str, value: Array) -> Array:
         """Return a result; raise RuntimeRefusedError if its type is not that of the network."""
         dtype = numpy_dtype(self._values[name].dtype)
         found = np.asarray(value)
@@ -113,7 +114,7 @@ class PartitionModel:
         return found
 
 
-def run_by(manifest: Manifest, kernels: str) -> Manifest:
+def choose_kernels(manifest: Manifest, kernels: str) -> Manifest:
     """Return the manifest with the kernels that a user names in place of its own, for parts whose files they run. Kernels that run code in
     files are ignored: they are for sources, not for parts.
 
@@ -124,10 +125,8 @@ def run_by(manifest: Manifest, kernels: str) -> Manifest:
     Raises:
         OptionError: two are named for one format.
     """
-    wanted = [
-        f"{runtime.name}:{chosen}" for runtime, chosen in kernels_listed(kernels.partition(",")[2]) if not _runs_code(runtime, chosen)
-    ]
-    known = {name for runtime, _ in kernels_listed(wanted) for name in runtime.formats}
+    wanted = [f"{runtime.name}:{chosen}" for runtime, chosen in list_kernels(kernels.partition(",")[2]) if not _runs_code(runtime, chosen)]
+    known = {name for runtime, _ in list_kernels(wanted) for name in runtime.formats}
     parts = []
     for part in manifest.parts:
         if part.format in known:
@@ -142,49 +141,51 @@ def _runs_code(runtime: Runtime, kernels: str) -> bool:
     return runtime.runs_code and kernels != runtime.kernels[0]
 
 
-def _opened(part: PartFile, folder: Path, threads: int) -> LoadedModel:
+def _open_part(part: PartFile, folder: Path, threads: int) -> LoadedModel:
     if not part.runtime:
-        raise RuntimeRefusedError(f"no runtime runs {part.format} files", where=_words(part), rule="no-runtime")
+        raise RuntimeRefusedError(f"no runtime runs {part.format} files", where=_describe_part(part), rule="no-runtime")
     runtime, kernels = kernels_named(part.runtime)
     if part.format and part.format not in runtime.formats:
         raise InvalidModelError(
-            f"is to be run by {part.runtime}, which does not run {part.format} files", where=_words(part), rule="runtime-of-another-format"
+            f"is to be run by {part.runtime}, which does not run {part.format} files",
+            where=_describe_part(part),
+            rule="runtime-of-another-format",
         )
     if _runs_code(runtime, kernels):
         raise RuntimeRefusedError(
             f"the manifest names the runtime {part.runtime}, which runs code that is in files; a manifest must not",
-            where=_words(part),
+            where=_describe_part(part),
             rule="runtime-runs-code",
         )
-    options = taken({}, format_named(part.format).read_options) if part.format else {}
-    with _named(part):
+    options = fill_defaults({}, format_named(part.format).read_options) if part.format else {}
+    with _name_part_in_errors(part):
         model = runtime.open(ModelFile(folder / part.model.file, kernels, options, threads))
         for word, own, given in (("takes", model.inputs, part.inputs), ("gives", model.outputs, part.outputs)):
             if len(own) != len(given):
                 raise RuntimeRefusedError(
-                    f"{runtime.title} {word} {counted(len(own), 'value')}; its part {word} {len(given)}", rule="part-differs"
+                    f"{runtime.title} {word} {format_count(len(own), 'value')}; its part {word} {len(given)}", rule="part-differs"
                 )
         return model
 
 
 @contextmanager
-def _named(part: PartFile) -> Iterator[None]:
+def _name_part_in_errors(part: PartFile) -> Iterator[None]:
     """Add the part to errors of the block."""
     try:
         yield
     except QConvertError as error:
-        error.where = f"{_words(part)}{': ' if error.where else ''}{error.where}"
+        error.where = f"{_describe_part(part)}{': ' if error.where else ''}{error.where}"
         raise
 
 
-def _words(part: PartFile) -> str:
+def _describe_part(part: PartFile) -> str:
     """Return the text for a part in errors and reports."""
     return (
         f"the region {part.name!r} of {part.target} ({part.model.file})" if part.region else f"the part {part.name!r} ({part.model.file})"
     )
 
 
-def _said(models: list[tuple[PartFile, LoadedModel]], what: str) -> list[str]:
+def _collect_texts(models: list[tuple[PartFile, LoadedModel]], what: str) -> list[str]:
     return list(dict.fromkeys(text for _, model in models if (text := str(getattr(model, what, "")))))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.conversion import load
-from qconvert.conversion.declared import Declared
+from qconvert.conversion.declared_changes import Declared
 from qconvert.conversion.losses import refuse_losses
 from qconvert.conversion.normalizing import normalize
 from qconvert.conversion.saving import write_file
@@ -18,12 +18,12 @@ from qconvert.errors import FileAccessError, InternalError, MissingPackageError,
 from qconvert.files import file_digest, whole_folder
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import TARGET
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 from qconvert.partitioning.costs import macs
 from qconvert.partitioning.driver import Cut, Unwritable
-from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hashed, read_manifest, written_manifest
-from qconvert.partitioning.staging import Staged, Stretch, staged
-from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, named_changes, runtime_of, target_named
+from qconvert.partitioning.manifest import NAME, FileOf, Manifest, PartFile, hash_file, manifest_json, read_manifest
+from qconvert.partitioning.staging import Staged, Stretch, stage_graph
+from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, name_changes, runtime_of, target_named
 from qconvert.targets.violations import refuse_violations
 from qconvert.version import __version__
 
@@ -67,14 +67,14 @@ def split_up(
     """
     known = {target.name: target for target in targets}
     other = target_named(rest)
-    parts = staged(found.partition.graph)
+    parts = stage_graph(found.partition.graph)
     old = _old_files(folder) if force else ()
     reads = () if source is None else (source,)
     with whole_folder(folder, (*old, NAME), force=force, reads=reads) as place:
         written, refused = [], []
         for number, part in enumerate(parts.parts):
             try:
-                written.append(_written(part, known.get(part.target, other), place, number))
+                written.append(_write_part(part, known.get(part.target, other), place, number))
             except (InternalError, FileAccessError, MissingPackageError):
                 raise
             except QConvertError as error:
@@ -90,12 +90,12 @@ def split_up(
             targets=found.partition.targets,
             inputs=found.partition.graph.inputs,
             outputs=found.partition.graph.outputs,
-            values=hashed(place, _VALUES),
+            values=hash_file(place, _VALUES),
             states=parts.states,
             parts=tuple(written),
             read=read,
         )
-        (place / NAME).write_text(written_manifest(manifest, __version__))
+        (place / NAME).write_text(manifest_json(manifest, __version__))
         read_manifest(place / NAME)
     return folder / NAME
 
@@ -140,7 +140,7 @@ def _old_files(folder: Path) -> tuple[str, ...]:
         raise FileAccessError(f"holds a {NAME} that is not of a split: {error.reason}", file=str(folder), rule="not-a-split") from error
 
 
-def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFile:
+def _write_part(part: Stretch, target: Target, folder: Path, number: int) -> PartFile:
     """Write one part, and return its entry in the manifest."""
     stem = f"{number:02}_{re.sub(r'[^A-Za-z0-9_-]+', '_', part.name)[:80]}"
     declared = Declared(part.graph)
@@ -150,7 +150,7 @@ def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFi
     generator = codegen_of(part.target) if part.target else None
     before = {item.name for item in folder.iterdir()}
     if generator is not None:
-        name, form, runtime, graph = _generated(fitted, generator, folder, stem)
+        name, form, runtime, graph = _generate_artefact(fitted, generator, folder, stem)
     else:
         form, graph = target.format, None
         writer = format_named(form)
@@ -163,11 +163,11 @@ def _written(part: Stretch, target: Target, folder: Path, number: int) -> PartFi
         name=part.name,
         target=target.name,
         region=bool(part.target),
-        model=hashed(folder, name),
+        model=hash_file(folder, name),
         format=form,
         runtime=runtime,
-        graph=None if graph is None else hashed(folder, graph),
-        beside=tuple(hashed(folder, item) for item in beside),
+        graph=None if graph is None else hash_file(folder, graph),
+        beside=tuple(hash_file(folder, item) for item in beside),
         inputs=part.graph.inputs,
         outputs=part.graph.outputs,
         operators=len(part.graph.ops),
@@ -184,11 +184,11 @@ def _runtime(form: str, target: Target) -> str:
     return f"{loader.name}:{kernels}"
 
 
-def _generated(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tuple[str, str, str, str]:
+def _generate_artefact(graph: Graph, generator: Codegen, folder: Path, stem: str) -> tuple[str, str, str, str]:
     """Write the artefact of a region and its graph; return file, format, runtime and the graph's file."""
     name, beside = stem + generator.suffix, f"{stem}.qgraph"
     loader, kernels = kernels_named(generator.runtime)
-    named_changes(generator.compile(graph, folder / name), by=generator.name)
+    name_changes(generator.compile(graph, folder / name), by=generator.name)
     if not (folder / name).is_file():
         raise OptionError(
             f"the code generator for {generator.name} wrote no file for {graph.name!r}",
@@ -212,7 +212,7 @@ def _require_border(file: Graph, part: Graph, name: str) -> None:
 
 
 def _is_alike(a: Tensor, b: Tensor) -> bool:
-    return a.dtype == b.dtype and compatible(a.shape, b.shape)
+    return a.dtype == b.dtype and is_compatible(a.shape, b.shape)
 
 
 def _values(graph: Graph, parts: Staged) -> Graph:

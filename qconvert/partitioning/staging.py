@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qconvert.graph import Graph, Op
-from qconvert.operators.functions import functions_run, in_function
+from qconvert.operators.functions import called_functions, in_function
 from qconvert.partitioning.expanding import KEPT, states_of
 from qconvert.partitioning.manifest import CrossingState
 
-__all__ = ["Staged", "Stretch", "staged"]
+__all__ = ["Staged", "Stretch", "stage_graph"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Staged:
     states: tuple[CrossingState, ...]
 
 
-def staged(graph: Graph) -> Staged:
+def stage_graph(graph: Graph) -> Staged:
     """Return the parts of a partitioned graph."""
     main, states = _without_states(graph)
     levels = _levels(main)
@@ -137,11 +137,11 @@ def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: froze
             continue
         made = dict.fromkeys(name for op in ops for name in op.outputs if name and name not in given)
         wanted = kept.union(*(read for other, read in enumerate(reads) if other != place))
-        outputs = tuple(name for name in made if name in kept or (name in wanted and not _is_again(name, ops, listed, place)))
+        outputs = tuple(name for name in made if name in kept or (name in wanted and not _is_duplicated(name, ops, listed, place)))
         inside = {name for op in ops for name in op.outputs}
         inputs = tuple(dict.fromkeys(x for op in ops for x in op.inputs if x and x not in inside and not graph[x].is_constant))
         number = sum(not part.target for part in parts)
-        functions = {one: graph.functions[one] for one in functions_run(graph, ops)}
+        functions = {one: graph.functions[one] for one in called_functions(graph, ops)}
         part = graph.evolve(
             ops=ops,
             name=f"rest_{number}",
@@ -149,7 +149,7 @@ def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: froze
             outputs=outputs,
             signatures=(),
             states={},
-            metadata=_kept(graph.metadata),
+            metadata=_select_metadata(graph.metadata),
             functions=functions,
         )
         given.update(outputs)
@@ -157,7 +157,7 @@ def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: froze
     return tuple(parts)
 
 
-def _is_again(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, list[Op]]], place: int) -> bool:
+def _is_duplicated(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, list[Op]]], place: int) -> bool:
     """Whether a tensor is the result of a Dequantize that each of its readers' parts has too."""
     maker = next(op for op in ops if name in op.outputs)
     if maker.kind != "Dequantize":
@@ -169,9 +169,9 @@ def _is_again(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, list[Op]
 def _region(graph: Graph, name: str) -> Graph:
     whole = in_function(graph, name)
     states = {state: graph.states[state] for op in whole.ops for state in states_of(whole, op)}
-    functions = {one: graph.functions[one] for one in functions_run(whole, whole.ops)}
+    functions = {one: graph.functions[one] for one in called_functions(whole, whole.ops)}
     return replace(whole, name=name, states=states, functions=functions)
 
 
-def _kept(metadata: Mapping[str, str]) -> dict[str, str]:
+def _select_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
     return {key: metadata[key] for key in KEPT if key in metadata}

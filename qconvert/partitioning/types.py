@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from qconvert.tables import Rows, Shown, said, shown
+from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 if TYPE_CHECKING:  # the command line starts without numpy
     from qconvert.graph import Graph
@@ -106,7 +106,7 @@ class Partition(Shown):
     macs: int
     files: tuple[str, ...] = field(default=())
 
-    def taken(self, target: str = "") -> int:
+    def taken_operators(self, target: str = "") -> int:
         """How many operators are in regions, of one target or of all."""
         return sum(region.size for region in self.regions if target in ("", region.target))
 
@@ -129,12 +129,13 @@ class Partition(Shown):
         """The regions, and what stayed outside and why."""
         regions = tuple(
             (
-                shown(region.name), region.target, str(region.size), f"{region.macs:,}", f"{region.bytes_in:,}", f"{region.bytes_out:,}",
-                _listed(region.inputs), _listed(region.outputs),
+                format_text(region.name), region.target, str(region.size), f"{region.macs:,}", f"{region.bytes_in:,}",
+                f"{region.bytes_out:,}",
+                _shorten_list(region.inputs), _shorten_list(region.outputs),
             )
             for region in self.regions
         )  # fmt: skip
-        reasons = tuple((str(count), kind, target, said(rule)) for (target, kind, rule), count in self.reasons().most_common())
+        reasons = tuple((str(count), kind, target, format_sentence(rule)) for (target, kind, rule), count in self.reasons().most_common())
         heads = ("region", "target", ">operators", ">MACs", ">bytes in", ">bytes out", "inputs", "outputs")
         return Rows("Regions", heads, regions), Rows("Outside", (">operators", "kind", "target", "why"), reasons)
 
@@ -151,12 +152,12 @@ class Partition(Shown):
         }
 
 
-def _listed(names: tuple[str, ...]) -> str:
+def _shorten_list(names: tuple[str, ...]) -> str:
     """Return the first names of a list, and the number of further ones."""
-    listed = ", ".join(_short(shown(name)) for name in names[:_NAMES])
+    listed = ", ".join(_shorten_name(format_text(name)) for name in names[:_NAMES])
     return f"{listed} and {len(names) - _NAMES} more" if len(names) > _NAMES else listed
 
 
-def _short(name: str) -> str:
+def _shorten_name(name: str) -> str:
     """Shorten the middle of a name: names differ at the end."""
     return name if len(name) <= _LONGEST else f"{name[: _LONGEST // 2]}…{name[-_LONGEST // 2 + 1 :]}"

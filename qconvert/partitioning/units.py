@@ -90,7 +90,7 @@ def candidates(bases: Bases, target: Target, states: bool) -> list[Candidate]:
         states: whether a part may hold states.
     """
     following, places = _quantized_after(bases), {id(op): place for place, op in enumerate(bases.graph.graph.ops)}
-    found = [Candidate(closed, STATES) for closed in _of_states(bases)] if states else []
+    found = [Candidate(closed, STATES) for closed in _state_units(bases)] if states else []
     for name, pattern in target.groups.items():
         for match in find_matches(bases.graph.graph, pattern, through_conversions=True):
             held = frozenset(bases.of[places[id(op)]] for op in match.ops)
@@ -113,7 +113,7 @@ def _quantized_after(bases: Bases) -> list[frozenset[int]]:
     return found
 
 
-def _of_states(bases: Bases) -> Iterator[frozenset[int]]:
+def _state_units(bases: Bases) -> Iterator[frozenset[int]]:
     """Return for each state the units that read or write it, and all units between; states that share units, or depend on each other, are
     joined. Unconnected units are no part."""
     graph = bases.graph.graph
@@ -128,12 +128,12 @@ def _of_states(bases: Bases) -> Iterator[frozenset[int]]:
             found = [other for other in found if other not in sharing]
             whole = closure(bases.before, whole.union(*sharing))
         found.append(whole)
-    while (circle := _circle(bases, found)) is not None:
+    while (circle := _find_cycle(bases, found)) is not None:
         found = [*(other for other in found if not other & circle), circle]
     return (whole for whole in found if _is_connected(whole, bases.data))
 
 
-def _circle(bases: Bases, groups: Sequence[frozenset[int]]) -> frozenset[int] | None:
+def _find_cycle(bases: Bases, groups: Sequence[frozenset[int]]) -> frozenset[int] | None:
     """Return the units of a cycle between groups; None if there is none."""
     held = frozenset[int]().union(*groups)
     listed = [*groups, *(frozenset((base,)) for base in range(len(bases.ops)) if base not in held)]
@@ -141,13 +141,13 @@ def _circle(bases: Bases, groups: Sequence[frozenset[int]]) -> frozenset[int] | 
     running = {*order(after)}
     left = [number for number in range(len(listed)) if number not in running]
     for number in left:  # in a circle, or after one
-        if number in (ahead := _ahead(after, number)):
-            circle = [other for other in ahead if number in _ahead(after, other)]
+        if number in (ahead := _descendants(after, number)):
+            circle = [other for other in ahead if number in _descendants(after, other)]
             return frozenset[int]().union(*(listed[other] for other in circle))
     return None
 
 
-def _ahead(after: Sequence[Iterable[int]], start: int) -> set[int]:
+def _descendants(after: Sequence[Iterable[int]], start: int) -> set[int]:
     """Return the descendants of a node."""
     found, waiting = set[int](), [start]
     while waiting:
@@ -165,7 +165,7 @@ def _is_connected(units: frozenset[int], data: Sequence[frozenset[int]]) -> bool
         for other in data[unit] & units:
             near[other].add(unit)
     first = min(units)
-    return _ahead([near.get(unit, ()) for unit in range(max(units) + 1)], first) | {first} == units
+    return _descendants([near.get(unit, ()) for unit in range(max(units) + 1)], first) | {first} == units
 
 
 def closure(before: Sequence[frozenset[int]], members: Iterable[int]) -> frozenset[int]:

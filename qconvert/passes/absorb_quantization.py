@@ -24,9 +24,9 @@ from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, canonical_dtype
 from qconvert.operators import kind_of
+from qconvert.passes.absorb.absorber import Absorber
 from qconvert.passes.absorb.casts import dequantized_casts
 from qconvert.passes.absorb.clips import fuse_clips
-from qconvert.passes.absorb.walk import Absorber
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

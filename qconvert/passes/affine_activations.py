@@ -15,7 +15,7 @@ from dataclasses import replace
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.quantizations.activations import requantize_activations
 from qconvert.passes.quantizations.fitting import fitting_quantization, middle
-from qconvert.passes.quantizations.hulls import Interval, hulls
+from qconvert.passes.quantizations.intervals import Interval, infer_joint_intervals
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 
@@ -29,19 +29,19 @@ _WORTH = 1.05
 def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes symmetric 8-bit activations; an unsigned quantization is symmetric around the middle of its type."""
     source, graph = graph, separate_roles(graph, _EIGHT_BITS)
-    reach = hulls(graph)
+    reach = infer_joint_intervals(graph)
 
     def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
-        found = _affine(tensor, reach[tensor.name]) if tensor.name in reach else None
+        found = _choose_affine(tensor, reach[tensor.name]) if tensor.name in reach else None
         return None if found is None else (tensor.dtype, found)
 
     found = requantize_activations(graph, choose, dtypes=_EIGHT_BITS, suffix="affine", keep_io=edges == "keep")
     if found is None:
         return source, ()
-    return found.graph, (replace(found, reach=reach).told("have a zero point and the scale of the range that they use"),)
+    return found.graph, (replace(found, reach=reach).describe_change("have a zero point and the scale of the range that they use"),)
 
 
-def _affine(tensor: Tensor, reach: Interval) -> Quantization | None:
+def _choose_affine(tensor: Tensor, reach: Interval) -> Quantization | None:
     """A finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
     q = tensor.quantization
     assert q is not None

@@ -19,16 +19,16 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
-from qconvert.passes.encodings.filling import carry_on
-from qconvert.passes.encodings.literal import without_limits
+from qconvert.passes.encodings.limit_clips import split_limits
 from qconvert.passes.encodings.matching import Matched, match_entries
-from qconvert.passes.encodings.normalized import drop_unrounded, normalize
+from qconvert.passes.encodings.propagation import propagate_quantizations
 from qconvert.passes.encodings.quantizations import fit_quantization, orient
+from qconvert.passes.encodings.runtime_fusions import drop_unrounded, normalize
 from qconvert.plugins import Change, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
 
-__all__ = ["applied", "literal", "run"]
+__all__ = ["insert_qdq", "quantize_by_encodings", "run"]
 
 _SHOWN = 5
 
@@ -46,10 +46,12 @@ def run(
     if not encodings:
         return graph, ()
     found = read_encodings(Path(encodings), options=json_object("encodings_options", encodings_options))
-    return applied(graph, found, fill=fill, range_dtype=range_dtype)
+    return quantize_by_encodings(graph, found, fill=fill, range_dtype=range_dtype)
 
 
-def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dtype: str = "int8") -> tuple[Graph, tuple[Change | str, ...]]:
+def quantize_by_encodings(
+    graph: Graph, encodings: Encodings, *, fill: str = "none", range_dtype: str = "int8"
+) -> tuple[Graph, tuple[Change | str, ...]]:
     """Return the graph with quantized operators wherever the encodings give quantizations.
 
     Args:
@@ -68,9 +70,9 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
     encodings, inner = drop_unrounded(graph, encodings)
     graph, renamed = normalize(graph, encodings)
     work = _Encoding(Rewriter(graph), match_entries(graph, encodings, renamed), range_dtype)
-    filled = carry_on(graph, work.quantizations) if fill == "infer" else []
+    filled = propagate_quantizations(graph, work.quantizations) if fill == "infer" else []
     derived = work.derive_weights() if encodings.weights == "max-abs" else []
-    changed, _ = absorb_quantization.run(work.literal(), None)
+    changed, _ = absorb_quantization.run(work.insert_qdq(), None)
     changed, biases = float_bias_to_int32.run(changed, None)
     changed = Rewriter(changed).finish(prune=True)
     notes: list[Change | str] = [*encodings.notes, _summary(work, encodings, filled, derived), *biases]
@@ -78,14 +80,14 @@ def applied(graph: Graph, encodings: Encodings, *, fill: str = "none", range_dty
         notes.append(f"{before - len(graph.ops)} BatchNormalizations are folded into the weights before them, whose scales the file states")
     if inner:
         notes.append(f"{inner} tensors before a normalization or a Relu are not quantized: the runtime fuses both")
-    notes += _left(changed)
+    notes += _describe_float_ops(changed)
     return changed, tuple(notes)
 
 
-def literal(graph: Graph, encodings: Encodings) -> Graph:
+def insert_qdq(graph: Graph, encodings: Encodings) -> Graph:
     """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization, and float biases: to measure what
     quantizations cost."""
-    return _Encoding(Rewriter(graph), match_entries(graph, encodings), "int8").literal()
+    return _Encoding(Rewriter(graph), match_entries(graph, encodings), "int8").insert_qdq()
 
 
 class _Encoding:
@@ -104,11 +106,11 @@ class _Encoding:
         self._operands: dict[tuple[str, int], tuple[QParams, Array | None]] = {}
         for (result, index), encoding in found.operands.items():
             op = rewriter.producers[result]
-            tensor = self._real(op.inputs[index])
+            tensor = self._require_float(op.inputs[index])
             integers = orient(encoding, tensor, op, index).integers
             self._operands[result, index] = fit_quantization(encoding, tensor, op, index, range_dtype), integers
 
-    def _real(self, name: str) -> Tensor:
+    def _require_float(self, name: str) -> Tensor:
         """Return a tensor that an entry is of: it holds float values."""
         tensor = self._graph[name]
         if tensor.dtype == "float32" and not tensor.is_quantized:
@@ -122,7 +124,7 @@ class _Encoding:
         )
 
     def _take(self, name: str, encoding: Encoding) -> None:
-        tensor = self._real(name)
+        tensor = self._require_float(name)
         op = next(iter(self._rewriter.readers.get(name, ())), None)
         index = op.inputs.index(name) if op is not None else 0
         quantization, integers = fit_quantization(encoding, tensor, op, index, self._dtype), orient(encoding, tensor, op, index).integers
@@ -147,14 +149,14 @@ class _Encoding:
             made.append(tensor.name)
         return made
 
-    def literal(self) -> Graph:
+    def insert_qdq(self) -> Graph:
         """Return the graph with a Quantize and a Dequantize after each tensor that has a quantization."""
         rewriter, real = self._rewriter, dict[str, str]()
         for name, (quantization, integers) in self._constants.items():
             real[name] = self._constant(name, quantization, integers)
         for name in self._graph.inputs:
             if name in self.quantizations:
-                real[name] = self._rounded(name, name, self.quantizations[name], keeps_name=False)
+                real[name] = self._emit_qdq(name, name, self.quantizations[name], keeps_name=False)
         for op in rewriter:
             inputs = [real.get(name, name) for name in op.inputs]
             for index in range(len(inputs)):
@@ -165,22 +167,22 @@ class _Encoding:
             rewriter.remove(op)  # what rounds its results stands after its new form
             rewriter.emit(replace(op, inputs=tuple(inputs), outputs=tuple(computed.get(name, name) for name in op.outputs)))
             for name in graded:
-                real[name] = self._rounded(name, computed[name], self.quantizations[name], keeps_name=name in self._graph.public)
+                real[name] = self._emit_qdq(name, computed[name], self.quantizations[name], keeps_name=name in self._graph.public)
         return rewriter.finish()
 
     def _constant(self, name: str, quantization: QParams, integers: Array | None) -> str:
         """Store the integers of a constant under its name; return the name of its float values."""
         stored = self._rewriter.fresh(f"{name}/quantized") if name in self._graph.public else name
-        return self._dequantized(name, replace(self._stored(self._graph[name], quantization, integers), name=stored))
+        return self._emit_dequantize(name, replace(self._quantize_constant(self._graph[name], quantization, integers), name=stored))
 
-    def _dequantized(self, name: str, stored: Tensor) -> str:
+    def _emit_dequantize(self, name: str, stored: Tensor) -> str:
         """Emit a Dequantize of the integers of a constant; return the name of its float values."""
         self._rewriter.define(stored)
         real = self._rewriter.add(f"{name}/real", self._graph[name])
         self._rewriter.emit(Op("Dequantize", (stored.name,), (real,)))
         return real
 
-    def _stored(self, tensor: Tensor, quantization: QParams, integers: Array | None) -> Tensor:
+    def _quantize_constant(self, tensor: Tensor, quantization: QParams, integers: Array | None) -> Tensor:
         assert tensor.data is not None
         if not np.isfinite(tensor.data).all():
             raise InvalidModelError("holds NaN or infinity, which cannot be quantized", where=repr(tensor.name), rule="not-finite")
@@ -197,19 +199,19 @@ class _Encoding:
         quantization, integers = self._operands[op.outputs[0], index]
         tensor = self._graph[op.inputs[index]]
         if not tensor.is_constant:
-            return self._rounded(f"{tensor.name}/{op.outputs[0]}", name, quantization, keeps_name=False, like=tensor)
+            return self._emit_qdq(f"{tensor.name}/{op.outputs[0]}", name, quantization, keeps_name=False, like=tensor)
         stored = self._rewriter.fresh(f"{tensor.name}/quantized")
         if self._rewriter.is_read_once(tensor.name):
             self._rewriter.relate(tensor.name, stored)
-        return self._dequantized(tensor.name, replace(self._stored(tensor, quantization, integers), name=stored))
+        return self._emit_dequantize(tensor.name, replace(self._quantize_constant(tensor, quantization, integers), name=stored))
 
-    def _rounded(self, name: str, computed: str, quantization: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
+    def _emit_qdq(self, name: str, computed: str, quantization: QParams, *, keeps_name: bool, like: Tensor | None = None) -> str:
         """Round a tensor; return the name of its float values after that.
 
         The integers have the tensor's name, but where outside it is seen as real: there `keeps_name` gives that to the float values.
         """
         tensor = like or self._graph[name]
-        on, limits = without_limits(quantization)
+        on, limits = split_limits(quantization)
         if limits:
             bounds = [self._rewriter.constant(f"{name}/limit", bound) for bound in limits]
             clipped = self._rewriter.add(f"{name}/limited", tensor)
@@ -244,7 +246,7 @@ def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: 
     return Change(text)
 
 
-def _left(graph: Graph) -> list[str]:
+def _describe_float_ops(graph: Graph) -> list[str]:
     """Name operators that stay in float, and which of their tensors have no quantization."""
     kinds: Counter[str] = Counter()
     lacking: dict[str, None] = {}

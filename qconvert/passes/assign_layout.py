@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.errors import counted
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED, transposed_names
 from qconvert.operators.layout import permutation
@@ -57,7 +57,7 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
         graph = _Layout(Rewriter(_restore_transposes(graph, perm)), wanted, perm, io_label).apply()
     added = sum(op.kind == "Transpose" for op in graph.ops)
     moved = sum("data_format" in op.attributes for op in graph.ops)
-    return graph, (f"{counted(moved, 'spatial operator')} to {wanted}; {counted(added, 'Transpose')} in the graph",)
+    return graph, (f"{format_count(moved, 'spatial operator')} to {wanted}; {format_count(added, 'Transpose')} in the graph",)
 
 
 def _restore_transposes(graph: Graph, perm: Sequence[int]) -> Graph:

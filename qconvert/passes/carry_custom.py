@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
     if compiled and custom != "keep":
         makers = ", ".join(dict.fromkeys(compiler_of(str(op["op_type"])) for op in compiled))
         raise UnsupportedError(
-            f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_listed(compiled)} ({makers})",
+            f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_list_operators(compiled)} ({makers})",
             where=_place(compiled[0]),
             remedy=f"{BEFORE_COMPILER} -O custom=keep keeps the compiled operators as they are.",
             rule="compiled-for-accelerator",
@@ -45,24 +45,26 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
     refused = [op for op in found if op["format"] == "tflite" or op in foreign] if custom == "refuse" else []
     if refused:
         raise UnsupportedError(
-            f"{len(refused)} of {len(graph.ops)} operators are not covered: {_listed(refused)}",
+            f"{len(refused)} of {len(graph.ops)} operators are not covered: {_list_operators(refused)}",
             where=_place(refused[0]),
             remedy="-O custom=carry copies custom operators unchanged; a plugin can add operators (hook qconvert_operators).",
             rule="operators-not-covered",
         )
     if not foreign:
         return graph, ()
-    said = f"warning: {len(foreign)} custom operators are copied unchanged and run only where they are registered: {_listed(foreign)}"
+    said = (
+        f"warning: {len(foreign)} custom operators are copied unchanged and run only where they are registered: {_list_operators(foreign)}"
+    )
     return graph, (Change(said.replace(" 1 custom operators are", " 1 custom operator is"), exact=True, code="custom-operator"),)
 
 
-def _listed(ops: list[Op]) -> str:
-    counts = Counter(_named(op) for op in ops)
+def _list_operators(ops: list[Op]) -> str:
+    counts = Counter(_operator_label(op) for op in ops)
     listed = [f"{name} ({count})".replace("\n", "\\n") for name, count in counts.most_common()]
     return ", ".join(listed[:12]) + (f" and {len(listed) - 12} others" if len(listed) > 12 else "")
 
 
-def _named(op: Op) -> str:
+def _operator_label(op: Op) -> str:
     """TFLite's by their codes, those of TensorFlow with its name."""
     code = str(op["op_type"])
     if op["format"] != "tflite":

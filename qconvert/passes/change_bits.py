@@ -19,17 +19,17 @@ from qconvert.arithmetic import affine_range, dequantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.passes.costs import tensor_cost
 from qconvert.passes.linear import BiasQuantizations, WeightUse, quantized_bias
-from qconvert.passes.quantizations.activations import by_quantization, requantize_activations
+from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.fitting import fitting_quantization, least_loss_ratio, least_loss_scale, middle
 from qconvert.passes.quantizations.weights import (
     Channel,
     Rescaled,
+    describe_weights,
     is_scalable,
-    merged,
+    merge_scales,
     requantize_weights,
-    rescaled,
+    rescale_weights,
     symmetric_limits,
-    told_weights,
 )
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
@@ -53,22 +53,22 @@ def run(
     notes: list[Change | str] = []
     if weight_bits:
         graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits")
-        notes += told_weights(weights, f"have {weight_bits} bits")
+        notes += describe_weights(weights, f"have {weight_bits} bits")
     if activation_bits:
         dtypes = tuple(dtype for dtype, width in _WIDTH.items() if width != activation_bits)
         wide = target is None or not target.format or "int64" in target.storage.bias_dtypes.get("int16", ())
         taken = target.storage.activation_dtypes if target is not None else ()
-        choose = by_quantization(lambda tensor: _taken(_activation(tensor, activation_bits), taken))
+        choose = cache_by_quantization(lambda tensor: _to_supported_type(_activation(tensor, activation_bits), taken))
         keep_io = edges == "keep"
         found = requantize_activations(graph, choose, dtypes=dtypes, suffix="bits", keep_io=keep_io, wide_biases=wide)
         if found is not None:
             whole = wide and target is not None and bool(target.storage.bias_dtypes)
             graph = _wide_biases(found.graph) if whole and activation_bits == 16 else found.graph
-            notes.append(found.told(f"have {activation_bits} bits"))
+            notes.append(found.describe_change(f"have {activation_bits} bits"))
     return graph, tuple(notes)
 
 
-def _typed(dtype: str, bits: int) -> str:
+def _integer_type(dtype: str, bits: int) -> str:
     return ("u" if dtype.startswith("u") else "") + f"int{bits}"
 
 
@@ -83,12 +83,12 @@ def _wide_biases(graph: Graph) -> Graph:
     return rewriter.finish()
 
 
-def _taken(found: tuple[str, Quantization] | None, dtypes: Collection[str]) -> tuple[str, Quantization] | None:
+def _to_supported_type(found: tuple[str, Quantization] | None, dtypes: Collection[str]) -> tuple[str, Quantization] | None:
     """A quantization in the signed type where a target takes that and not the unsigned one."""
     if found is None or found[0] in dtypes or SIGNED.get(found[0]) not in dtypes:
         return found
     signed = SIGNED[found[0]]
-    return signed, found[1].shifted(integer_range(signed)[0])
+    return signed, found[1].shift_zero_point(integer_range(signed)[0])
 
 
 def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
@@ -97,7 +97,7 @@ def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
     assert q is not None
     if not q.is_per_tensor:
         return None
-    dtype, width, point = _typed(tensor.dtype, bits), _WIDTH[tensor.dtype], int(q.zero_point[0])
+    dtype, width, point = _integer_type(tensor.dtype, bits), _WIDTH[tensor.dtype], int(q.zero_point[0])
     is_symmetric = point == middle(tensor.dtype)
     if bits > width and is_symmetric:
         return dtype, Quantization.per_tensor(float(q.scale[0]) / 2 ** (bits - width), middle(dtype))
@@ -114,31 +114,31 @@ def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block
     if q is None or data is None or not data.size or _WIDTH.get(weights.dtype, bits) == bits:
         return None
     if bits > _WIDTH[weights.dtype]:
-        return _wider(weights, _typed(weights.dtype, bits))
+        return _widen(weights, _integer_type(weights.dtype, bits))
     if not is_scalable(use, weights):
         return None
     dtype = f"int{bits}"
     limits = symmetric_limits(dtype)
     if block_size and data.ndim == 2:
-        return _in_blocks(weights, 1 - use.axis, block_size, dtype)
+        return _quantize_blocks(weights, 1 - use.axis, block_size, dtype)
     if granularity == "tensor" and q.axis is not None:
-        return merged(weights, dtype, limits, least_loss_scale(dequantize(data, q), limits) if data.any() else float(q.scale.max()))
+        return merge_scales(weights, dtype, limits, least_loss_scale(dequantize(data, q), limits) if data.any() else float(q.scale.max()))
 
     def scaling(channel: Channel) -> float | None:
         fits = channel.steps.min() >= integer_range(dtype)[0] and channel.steps.max() <= limits[1]
         return None if fits else least_loss_ratio(channel.steps, limits)
 
-    return rescaled(weights, None if granularity == "tensor" else use.axis, dtype, limits, scaling)
+    return rescale_weights(weights, None if granularity == "tensor" else use.axis, dtype, limits, scaling)
 
 
-def _wider(weights: Tensor, dtype: str) -> Rescaled:
+def _widen(weights: Tensor, dtype: str) -> Rescaled:
     """The same integers, scales and zero points in a wider type."""
     assert weights.quantization is not None and weights.data is not None
     count = weights.quantization.scale.size
     return Rescaled(replace(weights, dtype=dtype, data=weights.data.astype(numpy_dtype(dtype))), None, count, count)
 
 
-def _in_blocks(weights: Tensor, axis: int, size: int, dtype: str) -> Rescaled:
+def _quantize_blocks(weights: Tensor, axis: int, size: int, dtype: str) -> Rescaled:
     """A matrix of symmetric weights with one scale for each `size` of them along an axis."""
     assert weights.quantization is not None and weights.data is not None
     limits = symmetric_limits(dtype)

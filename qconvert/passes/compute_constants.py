@@ -20,14 +20,14 @@ from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["computed", "run"]
+__all__ = ["fold_float_constants", "run"]
 
 #: Bytes that a file may grow by however small its constants are: the kernel of a resampler, made of a few numbers, has 300,000. Kernels
 #: of TFLite would compute it at each run, with functions of their own.
 _SMALL = 2**22
 #: Products that one operator may take.
 _MOST_WORK = 2**28
-#: How much larger than all constants may be what computed() makes of them: float32 of 8-bit integers.
+#: How much larger than all constants may be what fold_float_constants() makes of them: float32 of 8-bit integers.
 _UNPACKED = 4
 
 
@@ -35,10 +35,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Replace every computed tensor without inputs after it that something with inputs reads."""
     if target is None or graph.is_from(target.format):
         return graph, ()
-    fixed, computed = _fixed(graph)
+    fixed, computed = _find_constant_tensors(graph)
     read = {name for op in graph.ops if op.outputs[:1] and op.outputs[0] not in fixed for name in op.inputs}
     wanted = [name for name in computed if name in read and name not in graph.public]
-    values = _evaluated(graph, fixed, wanted) if wanted else {}
+    values = _evaluate_constants(graph, fixed, wanted) if wanted else {}
     sizes = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
     found, budget = {}, min(LARGEST, max(_SMALL, GROWTH * sizes))
     for name in wanted:
@@ -51,14 +51,14 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return _with_constants(graph, found), (note,)
 
 
-def computed(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
+def fold_float_constants(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
     """Return the graph with real numbers that constants alone say as constants, also where these are only unpacked or moved.
 
     Args:
         graph: in float.
         wanted: names of tensors; those that need more than constants are left alone. None for all that are read next to other data.
     """
-    fixed, _ = _fixed(graph)
+    fixed, _ = _find_constant_tensors(graph)
     if not fixed:
         return graph
     read = {name for op in graph.ops if not fixed.keys() & {*op.outputs} for name in op.inputs} if wanted is None else wanted
@@ -66,7 +66,7 @@ def computed(graph: Graph, wanted: Collection[str] | None = None) -> Graph:
     names = [name for op in makers if graph.public.isdisjoint(op.outputs) for name in op.outputs if name]
     names = [name for name in names if graph[name].dtype == "float32" and not graph[name].is_quantized]
     sizes = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
-    values = _evaluated(graph, fixed, names, LARGEST + _UNPACKED * sizes)
+    values = _evaluate_constants(graph, fixed, names, LARGEST + _UNPACKED * sizes)
     found = {name: values[name] for name in names if name in values}
     return _with_constants(graph, found) if found else graph
 
@@ -79,7 +79,7 @@ def _with_constants(graph: Graph, found: Mapping[str, Array]) -> Graph:
     return rewriter.finish(prune=True)
 
 
-def _fixed(graph: Graph) -> tuple[dict[str, Op], list[str]]:
+def _find_constant_tensors(graph: Graph) -> tuple[dict[str, Op], list[str]]:
     """Return the tensors that depend on constants alone, with their operators, and those of them that are computed, not only moved."""
     fixed: dict[str, Op] = {}
     computed: dict[str, None] = {}
@@ -112,7 +112,7 @@ def _bytes(graph: Graph, names: Collection[str]) -> int | None:
     return None if any(shape is None for shape, _ in shapes) else sum(math.prod(shape or ()) * size for shape, size in shapes)
 
 
-def _evaluated(graph: Graph, fixed: Mapping[str, Op], wanted: list[str], most: int = 2**63) -> dict[str, Array]:
+def _evaluate_constants(graph: Graph, fixed: Mapping[str, Op], wanted: list[str], most: int = 2**63) -> dict[str, Array]:
     """Return the stored values of the wanted tensors and of their inputs, without those that fail or exceed `most` bytes."""
     needed, pending = set[str](), list(wanted)
     while pending:

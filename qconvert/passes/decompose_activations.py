@@ -42,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if bounds is None:
             continue
         result = graph[op.outputs[0]]
-        bounds = _on_quantization(result, bounds) if op.kind in bounded or _ends_within(result, bounds) else bounds
+        bounds = _round_bounds(result, bounds) if op.kind in bounded or _is_upper_bound_needed(result, bounds) else bounds
         inner = rewriter.add(f"{result.name}/unlimited", result)
         bare = op.with_attributes(activation="") if op.attributes.get("activation") else op
         if bounds == _RELU:
@@ -68,7 +68,7 @@ def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds
     bounds = ACTIVATIONS[str(op["activation"])]
     if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
         return bounds if op["activation"] else None
-    if bounds == (None, None) and _may_be_negative(graph, op) and not _limited_after(readers.get(result.name, ())):
+    if bounds == (None, None) and _may_be_negative(graph, op) and not _is_only_clipped(readers.get(result.name, ())):
         lowest, _ = affine_range(result.quantization, result.dtype)
         return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
     return bounds if op["activation"] else None
@@ -79,18 +79,18 @@ def _may_be_negative(graph: Graph, op: Op) -> bool:
     return op.kind not in ("MaxPool", "AveragePool", "GlobalAveragePool")
 
 
-def _limited_after(readers: Sequence[Op]) -> bool:
+def _is_only_clipped(readers: Sequence[Op]) -> bool:
     """Whether nothing but a Relu or a Clip reads it: the model writes it itself."""
     return bool(readers) and all(kind_of(op).clips for op in readers)
 
 
-def _ends_within(result: Tensor, bounds: Bounds) -> bool:
+def _is_upper_bound_needed(result: Tensor, bounds: Bounds) -> bool:
     """Whether an upper bound is below the quantization's largest value, where saturation does not stand for it."""
     q = result.quantization
     return q is not None and q.is_per_tensor and clip_range(result, bounds)[1] < q.limits(result.dtype)[1]
 
 
-def _on_quantization(result: Tensor, bounds: Bounds) -> Bounds:
+def _round_bounds(result: Tensor, bounds: Bounds) -> Bounds:
     """The bounds as two stored integers stand for them. An upper bound of exactly 6 would be a Relu6 to a runtime, which the next number
     is not."""
     q = result.quantization

@@ -31,7 +31,7 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
     count = 0
     for op in rewriter:
         if _is_decomposed(rewriter, op):
-            rewriter.replace(op, *_decomposed(rewriter, op))
+            rewriter.replace(op, *_decompose_dequantize(rewriter, op))
             count += 1
     if not count:
         return graph, ()
@@ -52,7 +52,7 @@ def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
     return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
 
 
-def _decomposed(rewriter: Rewriter, op: Op) -> Iterator[Op]:
+def _decompose_dequantize(rewriter: Rewriter, op: Op) -> Iterator[Op]:
     """Yield Cast, Sub if there are zero points, and Mul."""
     weights, result = rewriter[op.inputs[0]], rewriter[op.outputs[0]]
     quantization = weights.quantization

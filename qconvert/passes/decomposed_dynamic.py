@@ -37,13 +37,13 @@ class DecomposedRounding:
         """The real data x of which `name` is the value after Quantize and Dequantize in 255 steps from min(x) to max(x); "" if of none."""
         ops: list[Op] = []
         try:
-            found = self._rounded(name, ops)
+            found = self._match_fake_quantize(name, ops)
         except _OtherwiseError:
             return ""
         self.seen.update(map(id, ops))
         return found
 
-    def _rounded(self, name: str, ops: list[Op]) -> str:
+    def _match_fake_quantize(self, name: str, ops: list[Op]) -> str:
         """(clip(round(x * (1 / scale)) + point) - point) * scale, with scale and point of x itself."""
         steps, scale = self._inputs(name, "Mul", ops)
         stored, point = self._inputs(steps, "Sub", ops)

@@ -23,8 +23,8 @@ _SAMPLE = 256  # elements
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Let readers of a copy read the first of its kind instead. Constants that are graph outputs keep their own."""
-    groups = _split([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
-    groups = _split(_split(groups, _sample), _digest)
+    groups = _split_groups([[tensor for tensor in graph.constants() if tensor.name not in graph.public]], _form)
+    groups = _split_groups(_split_groups(groups, _sample), _digest)
     rewriter = Rewriter(graph)
     count = saved = 0
     for first, *copies in groups:
@@ -37,7 +37,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     )
 
 
-def _split(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
+def _split_groups(groups: Iterable[list[Tensor]], key: Callable[[Tensor], Hashable]) -> list[list[Tensor]]:
     """Return the groups taken apart by `key`, without those of one member."""
     found: list[list[Tensor]] = []
     for group in groups:

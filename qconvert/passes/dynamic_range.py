@@ -49,7 +49,7 @@ _TEXTS = {
 def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str = "exact") -> tuple[Graph, tuple[Change, ...]]:
     """Fit operators of dynamic range to the target; see the options `dynamic` and `numerics`."""
     own = "" if target is None else target.kernels.dynamic_range
-    noted = _noted(graph)
+    noted = _read_roundings(graph)
     rewriter = Rewriter(graph)
     fitting = _Fitting(rewriter)
     stated = fitting.stated_of(noted)
@@ -75,7 +75,7 @@ def _rounds_rows(op: Op) -> bool:
     return op.kind in _RECURRENT and op["arithmetic"] in OF_ROWS
 
 
-def _noted(graph: Graph) -> Mapping[str, str]:
+def _read_roundings(graph: Graph) -> Mapping[str, str]:
     """How operators rounded their data before a conversion, by the names of their outputs."""
     text = graph.metadata.get(DYNAMIC_RANGE)
     try:
@@ -113,7 +113,7 @@ class _Fitting:
         if kept or not is_dynamic(op):
             return op
         self.stated[next(filter(None, op.outputs))] = str(op["arithmetic"])
-        return self._on_reals(op, "real")
+        return self._run_in_float(op, "real")
 
     def to_onnx(self, op: Op, numerics: str) -> Op:
         """Return the operator as it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most
@@ -131,31 +131,31 @@ class _Fitting:
     def to_tflite(self, op: Op, stated: str) -> Op:
         """Return an operator that rounds its data when it runs, or did in the model's source, with int8 weights; others in float."""
         if not is_dynamic(op) and stated:
-            op = self._restated(op, stated)
+            op = self._restore_weights(op, stated)
         if not is_dynamic(op) or _rounds_rows(op):  # whose weights the writer takes or refuses
             return op
         if op.kind in _RECURRENT:
-            return self._on_reals(op, "sequences")
+            return self._run_in_float(op, "sequences")
         if op["arithmetic"] in OF_WHOLE_TENSORS:
             again = "" if stated in OF_WHOLE_TENSORS else stated
             self.counts["again" if again else "rows"] += 1
             op = op.with_attributes(arithmetic=again or "dynamic")
         if (self._graph[op.inputs[1]].rank or 0) > _FLAT_RANK:
-            return self._on_reals(op, "volume")
-        weights = self._signed(op)
+            return self._run_in_float(op, "volume")
+        weights = self._to_int8_weights(op)
         if not weights:
-            return self._on_reals(op, "wide")
+            return self._run_in_float(op, "wide")
         return op if weights == op.inputs[1] else replace(op, inputs=(op.inputs[0], weights, *op.inputs[2:]))
 
-    def _on_reals(self, op: Op, why: str) -> Op:
+    def _run_in_float(self, op: Op, why: str) -> Op:
         """Return the operator in float, and count why."""
         self.counts[why] += 1
         inputs = list(op.inputs)
         for index in integer_weights(op):
-            inputs[index] = self._real(inputs[index], op.source)
+            inputs[index] = self._dequantize_weights(inputs[index], op.source)
         return replace(op.with_attributes(arithmetic=""), inputs=tuple(inputs))
 
-    def _real(self, name: str, source: str) -> str:
+    def _dequantize_weights(self, name: str, source: str) -> str:
         """Return weights after a Dequantize, one for all that read them; themselves if they are real."""
         if not self._graph[name].is_quantized:
             return name
@@ -165,7 +165,7 @@ class _Fitting:
             self._rewriter.emit(Op("Dequantize", (name,), (self._made[key],), {}, source))
         return self._made[key]
 
-    def _restated(self, op: Op, stated: str) -> Op:
+    def _restore_weights(self, op: Op, stated: str) -> Op:
         """The operator with the integers of its weights, if they are constants after a Dequantize and it can have the arithmetic."""
         known, places, inputs = kind_of(op).attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
         if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
@@ -178,7 +178,7 @@ class _Fitting:
         self.counts["again"] += 1
         return replace(op, inputs=tuple(inputs)).with_attributes(arithmetic=stated)
 
-    def _signed(self, op: Op) -> str:
+    def _to_int8_weights(self, op: Op) -> str:
         """The weights as int8 with zero point 0 and the same scales, one for each channel of a depthwise kernel; "" if that cannot be."""
         name = op.inputs[1]
         tensor = self._graph[name]

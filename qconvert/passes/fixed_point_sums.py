@@ -82,12 +82,12 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     quantizations = [tensor.quantization for tensor in (a, b, result) if tensor.quantization is not None]
     points = [int(quantization.zero_point[0]) for quantization in quantizations]
     real = dequantize(first, quantizations[0]) + found.sign * dequantize(second, quantizations[1])
-    exact = np.clip(quantize(real, _whole(quantizations[2]), result.dtype).astype(np.int64), *found.limits)
+    exact = np.clip(quantize(real, _drop_limits(quantizations[2]), result.dtype).astype(np.int64), *found.limits)
     decomposed = np.clip(found(first - points[0], second - points[1]) + points[2], *found.limits)
     inside = int(((exact > found.limits[0]) & (exact < found.limits[1])).sum())
     return Difference(int(np.abs(exact - decomposed).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
 
 
-def _whole(quantization: Quantization) -> Quantization:
+def _drop_limits(quantization: Quantization) -> Quantization:
     """The quantization without limits of its own, which are among those of the sum."""
     return Quantization(quantization.scale, quantization.zero_point)

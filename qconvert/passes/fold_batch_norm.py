@@ -32,7 +32,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if reason:
             notes.append(f"{op} stays: {reason}")
             continue
-        weights, bias = _folded(graph, before, op)
+        weights, bias = _fold_into_weights(graph, before, op)
         names = []
         for old, data, word in ((before.inputs[1], weights, "weights"), ((*before.inputs, "")[2], bias, "bias")):
             if old and rewriter.is_read_once(old):
@@ -79,7 +79,7 @@ def _statistics(graph: Graph, op: Op) -> list[Array]:
     return [np.asarray(graph.constant(name), np.float64) for name in op.inputs[1:5]]
 
 
-def _folded(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
+def _fold_into_weights(graph: Graph, before: Op, op: Op) -> tuple[Array, Array]:
     given = graph.constant(before.inputs[2]) if len(before.inputs) > 2 and before.inputs[2] else None
     scale, offset, mean, variance = _statistics(graph, op)
     weights, bias = fold_batch_norm(graph.constant(before.inputs[1]), given, scale, offset, mean, variance, float(op["epsilon"]))

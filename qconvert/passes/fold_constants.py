@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if not graph.public.isdisjoint(op.outputs):
             continue
         values = [tensors[name].data if name else None for name in op.inputs]
-        found = evaluate_constant(op, graph.tensors, values) or _whatever_the_sizes(op, sizes)
+        found = evaluate_constant(op, graph.tensors, values) or _evaluate_sizes(op, sizes)
         size = sum(array.nbytes for array in found or ())
         if found is None or size > budget:
             continue
@@ -63,7 +63,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return rewriter.finish(), (f"{sum(gone.values())} operators on constants are replaced by their results ({listed})",)
 
 
-def _whatever_the_sizes(op: Op, sizes: KnownSizes) -> list[Array] | None:
+def _evaluate_sizes(op: Op, sizes: KnownSizes) -> list[Array] | None:
     """Return the results of an operator on sizes, if each of their elements is one number in every run."""
     found = [sizes.numbers(name) if name else None for name in op.outputs]
     known = [value for value in found if value is not None]

@@ -35,7 +35,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:
-        between = _between(rewriter, op) if op.kind == "BatchNormalization" else []
+        between = _match_chain(rewriter, op) if op.kind == "BatchNormalization" else []
         offset = _offset(graph, op, between) if between else None
         if offset is None:
             continue
@@ -54,13 +54,13 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return changed, (f"{note}; equal up to float32 rounding",)
 
 
-def _between(rewriter: Rewriter, op: Op) -> list[Op]:
+def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
     """Return the quantized convolution before a BatchNormalization, and the operators between; nothing if others read a part, or it is
     something else."""
     graph, name = rewriter.graph, op.inputs[0]
     found: list[Op] = []
     while (before := rewriter.producers.get(name)) is not None and before.kind in ("Add", "Div", "Mul"):
-        if before.attributes.get("activation") or _other(graph, before) is None:
+        if before.attributes.get("activation") or _constant_operand(graph, before) is None:
             return []
         found.insert(0, before)
         name = next(item for item in before.inputs if graph.constant(item) is None)
@@ -78,7 +78,7 @@ def _between(rewriter: Rewriter, op: Op) -> list[Op]:
     return [before, *found] if fits and before is not None else []
 
 
-def _other(graph: Graph, op: Op) -> Array | None:
+def _constant_operand(graph: Graph, op: Op) -> Array | None:
     """Return the constant of an operator on data and a float32 constant; None if it is none."""
     a, b = (graph.constant(name) for name in op.inputs)
     data = b if a is None else None if op.kind == "Div" else a
@@ -101,7 +101,7 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     count = scale.size
     factor, offset = np.ones(count), np.zeros(count) if given is None or given.data is None else given.data.astype(np.float64).reshape(-1)
     for item in between[1:]:
-        data = _other(graph, item)
+        data = _constant_operand(graph, item)
         channels = None if data is None else _channels(data, len(shape), axis, count)
         if channels is None:
             return None

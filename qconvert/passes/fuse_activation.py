@@ -80,7 +80,7 @@ def _join(graph: Graph) -> tuple[Graph, int]:
         tensors = [graph[name] for name in (data, before.outputs[0], op.outputs[0])]
         if inner is None or not all(tensor.shares_quantization(tensors[0]) for tensor in tensors):
             continue
-        narrower = _narrower(inner, bounds)
+        narrower = _intersect_bounds(inner, bounds)
         if narrower is not None:
             limits[id(op)] = narrower, data
             rewriter.remove(before)
@@ -95,7 +95,7 @@ def _join(graph: Graph) -> tuple[Graph, int]:
     return rewriter.finish(), len(limits)
 
 
-def _narrower(first: Bounds, second: Bounds) -> Bounds | None:
+def _intersect_bounds(first: Bounds, second: Bounds) -> Bounds | None:
     """The bounds of both; None if no value is within them."""
     lower = max((bound for bound in (first[0], second[0]) if bound is not None), default=None)
     upper = min((bound for bound in (first[1], second[1]) if bound is not None), default=None)
@@ -137,7 +137,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
     count = 0
     for op in rewriter:
         bounds = _bounds(graph, op)
-        activation = _named(bounds, graph[op.outputs[0]]) if bounds is not None else ""
+        activation = _find_activation(bounds, graph[op.outputs[0]]) if bounds is not None else ""
         before = rewriter.producers.get(op.inputs[0]) if activation else None
         if before is None or rewriter.is_replaced(before) or not _can_carry(before) or not rewriter.is_read_once(before.outputs[0]):
             continue
@@ -148,7 +148,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
     return rewriter.finish(), count
 
 
-def _named(bounds: Bounds, tensor: Tensor) -> str:
+def _find_activation(bounds: Bounds, tensor: Tensor) -> str:
     """The activation with these bounds, or with the same integers on the tensor's quantization; "" if there is none."""
     q = tensor.quantization
     for name, limits in ACTIVATIONS.items():

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qconvert.evaluate.known_sizes import KnownSizes
-from qconvert.evaluate.polynomials import added, number
+from qconvert.evaluate.polynomials import add_polynomials, number
 from qconvert.graph import Graph, Op
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
@@ -35,12 +35,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     sizes = KnownSizes(graph.tensors, rewriter.producers)
     count = 0
     for match in (*find_matches(graph, _PLAIN), *find_matches(graph, _WIDE)):
-        attributes = _dilated(graph, sizes, match.named)
+        attributes = _find_dilation(graph, sizes, match.named)
         if attributes is None:
             continue
         for op in match.ops:
             rewriter.remove(op)
-        rewriter.replace(match.named["join"], *_fused(rewriter, match.named, attributes))
+        rewriter.replace(match.named["join"], *_fuse_convolution(rewriter, match.named, attributes))
         count += 1
     if not count:
         return graph, ()
@@ -54,7 +54,7 @@ def _axis(graph: Graph, op: Op) -> int | None:
     return None if axes is None or axes.size != 1 or not rank else int(axes.reshape(-1)[0]) % rank
 
 
-def _dilated(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[str, tuple[int, ...]] | None:
+def _find_dilation(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[str, tuple[int, ...]] | None:
     """Return the dilations and pads of the one convolution; None if it is not one."""
     conv, split, join = named["conv"], named["split"], named["join"]
     axes = {_axis(graph, named[name]) for name in ("unsqueeze", "squeeze") if name in named}
@@ -79,7 +79,7 @@ def _dilated(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[s
             return None
         dilations[place] *= factor
         for side in (0, 1):
-            difference = added(pads[side * len(blocks) + i], crops[side * len(blocks) + i], -1)
+            difference = add_polynomials(pads[side * len(blocks) + i], crops[side * len(blocks) + i], -1)
             extra = None if difference is None else number(difference)
             if extra is None:
                 return None
@@ -89,7 +89,7 @@ def _dilated(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> dict[s
     return {"dilations": tuple(dilations), "pads": tuple(edges)}
 
 
-def _fused(rewriter: Rewriter, named: Mapping[str, Op], attributes: dict[str, tuple[int, ...]]) -> list[Op]:
+def _fuse_convolution(rewriter: Rewriter, named: Mapping[str, Op], attributes: dict[str, tuple[int, ...]]) -> list[Op]:
     """Return the operators that take the place of the pattern; tensors between them have new names, as they are not in blocks."""
     graph, data, result = rewriter.graph, named["split"].inputs[0], named["join"].outputs[0]
     conv = named["conv"].with_attributes(**attributes)

@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     fusing = _Fusing(rewriter)
     count = 0
     for op in rewriter:
-        found = fusing.fused(op) or fusing.not_decomposed(op)
+        found = fusing.fuse_integer_product(op) or fusing.fuse_float_product(op)
         if found is not None:
             rewriter.replace(op, found)
             count += 1
@@ -70,11 +70,11 @@ class _Fusing:
             return moved
         return ""
 
-    def not_decomposed(self, op: Op) -> Op | None:
+    def fuse_float_product(self, op: Op) -> Op | None:
         """Return a product of rounded data and weights after a Dequantize as an operator of dynamic range; None if it is none."""
         if "arithmetic" not in kind_of(op).attributes or not kind_of(op).sums_products or op["arithmetic"]:
             return None
-        unpacking = self._maker(op.inputs[1], "Dequantize")
+        unpacking = self._producer_of_kind(op.inputs[1], "Dequantize")
         weights = None if unpacking is None else self._graph[unpacking.inputs[0]]
         if unpacking is None or weights is None or weights.data is None or weights.dtype not in ("int8", "uint8"):
             return None
@@ -87,27 +87,27 @@ class _Fusing:
             return None
         return replace(op.with_attributes(arithmetic="dynamic_tensor"), inputs=(data, unpacking.inputs[0], *op.inputs[2:]))
 
-    def fused(self, op: Op) -> Op | None:
+    def fuse_integer_product(self, op: Op) -> Op | None:
         """Return the operator of dynamic range whose last operator is a Mul; None if there is none."""
         if op.kind != "Mul" or op.attributes.get("activation") or len(op.inputs) != 2:
             return None
         for value, factor in (op.inputs, op.inputs[::-1]):
-            cast, scales = self._maker(value, "Cast"), self._maker(factor, "Mul")
+            cast, scales = self._producer_of_kind(value, "Cast"), self._producer_of_kind(factor, "Mul")
             product = self._rewriter.producers.get(cast.inputs[0]) if cast is not None and cast["to"] == "float32" else None
             if cast is None or product is None or scales is None or product.kind not in _KINDS:
                 continue
-            found = self._joined(op, product, cast, scales)
+            found = self._build_dynamic_op(op, product, cast, scales)
             if found is not None:
                 return found
         return None
 
-    def _maker(self, name: str, kind: str) -> Op | None:
+    def _producer_of_kind(self, name: str, kind: str) -> Op | None:
         maker = self._rewriter.producers.get(name)
         return maker if maker is not None and maker.kind == kind else None
 
-    def _joined(self, op: Op, product: Op, cast: Op, scales: Op) -> Op | None:
+    def _build_dynamic_op(self, op: Op, product: Op, cast: Op, scales: Op) -> Op | None:
         """Return one operator of the product, if its data, their zero point and one of the scales are of one DynamicQuantizeLinear."""
-        rounding = self._maker(product.inputs[0], "DynamicQuantizeLinear")
+        rounding = self._producer_of_kind(product.inputs[0], "DynamicQuantizeLinear")
         if rounding is None or product.inputs[2:3] != rounding.outputs[2:3] or product.inputs[0] != rounding.outputs[0]:
             return None
         others = [name for name in scales.inputs if name != rounding.outputs[1]]

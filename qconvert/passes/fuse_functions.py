@@ -27,7 +27,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     kinds = [kind for kind in _KINDS if target is None or kind in writers]
     rewriter = Rewriter(graph)
     done: Counter[str] = Counter()
-    for end, found in Recognizer(graph, kinds).found():
+    for end, found in Recognizer(graph, kinds).find_operators():
         if target is None or not legal(graph.tensors, found):
             rewriter.replace(end, found)
             done[found.kind] += 1

@@ -14,10 +14,10 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.names import Names
-from qconvert.operators.cells import GATES
 from qconvert.operators.functions import all_graphs, with_used_functions
-from qconvert.passes.recurrences.cells import Cell, cell_of
-from qconvert.passes.recurrences.loops import ScanForm, scan_form
+from qconvert.operators.recurrent_cells import GATES
+from qconvert.passes.recurrences.cell_recognition import Cell, cell_of
+from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.inlining import prefix_of
@@ -60,12 +60,12 @@ class _Loop:
         """Emit the operators; return the kind of the loop's own."""
         op, form = self._op, self._form
         for index, value in form.counters.items():
-            self._give(index, self._constant(np.array(value, np.int32), "count", self._graph[op.inputs[index]]))
+            self._emit_output(index, self._constant(np.array(value, np.int32), "count", self._graph[op.inputs[index]]))
         for index in (*form.kept, *form.sequences):
-            self._give(index, op.inputs[index])
+            self._emit_output(index, op.inputs[index])
         cell, hidden = self._cell()
         if cell is not None:
-            self._fused(cell, hidden)
+            self._emit_cell(cell, hidden)
             return cell.kind
         name = Names(functions).fresh(str(op["body"]))
         functions[name] = form.body
@@ -75,7 +75,7 @@ class _Loop:
         self._rewriter.emit(Op("Scan", inputs, outputs, attributes, op.source))
         return "Scan"
 
-    def _give(self, index: int, value: str) -> None:
+    def _emit_output(self, index: int, value: str) -> None:
         """Emit an output of the loop that is a value known without it."""
         name = self._op.outputs[index]
         if name in self._read:
@@ -87,7 +87,7 @@ class _Loop:
 
     def _cell(self) -> tuple[Cell | None, list[int]]:
         """Return the cell that the body is, and which of the Scan's states are its own; others are reshaped copies of these."""
-        form, body = self._form, self._known(self._form.body)
+        form, body = self._form, self._inline_constants(self._form.body)
         readers = body.consumers()
         own = [place for place in range(len(form.states)) if body.inputs[place] in readers]
         sequence = self._graph[self._op.inputs[form.sequences[0]]].shape
@@ -103,13 +103,13 @@ class _Loop:
         real = all(self._graph[self._op.inputs[index]].dtype == "float32" for index in form.states)
         return (cell, own) if copies and real else (None, [])
 
-    def _known(self, body: Graph) -> Graph:
+    def _inline_constants(self, body: Graph) -> Graph:
         """Return the body with what it reads of constants as constants: those from around it, and float16 ones after a Cast."""
         outer, first = self._rewriter.producers, len(self._form.states) + len(self._form.sequences)
         given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
-        found = {name: data for name, value in given if (data := _real(self._graph, outer.get(value), value)) is not None}
+        found = {name: data for name, value in given if (data := _float_constant(self._graph, outer.get(value), value)) is not None}
         for op in body.ops:
-            if op.kind == "Cast" and (data := _real(body, op, op.outputs[0])) is not None:
+            if op.kind == "Cast" and (data := _float_constant(body, op, op.outputs[0])) is not None:
                 found[op.outputs[0]] = data
         rewriter = Rewriter(body)
         for name, data in found.items():
@@ -118,13 +118,13 @@ class _Loop:
                 rewriter.remove(rewriter.producers[name])
         return rewriter.finish(inputs=tuple(name for name in body.inputs if name not in found))
 
-    def _fused(self, cell: Cell, own: list[int]) -> None:
+    def _emit_cell(self, cell: Cell, own: list[int]) -> None:
         """Emit the operator of the cell, and its results in the shapes of the loop's."""
         op, form = self._op, self._form
         given = [op.inputs[form.states[place]] for place in own]
         order = [given[cell.hidden], *(name for place, name in enumerate(given) if place != cell.hidden)]
         weights = [self._constant(data[None], word) for data, word in zip(cell.weights, "WRB", strict=True)]
-        firsts = [self._reshaped(name, (1, *(self._graph[name].shape or ())), "first") for name in order]
+        firsts = [self._emit_reshape(name, (1, *(self._graph[name].shape or ())), "first") for name in order]
         sequence = self._graph[op.inputs[form.sequences[0]]].shape or ()
         hidden = len(cell.weights[1]) // GATES[cell.kind]
         sizes = {"Y": (sequence[0], 1, sequence[1], hidden), "Y_h": (1, sequence[1], hidden), "Y_c": (1, sequence[1], hidden)}
@@ -139,9 +139,9 @@ class _Loop:
         results.update(dict.fromkeys(form.stacks, names[0]))
         for index, value in results.items():
             if op.outputs[index] in self._read:
-                self._reshaped(value, self._graph[op.outputs[index]].shape or (), "", op.outputs[index])
+                self._emit_reshape(value, self._graph[op.outputs[index]].shape or (), "", op.outputs[index])
 
-    def _reshaped(self, name: str, shape: tuple[int | str, ...], hint: str, result: str = "") -> str:
+    def _emit_reshape(self, name: str, shape: tuple[int | str, ...], hint: str, result: str = "") -> str:
         tensor = self._rewriter[name]
         if tensor.data is not None and not result:
             return self._constant(tensor.data.reshape([int(size) for size in shape]), hint)
@@ -151,7 +151,7 @@ class _Loop:
         return result
 
 
-def _real(graph: Graph, maker: Op | None, name: str) -> Array | None:
+def _float_constant(graph: Graph, maker: Op | None, name: str) -> Array | None:
     """Return a constant of float32, or one that a Cast makes so of float16."""
     if maker is None:
         return graph.constant(name) if graph[name].dtype == "float32" else None

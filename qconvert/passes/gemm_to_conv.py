@@ -24,12 +24,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for op in rewriter:
         bias = _row(graph, op)
         if bias is not None:
-            _change(rewriter, op, bias)
+            _replace_gemm(rewriter, op, bias)
             count += 1
     return (rewriter.finish(), (f"{count} Gemm are 1x1 convolutions",)) if count else (graph, ())
 
 
-def _change(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
+def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
     """Put a Conv between two Reshapes in the place of a Gemm, whose bias is a row."""
     data, weights, result = (rewriter.graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     assert weights.data is not None

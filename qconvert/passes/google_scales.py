@@ -16,7 +16,7 @@ from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.fitting import middle
 from qconvert.passes.quantizations.network import requantize_network
-from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, scaled, symmetric_limits
+from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, rescale_symmetric, symmetric_limits
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
 
@@ -53,7 +53,7 @@ def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
         if point == middle(tensor.dtype):
             return None
         found = choose_quantization("google_symmetric", lowest, highest, bits, dtype=SIGNED.get(tensor.dtype, tensor.dtype))[1]
-        found = found.shifted(middle(tensor.dtype))
+        found = found.shift_zero_point(middle(tensor.dtype))
     else:
         found = choose_quantization("google_affine", lowest, highest, bits, dtype=tensor.dtype)[1]
     if abs(float(found.scale[0]) / float(q.scale[0]) - 1) < _SAME and int(found.zero_point[0]) == point:
@@ -72,4 +72,4 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
         largest = float(np.abs(channel.steps).max())
         return None if (channel.zero_point == 0 and not joins) or not largest else largest / limits[1]
 
-    return scaled(use, weights, limits, scaling, granularity)
+    return rescale_symmetric(use, weights, limits, scaling, granularity)

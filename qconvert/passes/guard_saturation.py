@@ -39,7 +39,7 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
             continue
         assert weights.data is not None and weights.quantization is not None
         stored = weights.data.astype(np.int16) - (128 if weights.dtype == "uint8" else 0)
-        most, used = target.kernels.max_pair_sum, (op for op in readers if target.kernels.named(op.kind))
+        most, used = target.kernels.max_pair_sum, (op for op in readers if target.kernels.rows_of_kind(op.kind))
         safe = not most or target.storage.activations == "int8" or all(largest_pair_sum(op, stored) <= most for op in used)
         if weights.dtype == "int8" and not safe:
             changed.append((use, _stored_as(weights, "uint8", 128)))
@@ -81,7 +81,7 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
 def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
     """The 8-bit constant weights of an operator with an integer kernel whose data are stored as its activations are."""
     stored = target.storage.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
-    if not kind_of(op).sums_products or not target.kernels.named(op.kind) or stored != target.storage.activations:
+    if not kind_of(op).sums_products or not target.kernels.rows_of_kind(op.kind) or stored != target.storage.activations:
         return None
     weights = graph[op.inputs[1]]
     if weights.data is None or weights.dtype not in ("int8", "uint8") or weights.quantization is None:
@@ -92,4 +92,4 @@ def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
 def _stored_as(weights: Tensor, dtype: str, offset: int) -> Tensor:
     assert weights.data is not None and weights.quantization is not None
     data = (weights.data.astype(np.int16) + offset).astype(dtype)
-    return replace(weights, dtype=dtype, data=data, quantization=weights.quantization.shifted(offset))
+    return replace(weights, dtype=dtype, data=data, quantization=weights.quantization.shift_zero_point(offset))

@@ -32,10 +32,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     values = lost = 0
     for name, ops in found.items():
         shared = len(rewriter.readers[name]) > len(ops) or name in graph.public
-        bias = _real(graph[name], rewriter.fresh(f"{name}/float32") if shared else name)
+        bias = _dequantize_bias(graph[name], rewriter.fresh(f"{name}/float32") if shared else name)
         made.append(rewriter.define(bias))
         values += bias.data.size if bias.data is not None else 0
-        lost += _lost(graph[name], bias)
+        lost += _count_lost_values(graph[name], bias)
         for op in ops:
             rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], bias.name)))
     words = "all of them round to the same integers" if not lost else f"{lost} of them round to another integer"
@@ -44,12 +44,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     return rewriter.finish(), (note,)
 
 
-def _real(bias: Tensor, name: str) -> Tensor:
+def _dequantize_bias(bias: Tensor, name: str) -> Tensor:
     assert bias.data is not None and bias.quantization is not None
     return Tensor(name, "float32", bias.shape, dequantize(bias.data, bias.quantization).astype(np.float32))
 
 
-def _lost(bias: Tensor, real: Tensor) -> int:
+def _count_lost_values(bias: Tensor, real: Tensor) -> int:
     """How many float32 values lie nearer to another integer's."""
     assert bias.data is not None and bias.quantization is not None and real.data is not None
     scale, _ = scale_and_zero_point(bias.quantization, bias.data.shape)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.graph.carried import Carried, carried
+from qconvert.graph.carried_states import Carried, parse_states
 from qconvert.graph.metadata import STATES
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -24,7 +24,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     text = graph.metadata.get(STATES)
     if text is None or graph.states:
         return graph, ()
-    found = carried(text)
+    found = parse_states(text)
     for item in found:
         _require_fit(graph, item)
     inputs, outputs = {item.input for item in found}, {item.output for item in found}
@@ -51,7 +51,7 @@ def _require_fit(graph: Graph, item: Carried) -> None:
                 f"{reason}, which is not an {what}", remedy="Convert the model again, or remove the entry.", rule="unknown-tensor"
             )
         tensor = graph[name]
-        if tensor.dtype != item.state.dtype or not compatible(tensor.shape, item.state.shape):
+        if tensor.dtype != item.state.dtype or not is_compatible(tensor.shape, item.state.shape):
             raise InvalidModelError(
                 f"{reason} as {item.state.dtype} of shape {item.state.shape}; the tensor is {tensor.dtype} of shape {tensor.shape}",
                 rule="type-mismatch",
@@ -67,7 +67,7 @@ def _read(rewriter: Rewriter, item: Carried) -> None:
         rewriter.relate(item.input, name)
     if not readers and name not in rewriter.graph.public:
         return
-    stored = _stored(rewriter, name, item.state)
+    stored = _state_tensor(rewriter, name, item.state)
     rewriter.emit(Op("ReadState", (), (stored,), {"state": item.state.name}, source))
     if stored != name:
         rewriter.emit(Op("Reinterpret", (stored,), (name,)))
@@ -81,13 +81,13 @@ def _write(rewriter: Rewriter, item: Carried) -> None:
         name = maker.inputs[0]
         rewriter.remove(maker)
         rewriter.relate(item.output, name)
-    stored = _stored(rewriter, name, item.state)
+    stored = _state_tensor(rewriter, name, item.state)
     if stored != name:
         rewriter.append(Op("Reinterpret", (name,), (stored,)))
     rewriter.append(Op("WriteState", (stored,), (), {"state": item.state.name}))
 
 
-def _stored(rewriter: Rewriter, name: str, state: Tensor) -> str:
+def _state_tensor(rewriter: Rewriter, name: str, state: Tensor) -> str:
     """Return a tensor for the integers of `name` on the state's quantization: itself, if it is on it."""
     tensor = rewriter.graph[name]
     if tensor.quantization == state.quantization:

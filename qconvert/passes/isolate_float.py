@@ -27,7 +27,7 @@ from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
 
-__all__ = ["isolated", "run"]
+__all__ = ["isolate_operators", "run"]
 
 #: Elements from which on a matrix that is no operator's weights stays in 8 bits after a DEQUANTIZE.
 _LARGE = 1024
@@ -49,7 +49,7 @@ def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics
     exact = numerics != "fast" and not no_float
 
     def reason(op: Op) -> str:
-        return target.judge(graph, op, final=False).isolated_for or (_coarse(graph, target, op) if exact else "")
+        return target.judge(graph, op, final=False).isolated_for or (_double_rounding_reason(graph, target, op) if exact else "")
 
     isolating = _Isolating(graph, reason, target)
     if no_float:
@@ -57,7 +57,7 @@ def run(graph: Graph, target: Target | None, *, no_float: bool = False, numerics
     return isolating.result()
 
 
-def isolated(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+def isolate_operators(graph: Graph, reason: Callable[[Op], str], target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Return the graph with operators in float between Dequantize and Quantize, and what was done in words.
 
     Args:
@@ -91,17 +91,17 @@ def _read_as_weights(graph: Graph) -> set[str]:
     """Tensors that are the weights of an operator, but for groups of a volume, which are taken apart when they are written."""
     found: set[str] = set()
     for op in graph.ops:
-        names = kind_of(op).named(op, "weights")
+        names = kind_of(op).inputs_with_role(op, "weights")
         found.update(name for name in names if op.attributes.get("group", 1) == 1 or (graph[name].rank or 0) <= _FLAT_RANK)
     return found
 
 
-def _coarse(graph: Graph, target: Target, op: Op) -> str:
+def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
     """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
-    if not any(row.as_fast_on_reals for row in target.kernels.named(op.kind)):
+    if not any(row.as_fast_on_reals for row in target.kernels.rows_of_kind(op.kind)):
         return ""
     result = graph[op.outputs[0]]
-    fixed = target.kernels.fixed(op.kind, result.dtype)
+    fixed = target.kernels.fixed_qparams(op.kind, result.dtype)
     if fixed is None or result.quantization is None:
         return ""
     wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
@@ -149,7 +149,7 @@ class _Isolating:
     def _visit(self, op: Op) -> None:
         """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
         if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.public:
-            if packed := self._packed(*op.inputs, *op.outputs):
+            if packed := self._pack_constant(*op.inputs, *op.outputs):
                 if packed != op.inputs[0]:
                     self._rewriter.replace(op, replace(op, inputs=(packed,)))
                 return
@@ -161,7 +161,7 @@ class _Isolating:
             return
         self.reasons[op.kind, reason] += 1
         self.first = self.first or f"{op.source} {op}".strip()
-        inputs = tuple(self._dequantized(name) if name and self._graph[name].is_quantized else name for name in op.inputs)
+        inputs = tuple(self._emit_dequantize(name) if name and self._graph[name].is_quantized else name for name in op.inputs)
         outputs = tuple(self._add(f"{name}/real", name) if name and self._graph[name].is_quantized else name for name in op.outputs)
         if (inputs, outputs) == (op.inputs, op.outputs):
             return
@@ -169,12 +169,12 @@ class _Isolating:
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for real, name in pairs if real != name)
         self._rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
 
-    def _dequantized(self, name: str) -> str:
+    def _emit_dequantize(self, name: str) -> str:
         if name not in self._real:
             self._real[name] = real = self._add(f"{name}/real_value", name)
             if not self._graph[name].is_constant:
                 self._unpack(name, real)
-            elif packed := self._packed(name, name):
+            elif packed := self._pack_constant(name, name):
                 self._packed_count += 1
                 self._rewriter.emit(Op("Dequantize", (packed,), (real,)))
             else:
@@ -196,7 +196,7 @@ class _Isolating:
         self._rewriter.emit(Op("Dequantize", (name,), (whole,)))
         self._rewriter.emit(Op("Clip", (whole, *names), (real,)))
 
-    def _packed(self, name: str, read: str) -> str:
+    def _pack_constant(self, name: str, read: str) -> str:
         """Return a constant in the type that the target unpacks by itself; "" if it is none of those that stay integers.
 
         Weights do, and large matrices with a zero point that no kernel takes of weights (dynamic_range).
@@ -208,7 +208,7 @@ class _Isolating:
         tensor, wanted = self._graph[name], self._unpacked
         q, data = tensor.quantization, tensor.data
         if q is not None and q.block_size:
-            return self._in_blocks(tensor)
+            return self._pack_blocks(tensor)
         if q is None or data is None or not wanted or (self._symmetric and not q.is_symmetric):
             return ""
         if read not in self._weights and not (data.ndim == 2 and data.size >= _LARGE and not q.is_symmetric):
@@ -219,10 +219,10 @@ class _Isolating:
             return ""
         by = integer_range(wanted)[0] - integer_range(tensor.dtype)[0] if tensor.dtype == UNSIGNED.get(wanted) else 0
         stored = (data.astype(np.int16) + by).astype(numpy_dtype(wanted))
-        self._stored[name] = self._rewriter.add(f"{name}/{wanted}", tensor, dtype=wanted, data=stored, quantization=q.shifted(by))
+        self._stored[name] = self._rewriter.add(f"{name}/{wanted}", tensor, dtype=wanted, data=stored, quantization=q.shift_zero_point(by))
         return self._stored[name]
 
-    def _in_blocks(self, tensor: Tensor) -> str:
+    def _pack_blocks(self, tensor: Tensor) -> str:
         """Return weights with a scale for each block as integers less their zero points, in the narrowest type that holds them.
 
         "" if no type holds them. Runtimes require whole blocks and positive scales; "" for others.

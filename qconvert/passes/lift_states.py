@@ -15,7 +15,7 @@ from qconvert.operators import kind_of
 from qconvert.operators.functions import all_ops, named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.inlining import distinct
+from qconvert.rewriting.inlining import copy_duplicates
 
 __all__ = ["run"]
 
@@ -29,7 +29,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not graph.states or not graph.functions:
         return graph, ()
     lifting = _Lifting(graph)
-    if not (states := lifting.named()):
+    if not (states := lifting.find_function_states()):
         return graph, ()
     if conditions := lifting.writing_conditions():
         raise UnsupportedError(
@@ -69,7 +69,7 @@ class _Lifting:
         self._used: dict[str, tuple[frozenset[str], frozenset[str]]] = {}
         self._made: dict[tuple[str, tuple[str, ...], tuple[str, ...], int, int], str] = {}
 
-    def named(self) -> list[str]:
+    def find_function_states(self) -> list[str]:
         """Return the states that functions name which operators run."""
         found = frozenset[str]()
         for op in self._graph.ops:
@@ -101,10 +101,10 @@ class _Lifting:
                 rewriter.remove(op)
                 current[state] = op.inputs[0]
             else:
-                self._pass_on(rewriter, op, current)
+                self._pass_states(rewriter, op, current)
         return current
 
-    def _pass_on(self, rewriter: Rewriter, op: Op, current: dict[str, str]) -> None:
+    def _pass_states(self, rewriter: Rewriter, op: Op, current: dict[str, str]) -> None:
         found = [self._states(name) for name in named_functions(op)]
         named = frozenset[str]().union(*(reads | writes for reads, writes in found))
         written = frozenset[str]().union(*(writes for _, writes in found))
@@ -121,8 +121,8 @@ class _Lifting:
         if op.kind in ("Loop", "Scan"):
             attributes["carried"] = int(op["carried"]) + len(states)
         after = [rewriter.add(f"{name}/after", self._graph.states[name]) for name in given]
-        inputs = _with(op.inputs, places[0], [current[name] for name in states])
-        rewriter.replace(op, Op(op.kind, inputs, _with(op.outputs, places[1], after), attributes, op.source))
+        inputs = _insert_names(op.inputs, places[0], [current[name] for name in states])
+        rewriter.replace(op, Op(op.kind, inputs, _insert_names(op.outputs, places[1], after), attributes, op.source))
         current.update((name, value) for name, value in zip(given, after, strict=True) if name in written)
 
     def _function(self, name: str, states: tuple[str, ...], given: tuple[str, ...], first: int, last: int) -> str:
@@ -134,8 +134,8 @@ class _Lifting:
             inside = {state: rewriter.add(state, self._graph.states[state]) for state in states}
             after = self.thread(rewriter, inside)
             taken = {*inner.inputs, *inner.outputs, *inside.values(), *(tensor.name for tensor in inner.constants())}
-            results = distinct([after[state] for state in given], taken, lambda name: _copy(rewriter, name))
-            inputs, outputs = _with(inner.inputs, first, list(inside.values())), _with(inner.outputs, last, results)
+            results = copy_duplicates([after[state] for state in given], taken, lambda name: _copy(rewriter, name))
+            inputs, outputs = _insert_names(inner.inputs, first, list(inside.values())), _insert_names(inner.outputs, last, results)
             changed = rewriter.finish(inputs=inputs, outputs=outputs)
             self._made[key] = self._names.fresh(name)
             self.functions[self._made[key]] = changed
@@ -177,6 +177,6 @@ def _places(op: Op) -> tuple[int, int, int, int]:
     return -1, -1, -1, -1
 
 
-def _with(names: Sequence[str], place: int, more: Sequence[str]) -> tuple[str, ...]:
+def _insert_names(names: Sequence[str], place: int, more: Sequence[str]) -> tuple[str, ...]:
     place = len(names) if place < 0 else place
     return (*names[:place], *more, *names[place:])

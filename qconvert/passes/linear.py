@@ -160,11 +160,11 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
         dtypes = tuple(dict.fromkeys((bias.dtype, *(["int64"] if wide else [])))) if data.dtype == "int16" else ("int32",)
         if bias.dtype in dtypes and quantization is not None and is_accumulator_scale(quantization.scale, bias.quantization.scale):
             continue
-        biases.put(op, bias, _moved_bias(bias, quantization, dtypes))
+        biases.put(op, bias, _requantize_bias(bias, quantization, dtypes))
     return rewriter.finish()
 
 
-def _moved_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:
+def _requantize_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:
     """A bias with another quantization in the first type that holds it, else of float values."""
     assert bias.data is not None and bias.quantization is not None
     real = dequantize(bias.data, bias.quantization)

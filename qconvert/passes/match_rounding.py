@@ -26,7 +26,7 @@ from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
 from qconvert.kernels.proofs import integers_for_all
 from qconvert.operators import kind_of
-from qconvert.passes.torch_rounding import TorchRounding, rounds_as_torch, without_torch
+from qconvert.passes.torch_rounding import TorchRounding, drop_torch_rounding, rounds_as_torch
 from qconvert.passes.unary_to_table import Tables
 from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
@@ -50,15 +50,15 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     of_torch = source.startswith("torch:") or (graph.is_from("torch") and biases == "keep") or any(map(rounds_as_torch, graph.ops))
     rewritten: tuple[str, ...] = ()
     if of_torch:
-        graph, rewritten = _of_torch(graph, target, numerics, biases, io == "integer")
+        graph, rewritten = _match_torch(graph, target, numerics, biases, io == "integer")
     found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None or target.format in found[0].formats:
         return graph, rewritten
-    matched, notes = _matched(graph, found[1], target.kernels, tables=numerics == "strict")
+    matched, notes = _match_kernels(graph, found[1], target.kernels, tables=numerics == "strict")
     return matched, (*rewritten, *notes)
 
 
-def _matched(graph: Graph, rows: Kernels, own: Kernels, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
+def _match_kernels(graph: Graph, rows: Kernels, own: Kernels, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     made = Tables(rewriter)
     done: Counter[str] = Counter()
@@ -88,9 +88,9 @@ def _rounds_again(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule == "convert" and given is not None and result is not None and not np.array_equal(given.scale, result.scale)
 
 
-def _of_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
+def _match_torch(graph: Graph, target: Target, numerics: str, biases: str, io_integer: bool) -> tuple[Graph, tuple[str, ...]]:
     if numerics == "fast":
-        return without_torch(graph), ()
+        return drop_torch_rounding(graph), ()
     if target.format not in ("onnx", "tflite"):
         return graph, ()
     rewriter = Rewriter(graph)

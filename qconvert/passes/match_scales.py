@@ -22,7 +22,7 @@ from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.costs import activation_cost, tensor_cost
-from qconvert.plugins import Change, Cost, Target, at_worst
+from qconvert.plugins import Change, Cost, Target, describe_worst
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -35,7 +35,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     rewriter = Rewriter(graph)
     matching = _Matching(rewriter, target)
     for op in rewriter:
-        rewriter.replace(op, *matching.matched(op))
+        rewriter.replace(op, *matching.match_scales(op))
     notes = []
     if matching.exact:
         notes.append(Change(f"{matching.exact} Requantize before operators whose operands must share a scale", exact=True))
@@ -49,17 +49,17 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         notes.append(Change(f"{matching.zeros} constants of zeros have the scale of the other operand", exact=True))
     if matching.met:
         words = f"{matching.met} operands of one operator share a scale: one more rounding"
-        notes.append(_told(words, matching.costs["met"]))
+        notes.append(_describe_change(words, matching.costs["met"]))
     if matching.rounded:
         words = f"{matching.rounded} Requantize after operators whose kernels fix the scale: a second rounding, up to 1 LSB"
-        notes.append(_told(words, matching.costs["rounded"]))
+        notes.append(_describe_change(words, matching.costs["rounded"]))
     if not notes:
         return graph, ()
     return rewriter.finish(), tuple(notes)
 
 
-def _told(words: str, costs: Sequence[Cost]) -> Change:
-    return Change(f"{words}; {at_worst(costs)}" if costs else words, costs=tuple(costs))
+def _describe_change(words: str, costs: Sequence[Cost]) -> Change:
+    return Change(f"{words}; {describe_worst(costs)}" if costs else words, costs=tuple(costs))
 
 
 class _Matching:
@@ -69,28 +69,28 @@ class _Matching:
         self.averages: Counter[bool] = Counter()  # whether ties may go another way -> how many
         self.costs: dict[str, list[Cost]] = {"met": [], "rounded": []}
 
-    def matched(self, op: Op) -> tuple[Op, ...]:
+    def match_scales(self, op: Op) -> tuple[Op, ...]:
         """Return the operator with what it needs after it; emit what it needs in front."""
         result = self._graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
         if result is None or result.quantization is None:
             return (op,)
         op = self._scaled_zeros(op)
-        fixed = self._target.kernels.fixed(op.kind, result.dtype)
+        fixed = self._target.kernels.fixed_qparams(op.kind, result.dtype)
         if fixed is not None:
             wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
-            return self._give(op, result, replace(result, quantization=wanted))
+            return self._requantize_result(op, result, replace(result, quantization=wanted))
         sides = self._target.kernels.one_quantization(op.kind, result.dtype)
         if sides != "all":
-            return (self._met(op, None) if sides == "data" else op,)
+            return (self._unify_scales(op, None) if sides == "data" else op,)
         if kind_of(op).chooses:
             return (self._join(op, result),)
         if op.kind == "AveragePool" and self._is_convolution(op, result):
             return (self._convolve(op, result),)
         if len(self._data(op)) > 1:
-            met = self._met(op, result)
-            return self._give(met, result, self._rewriter[met.inputs[0]])
+            met = self._unify_scales(op, result)
+            return self._requantize_result(met, result, self._rewriter[met.inputs[0]])
         data = self._graph[op.inputs[0]]
-        return (op,) if data.quantization is None else self._give(op, result, data)
+        return (op,) if data.quantization is None else self._requantize_result(op, result, data)
 
     def _scaled_zeros(self, op: Op) -> Op:
         """A sum whose constant operand is zero everywhere, with that with the quantization of the other one."""
@@ -116,7 +116,7 @@ class _Matching:
                 self.zeros += 1
         return replace(op, inputs=tuple(names))
 
-    def _give(self, op: Op, result: Tensor, like: Tensor) -> tuple[Op, ...]:
+    def _requantize_result(self, op: Op, result: Tensor, like: Tensor) -> tuple[Op, ...]:
         """Return the operator with its result with the quantization of `like`, and what brings it from there to its own."""
         wanted = like.quantization
         if wanted is None or like.shares_quantization(result):
@@ -124,7 +124,7 @@ class _Matching:
         name = self._rewriter.add(f"{result.name}/kernel_scale", result, dtype=like.dtype, quantization=wanted)
         self.rounded += 1
         if result.quantization is not None:
-            self._pay("rounded", activation_cost(result.name, _reached(result, wanted), result.dtype, wanted))
+            self._add_cost("rounded", activation_cost(result.name, _limit_to_kernel(result, wanted), result.dtype, wanted))
         return replace(op, outputs=(name, *op.outputs[1:])), Op("Requantize", (name,), (result.name,), {}, op.source)
 
     def _is_convolution(self, op: Op, result: Tensor) -> bool:
@@ -166,10 +166,10 @@ class _Matching:
                 self.exact += 1
         return replace(op, inputs=tuple(names))
 
-    def _met(self, op: Op, result: Tensor | None) -> Op:
+    def _unify_scales(self, op: Op, result: Tensor | None) -> Op:
         """The operator with all data with one quantization, that holds what they hold, and the result if it is given."""
         data = [tensor for tensor in self._data(op) if tensor.quantization is not None]
-        quantization = _common(data if result is None else [*data, result])
+        quantization = _common_quantization(data if result is None else [*data, result])
         moved: dict[str, str] = {}
         for tensor in data:
             if quantization is None or tensor.quantization is None or tensor.quantization == quantization or tensor.name in moved:
@@ -179,18 +179,18 @@ class _Matching:
             if stored is None:
                 self._rewriter.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))
             self.met += 1
-            self._pay("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization) if stored is None else
+            self._add_cost("met", activation_cost(tensor.name, tensor.quantization, tensor.dtype, quantization) if stored is None else
                       tensor_cost(tensor, self._rewriter[moved[tensor.name]]))  # fmt: skip
         return replace(op, inputs=tuple(moved.get(name, name) for name in op.inputs)) if moved else op
 
     def _data(self, op: Op) -> list[Tensor]:
-        return [self._rewriter[name] for name in kind_of(op).moved(op) if name]
+        return [self._rewriter[name] for name in kind_of(op).moved_inputs(op) if name]
 
-    def _pay(self, step: str, cost: Cost | None) -> None:
+    def _add_cost(self, step: str, cost: Cost | None) -> None:
         self.costs[step] += [cost] if cost is not None else []
 
 
-def _reached(result: Tensor, kernel: Quantization) -> Quantization:
+def _limit_to_kernel(result: Tensor, kernel: Quantization) -> Quantization:
     """The result's quantization, without the values that a kernel whose results have another quantization never gives."""
     q = result.quantization
     assert q is not None
@@ -201,7 +201,7 @@ def _reached(result: Tensor, kernel: Quantization) -> Quantization:
     return replace(q, quant_min=low, quant_max=high)
 
 
-def _common(tensors: Sequence[Tensor]) -> Quantization | None:
+def _common_quantization(tensors: Sequence[Tensor]) -> Quantization | None:
     """The finest of the tensors' quantizations that holds the ranges of all, or a new one; None where they have several types or scales."""
     quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
     dtype = tensors[0].dtype if tensors else ""

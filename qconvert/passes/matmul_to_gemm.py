@@ -111,7 +111,7 @@ class _Rewriting:
         if is_turned:
             return name
         stored = self._constant(name)
-        turned = self._turned(stored, alone=stored == name and self._rewriter.is_read_once(name))
+        turned = self._transpose_weights(stored, alone=stored == name and self._rewriter.is_read_once(name))
         if stored == name:
             return turned
         if (name, True) not in self._weights:
@@ -123,12 +123,12 @@ class _Rewriting:
                 self._rewriter.relate(name, weights, permutation=(1, 0))
         return self._weights[name, True]
 
-    def _turned(self, name: str, *, alone: bool) -> str:
+    def _transpose_weights(self, name: str, *, alone: bool) -> str:
         """Return a constant of inputs x outputs as outputs x inputs, under its own name if it stands `alone`."""
         if (name, False) not in self._weights:
             tensor = self._graph[name]
             assert tensor.data is not None
-            q = None if tensor.quantization is None else tensor.quantization.transposed((1, 0))
+            q = None if tensor.quantization is None else tensor.quantization.transpose((1, 0))
             data = tensor.data.swapaxes(0, 1)
             wanted = name if alone else self._rewriter.fresh(f"{name}/OI")
             turned = replace(tensor, name=wanted, shape=data.shape, data=data, quantization=q)

@@ -32,7 +32,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     def add(name: str) -> str:
         return rewriter.add(f"{name}/moved", graph[name], dtype="float32", quantization=None)
 
-    def dequantized(name: str, op: Op) -> str:
+    def emit_dequantize(name: str, op: Op) -> str:
         if name not in reals:
             reals[name] = add(name)
             rewriter.emit(Op("Dequantize", (name,), (reals[name],), {}, op.source))
@@ -43,7 +43,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for op in rewriter:
         if not _is_concerned(graph, op, every):
             continue
-        inputs = tuple(dequantized(name, op) if _is_quantized(graph, name) else name for name in op.inputs)
+        inputs = tuple(emit_dequantize(name, op) if _is_quantized(graph, name) else name for name in op.inputs)
         outputs = tuple(add(name) if _is_quantized(graph, name) else name for name in op.outputs)
         pairs = [(name, real) for name, real in zip(op.outputs, outputs, strict=True) if name != real]
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for name, real in pairs)

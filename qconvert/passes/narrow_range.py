@@ -10,7 +10,7 @@ from __future__ import annotations
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.fitting import least_loss_ratio, middle
-from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, requantize_weights, rescaled, told_weights
+from qconvert.passes.quantizations.weights import Channel, Rescaled, describe_weights, is_scalable, requantize_weights, rescale_weights
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -19,7 +19,7 @@ __all__ = ["run"]
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes the weights of Conv, ConvTranspose, Gemm and MatMul."""
     changed, found = requantize_weights(graph, _narrow, "narrow")
-    return changed, tuple(told_weights(found, "leave the lowest integer of their type out"))
+    return changed, tuple(describe_weights(found, "leave the lowest integer of their type out"))
 
 
 def _narrow(use: WeightUse, weights: Tensor) -> Rescaled | None:
@@ -35,4 +35,4 @@ def _narrow(use: WeightUse, weights: Tensor) -> Rescaled | None:
         reach = (limits[0] - channel.zero_point, limits[1] - channel.zero_point)
         return least_loss_ratio(channel.steps, reach) if channel.steps.min() < reach[0] else None
 
-    return rescaled(weights, None, weights.dtype, limits, scaling, keeps_points=True)
+    return rescale_weights(weights, None, weights.dtype, limits, scaling, keeps_points=True)

@@ -32,12 +32,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     changed: dict[str, Tensor] = {}
     notes: list[Change | str] = []
     for tensor in per_axis:
-        found = _requantized(tensor)
+        found = _requantize_weights(tensor)
         if found is None:
             notes.append(f"{tensor.name!r} stays as it is: its weights are not integers with a scale for each channel")
         else:
             changed[tensor.name] = found
-    biases = _requantized_biases(graph, changed, notes)
+    biases = _requantize_biases(graph, changed, notes)
     notes = [*(_report(graph[name], tensor) for name, tensor in changed.items()), *notes]
     if not changed:
         return source, tuple(notes)
@@ -51,7 +51,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     return rewriter.finish(), tuple(notes)
 
 
-def _requantized(tensor: Tensor) -> Tensor | None:
+def _requantize_weights(tensor: Tensor) -> Tensor | None:
     q, data = tensor.quantization, tensor.data
     if q is None or data is None or q.block_size or "float" in tensor.dtype:
         return None
@@ -66,14 +66,14 @@ def _requantized(tensor: Tensor) -> Tensor | None:
     return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
 
 
-def _requantized_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | str]) -> list[tuple[Op, Tensor, Tensor]]:
+def _requantize_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Change | str]) -> list[tuple[Op, Tensor, Tensor]]:
     """Return the operators with their biases, old and new. Weights whose bias would not fit its type are taken out of `changed`."""
     found = []
     for op in graph.ops:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or op.inputs[1] not in changed:
             continue
-        new = _requantized_bias(graph, op, bias, changed[op.inputs[1]])
+        new = _requantize_bias(graph, op, bias, changed[op.inputs[1]])
         if new is None:
             notes.append(f"{op.inputs[1]!r} stays per-channel: with one scale the bias {bias.name!r} would not fit {bias.dtype}")
             del changed[op.inputs[1]]
@@ -82,7 +82,7 @@ def _requantized_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Ch
     return found
 
 
-def _requantized_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Tensor | None:
+def _requantize_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Tensor | None:
     """The bias at input scale * new weight scale; None if a value leaves its type."""
     old, data = bias.quantization, graph[op.inputs[0]].quantization
     assert old is not None and bias.data is not None and data is not None and weights.quantization is not None

@@ -23,14 +23,14 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     weights, biases = set[str](), set[str]()
     for name, axis in constant_weights(graph).items():
-        repeated = _repeated(graph[name], axis)
+        repeated = _repeat_scale(graph[name], axis)
         if repeated is not None:
             weights.add(rewriter.define(repeated))
     for op in rewriter:
         bias = quantized_bias(graph, op)
         if bias is None or bias.quantization is None or op.inputs[1] not in weights or not _is_for_channels(rewriter, op, bias):
             continue
-        repeated = _repeated(bias, len(bias.shape or ()) - 1)
+        repeated = _repeat_scale(bias, len(bias.shape or ()) - 1)
         if repeated is not None:
             biases.add(rewriter.define(repeated))
     if not weights:
@@ -48,7 +48,7 @@ def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:
     return only_biases and channels == bias.shape[-1] == bias.data.size
 
 
-def _repeated(tensor: Tensor, axis: int) -> Tensor | None:
+def _repeat_scale(tensor: Tensor, axis: int) -> Tensor | None:
     """The tensor with its one scale for each index along `axis`; None if it has others already."""
     q = tensor.quantization
     assert q is not None and tensor.data is not None

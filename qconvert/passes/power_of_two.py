@@ -19,7 +19,7 @@ from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.fitting import middle
 from qconvert.passes.quantizations.network import requantize_network
-from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, is_scalable, scaled
+from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, is_scalable, rescale_symmetric
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]
@@ -88,7 +88,7 @@ def _weights(use: WeightUse, weights: Tensor, rounding: str, granularity: str) -
         return None
     low, high = integer_range(weights.dtype)
     limits = (low - middle(weights.dtype), high - middle(weights.dtype))
-    return scaled(use, weights, limits, _scaling(limits, rounding), granularity)
+    return rescale_symmetric(use, weights, limits, _scaling(limits, rounding), granularity)
 
 
 def _scaling(limits: tuple[int, int], rounding: str) -> Scaling:

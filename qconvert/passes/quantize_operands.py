@@ -17,8 +17,8 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.costs import cost
-from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
-from qconvert.plugins import Change, Cost, Target, at_worst
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
+from qconvert.plugins import Change, Cost, Target, describe_worst
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -34,10 +34,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         if names:
             count += len(names)
             inverted |= op.kind == "Div"
-            op, found = _quantized(rewriter, op, names)
+            op, found = _quantize_constants(rewriter, op, names)
             costs += found
         for name in narrow:
-            new = _widened(rewriter, graph[name])
+            new = _widen_to_int16(rewriter, graph[name])
             op = replace(op, inputs=tuple(new if item == name else item for item in op.inputs))
             widened += 1
         if op is not old:
@@ -50,7 +50,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     if not count:
         return rewriter.finish(), wide
     words = f"{count} float operands of quantized operators are quantized"
-    note = Change(f"{words}, {at_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
+    note = Change(f"{words}, {describe_worst(costs)}", costs=tuple(costs)) if costs else Change(words, exact=not inverted)
     return rewriter.finish(), (*wide, note)
 
 
@@ -96,14 +96,14 @@ def _narrow_constants(graph: Graph, op: Op) -> list[str]:
     ]
 
 
-def _widened(rewriter: Rewriter, tensor: Tensor) -> str:
+def _widen_to_int16(rewriter: Rewriter, tensor: Tensor) -> str:
     """Add a constant as int16, less its zero point."""
     assert tensor.data is not None and tensor.quantization is not None
     data = np.asarray(tensor.data.astype(np.int32) - int(tensor.quantization.zero_point[0]), np.int16)
     return rewriter.constant(f"{tensor.name}/int16", data, quantization=Quantization.per_tensor(float(tensor.quantization.scale[0])))
 
 
-def _quantized(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[Cost]]:
+def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[Cost]]:
     """Return the operator with quantized constants in the place of those of these names, and what they cost."""
     renamed: dict[str, str] = {}
     costs: list[Cost] = []
@@ -122,7 +122,7 @@ def _quantized(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[Op, list[C
         quantization, stored = _quantization(values, dtype)
         renamed[name] = rewriter.constant(f"{name}/{dtype}", stored, dtype, quantization)
         if result.dtype in SIGNED:
-            rewriter.define(shifted(rewriter[renamed[name]], UNSIGNED[dtype]))
+            rewriter.define(shift_to_dtype(rewriter[renamed[name]], UNSIGNED[dtype]))
         error = dequantize(stored, quantization) - values
         if np.abs(error).max(initial=0.0) > 1e-6 * float(quantization.scale[0]):  # else only the scale's own rounding to float32
             found = cost(name, values, error, quantization.scale)

@@ -18,7 +18,7 @@ from qconvert.operators.integer_recurrent import stored_tensors
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["in_real_values", "run"]
+__all__ = ["lstms_to_float", "run"]
 
 #: The order of gates in the rows of an LSTM.
 _ROWS = ("input", "output", "forget", "cell")
@@ -34,11 +34,11 @@ def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tupl
         return graph, ()
     layers = [op for op in graph.ops if op.kind == "IntegerLSTM"]
     chosen = [op for op in layers if numerics == "fast" and _is_plain(graph, op)]
-    notes = tuple(Change(_said(graph, op, op in chosen), exact=op not in chosen) for op in layers)
-    return (in_real_values(graph, chosen) if chosen else graph), notes
+    notes = tuple(Change(_describe_form(graph, op, op in chosen), exact=op not in chosen) for op in layers)
+    return (lstms_to_float(graph, chosen) if chosen else graph), notes
 
 
-def in_real_values(graph: Graph, chosen: Collection[Op]) -> Graph:
+def lstms_to_float(graph: Graph, chosen: Collection[Op]) -> Graph:
     """Return the graph with some of its integer LSTMs, of which an LSTM can say what they are, in float."""
     rewriter = Rewriter(graph)
     for op in rewriter:
@@ -48,7 +48,7 @@ def in_real_values(graph: Graph, chosen: Collection[Op]) -> Graph:
     return rewriter.finish()
 
 
-def _said(graph: Graph, op: Op, is_real: bool) -> str:
+def _describe_form(graph: Graph, op: Op, is_real: bool) -> str:
     """Say which form an operator has, and what the other would cost."""
     tensors = stored_tensors(op, graph.__getitem__)
     inputs, cells = (tensor.shape[-1] if tensor.shape else "?" for tensor in (tensors["data"], tensors["cell"]))
@@ -94,20 +94,20 @@ class _Layer:
         if not major:
             given = self._emit("Transpose", [given], replace(data, shape=(steps, rows, sizes[2])), "time", perm=(1, 0, 2))
         state = (1, rows, cells)
-        firsts = [self._reshaped(tensor.name, replace(tensor, shape=state), "first") for tensor in (hidden, cell)]
+        firsts = [self._emit_reshape(tensor.name, replace(tensor, shape=state), "first") for tensor in (hidden, cell)]
         whole = self._add(Tensor("", "int8", (steps, 1, rows, cells), None, quantization), "all")
         last = [
             self._add(replace(outputs[1], shape=state, quantization=quantization), "last"),
             self._add(replace(outputs[2], shape=state), "last"),
         ]
-        inputs = (given, self._joined("weights"), self._joined("recurrent"), self._bias(), "", *firsts)
+        inputs = (given, self._join_gates("weights"), self._join_gates("recurrent"), self._bias(), "", *firsts)
         self._rewriter.emit(Op("LSTM", inputs, (whole, *last), {"hidden_size": cells}, op.source))
-        shown = self._reshaped(whole, Tensor("", "int8", (steps, rows, cells), None, quantization), "steps")
+        shown = self._emit_reshape(whole, Tensor("", "int8", (steps, rows, cells), None, quantization), "steps")
         if not major:
             shown = self._emit("Transpose", [shown], Tensor("", "int8", (rows, steps, cells), None, quantization), "rows", perm=(1, 0, 2))
         self._deliver(shown, outputs[0])
-        self._deliver(self._reshaped(last[0], replace(outputs[1], quantization=quantization), "hidden"), outputs[1])
-        self._deliver(self._reshaped(last[1], outputs[2], "cell"), outputs[2])
+        self._deliver(self._emit_reshape(last[0], replace(outputs[1], quantization=quantization), "hidden"), outputs[1])
+        self._deliver(self._emit_reshape(last[1], outputs[2], "cell"), outputs[2])
 
     def _add(self, tensor: Tensor, hint: str) -> str:
         return self._rewriter.add(f"{self._op.outputs[0]}/{hint}", tensor)
@@ -120,7 +120,7 @@ class _Layer:
         self._rewriter.emit(Op(kind, tuple(inputs), (name,), attributes, self._op.source))
         return name
 
-    def _reshaped(self, name: str, result: Tensor, hint: str) -> str:
+    def _emit_reshape(self, name: str, result: Tensor, hint: str) -> str:
         return self._emit("Reshape", [name, self._constant("shape", np.array(result.static_shape, np.int64))], result, hint)
 
     def _deliver(self, name: str, result: Tensor) -> None:
@@ -130,7 +130,7 @@ class _Layer:
         else:
             self._rewriter.emit(Op("Reinterpret", (name,), (result.name,), {}, self._op.source))
 
-    def _joined(self, what: str) -> str:
+    def _join_gates(self, what: str) -> str:
         """Join the weights of all gates one above the other, with a scale for each row."""
         listed = [self._tensors[f"{gate}_{what}"] for gate in _ROWS]
         data = np.concatenate([tensor.data for tensor in listed if tensor.data is not None])

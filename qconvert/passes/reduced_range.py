@@ -19,8 +19,8 @@ from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse
 from qconvert.passes.quantizations.activations import Choice, requantize_activations
 from qconvert.passes.quantizations.fitting import least_loss_ratio
-from qconvert.passes.quantizations.hulls import Interval, hulls
-from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, requantize_weights, scaled, told_weights
+from qconvert.passes.quantizations.intervals import Interval, infer_joint_intervals
+from qconvert.passes.quantizations.weights import Channel, Rescaled, describe_weights, is_scalable, requantize_weights, rescale_symmetric
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 
@@ -35,14 +35,14 @@ def run(graph: Graph, target: Target | None, reduce: str = "weights", granularit
     notes: list[Change | str] = []
     if reduce in ("weights", "both"):
         graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
-        notes += told_weights(weights, "use 7 bits")
+        notes += describe_weights(weights, "use 7 bits")
     if reduce in ("activations", "both"):
         parts = separate_roles(graph, _EIGHT_BITS)
         choose = _chooser(parts)
         found = requantize_activations(parts, choose, dtypes=_EIGHT_BITS, suffix="reduced", keep_io=True, strictly=True)
         if found is not None:
             graph = found.graph
-            notes.append(found.told("use 7 bits"))
+            notes.append(found.describe_change("use 7 bits"))
     return graph, tuple(notes)
 
 
@@ -55,24 +55,24 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
 
     if weights.dtype not in _EIGHT_BITS or not is_scalable(use, weights):
         return None
-    return scaled(use, weights, _LIMITS, scaling, granularity)
+    return rescale_symmetric(use, weights, _LIMITS, scaling, granularity)
 
 
 def _chooser(graph: Graph) -> Choice:
     """The quantization of each activation that uses more than 7 bits of its own."""
-    reach = hulls(graph)
-    clipped = _clipped_at_once(graph, reach)
+    reach = infer_joint_intervals(graph)
+    clipped = _find_clipped_tensors(graph, reach)
 
     def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
         q = tensor.quantization
         if q is None or not q.is_per_tensor or tensor.name in clipped or _fits(reach[tensor.name], tensor):
             return None
-        return tensor.dtype, _reduced(tensor)
+        return tensor.dtype, _reduce_range(tensor)
 
     return choose
 
 
-def _clipped_at_once(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
+def _find_clipped_tensors(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
     """Tensors that are rounded and that nothing reads but Clips with their own quantization to 7 bits: what this pass leaves before a
     Clip."""
     limited = {op.inputs[0] for op in graph.ops if op.kind == "Clip" and _is_limit(graph, op, reach)}
@@ -102,7 +102,7 @@ def _fits(reach: Interval, tensor: Tensor) -> bool:
     return bool(ends[0] >= low and ends[1] <= low + 127)
 
 
-def _reduced(tensor: Tensor) -> Quantization:
+def _reduce_range(tensor: Tensor) -> Quantization:
     """A quantization that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
     old = tensor.quantization
     assert old is not None

@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import KINDS, kind_of
-from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -58,7 +58,7 @@ class _Shortener:
     def shorten(self, old: Op) -> None:
         """Let a conversion read its values as early as it can, or take it out."""
         op = replace(old, inputs=tuple(self._rewriter.resolve(name) for name in old.inputs))
-        while (shorter := self._shorter(op)) is not None:
+        while (shorter := self._merge_conversions(op)) is not None:
             op = shorter
         if op.kind == "Requantize" and self._is_dropped(op):
             self._rewriter.remove(old)
@@ -67,7 +67,7 @@ class _Shortener:
             self._rewriter.replace(old, op)
             self._producers[op.outputs[0]] = op
 
-    def _shorter(self, op: Op) -> Op | None:
+    def _merge_conversions(self, op: Op) -> Op | None:
         """Return the conversion without the one before it; None if that one is needed."""
         before = self._producers.get(op.inputs[0])
         if before is None or kind_of(before).rule != "convert":
@@ -86,12 +86,12 @@ class _Shortener:
         source, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         if result.dtype != {**UNSIGNED, **SIGNED}.get(source.dtype):
             return False
-        return shifted(replace(source, data=None), result.dtype).quantization == result.quantization
+        return shift_to_dtype(replace(source, data=None), result.dtype).quantization == result.quantization
 
     def _is_dropped(self, op: Op) -> bool:
         """Return whether a Requantize changes nothing and its result can go by the other side's name, which is noted."""
         (name,), (result,) = op.inputs, op.outputs
-        if not _equal(self._graph[name], self._graph[result]):
+        if not _is_same_storage(self._graph[name], self._graph[result]):
             return False
         if result not in self._graph.public:
             self._rewriter.forward(result, name)
@@ -102,7 +102,7 @@ class _Shortener:
         return True
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def _is_same_storage(a: Tensor, b: Tensor) -> bool:
     q = a.quantization
     if q is None or a.dtype != b.dtype or q != b.quantization or a.dtype not in _UP_TO_16_BITS:
         return False

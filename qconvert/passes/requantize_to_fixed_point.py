@@ -27,7 +27,7 @@ from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.passes.fixed_point_sums import PairSum, compare_pairs, pair_sum_of
-from qconvert.plugins import Change, Cost, Target, at_worst, operators
+from qconvert.plugins import Change, Cost, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -84,7 +84,7 @@ class _Decomposition:
         costs = tuple(self._cost(name, found) for name, found in self.differences.items() if found.differing)
         of, total = (sum(getattr(found, word) for found in self.differences.values()) for word in ("differing", "total"))
         share = f"{of} of {total} accumulators ({100 * of / max(1, total):.2g}%) differ by one integer"
-        return (Change(f"{text}, {equal} of them equal for every accumulator; {share}; {at_worst(costs)}", costs=costs),)
+        return (Change(f"{text}, {equal} of them equal for every accumulator; {share}; {describe_worst(costs)}", costs=costs),)
 
     def _cost(self, name: str, difference: Difference) -> Cost:
         """Of a result, as if all integers that it can have were as likely."""
@@ -118,7 +118,7 @@ class _Decomposition:
         reached = [np.clip(np.rint(end * found.scale / output), lowest, highest) for end in (found.low, found.high)]
         self._ends[result.name] = int(reached[0].min()), int(reached[1].max())
         acc = self._op("Cast", (self._sum(op, found, result),), result, "int64", op, to="int64")
-        self._store(op, self._scaled(op, acc, decomposed, found.along, result), found.limits, result)
+        self._store(op, self._emit_fixed_point(op, acc, decomposed, found.along, result), found.limits, result)
 
     def decompose_pair(self, op: Op, found: PairSum) -> None:
         """Put integers in fixed point in the place of a sum or a difference."""
@@ -129,17 +129,17 @@ class _Decomposition:
             quantization, tensor = self._graph[name].quantization, self._graph[name]
             assert quantization is not None
             term = self._op("Cast", (self._difference(name, op, quantization.zero_point.reshape(())),), tensor, "int64", op, to="int64")
-            term = self._with("Mul", term, np.array(found.multipliers[index]), tensor, op)
-            terms.append(term if found.rescaled is None else self._scaled(op, term, found.rescaled[index], np.asarray, tensor))
+            term = self._emit_with_constant("Mul", term, np.array(found.multipliers[index]), tensor, op)
+            terms.append(term if found.rescaled is None else self._emit_fixed_point(op, term, found.rescaled[index], np.asarray, tensor))
         total = self._op(op.kind, tuple(terms), result, "int64", op)
-        self._store(op, self._scaled(op, total, found.last, np.asarray, result), found.limits, result)
+        self._store(op, self._emit_fixed_point(op, total, found.last, np.asarray, result), found.limits, result)
 
     def _store(self, op: Op, steps: str, limits: tuple[int, int], result: Tensor) -> None:
         """Store steps with the zero point, limited, as the result in the place of the operator."""
         assert result.quantization is not None
         zero_point = int(result.quantization.zero_point[0])
         if zero_point:
-            steps = self._with("Add", steps, np.array(zero_point), result, op)
+            steps = self._emit_with_constant("Add", steps, np.array(zero_point), result, op)
         ends = (self._const(np.array(limit, np.int64), f"{result.name}/limit") for limit in limits)
         steps = self._op("Clip", (steps, *ends), result, "int64", op)
         stored = self._op("Cast", (steps,), result, result.dtype, op, to=result.dtype)
@@ -148,9 +148,11 @@ class _Decomposition:
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
         """The accumulators, int32."""
         if found.kind in ("ConvInteger", "MatMulInteger"):
-            data = self._unlabelled(op.inputs[0], op)
+            data = self._reinterpret(op.inputs[0], op)
             points = (self._const(np.array(point, dtype), f"{result.name}/zero") for point, dtype in found.zero_points)
-            factor = self._unlabelled(op.inputs[1], op) if found.weights is None else self._const(found.weights, f"{op.inputs[1]}/integers")
+            factor = (
+                self._reinterpret(op.inputs[1], op) if found.weights is None else self._const(found.weights, f"{op.inputs[1]}/integers")
+            )
             acc = self._op(found.kind, (data, factor, *points), result, "int32", op, **found.attributes)
         else:
             operands = [self._difference(name, op, point) for name, (point, _) in zip(op.inputs, found.zero_points, strict=True)]
@@ -165,42 +167,44 @@ class _Decomposition:
         tensor = self._graph[name]
         if tensor.data is not None:
             return self._const(tensor.data.astype(np.int32) - zero_point.astype(np.int32), f"{name}/steps")
-        wide = self._op("Cast", (self._unlabelled(name, op),), tensor, "int32", op, to="int32")
+        wide = self._op("Cast", (self._reinterpret(name, op),), tensor, "int32", op, to="int32")
         if not zero_point.any():
             return wide
         return self._op("Sub", (wide, self._const(zero_point.astype(np.int32), f"{name}/zero")), tensor, "int32", op)
 
-    def _scaled(self, op: Op, acc: str, decomposed: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
+    def _emit_fixed_point(self, op: Op, acc: str, decomposed: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
         """The fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
-        steps = acc if (decomposed.multiplier == 1).all() else self._with("Mul", acc, along(decomposed.multiplier), result, op)
+        steps = (
+            acc if (decomposed.multiplier == 1).all() else self._emit_with_constant("Mul", acc, along(decomposed.multiplier), result, op)
+        )
         if decomposed.is_away:
-            steps = self._less_if_negative(steps, None, result, op)
-        steps = self._with("Add", steps, along(decomposed.half), result, op)
-        steps = self._shifted(steps, along(decomposed.shift), result, op)
+            steps = self._decrement_negative(steps, None, result, op)
+        steps = self._emit_with_constant("Add", steps, along(decomposed.half), result, op)
+        steps = self._shift_right(steps, along(decomposed.shift), result, op)
         if not decomposed.second_shift.any():
             return steps
         wanted = None if decomposed.second_shift.all() else along(decomposed.second_shift > 0)
-        steps = self._less_if_negative(steps, wanted, result, op)
-        steps = self._with("Add", steps, along(decomposed.second_half), result, op)
-        return self._shifted(steps, along(decomposed.second_shift), result, op)
+        steps = self._decrement_negative(steps, wanted, result, op)
+        steps = self._emit_with_constant("Add", steps, along(decomposed.second_half), result, op)
+        return self._shift_right(steps, along(decomposed.second_shift), result, op)
 
-    def _less_if_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
+    def _decrement_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
         """A value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""
-        sign = self._shifted(value, np.array(63), result, op)
+        sign = self._shift_right(value, np.array(63), result, op)
         if where is not None:
-            sign = self._with("BitwiseAnd", sign, -where.astype(np.int64), result, op)
+            sign = self._emit_with_constant("BitwiseAnd", sign, -where.astype(np.int64), result, op)
         return self._op("Add", (value, sign), result, "int64", op)
 
-    def _shifted(self, value: str, by: Array, result: Tensor, op: Op) -> str:
-        return self._with("BitShift", value, by, result, op, direction="RIGHT")
+    def _shift_right(self, value: str, by: Array, result: Tensor, op: Op) -> str:
+        return self._emit_with_constant("BitShift", value, by, result, op, direction="RIGHT")
 
-    def _with(self, kind: str, value: str, constant: Array, result: Tensor, op: Op, **attributes: str) -> str:
+    def _emit_with_constant(self, kind: str, value: str, constant: Array, result: Tensor, op: Op, **attributes: str) -> str:
         """A value and a constant of int64; a constant of equal elements is one."""
         constant = constant.reshape(-1)[0] if constant.size and (constant == constant.reshape(-1)[0]).all() else constant
         other = self._const(np.asarray(constant, np.int64), f"{result.name}/{kind.lower()}")
         return self._op(kind, (value, other), result, "int64", op, **attributes)
 
-    def _unlabelled(self, name: str, op: Op) -> str:
+    def _reinterpret(self, name: str, op: Op) -> str:
         """The stored integers of a tensor as plain ones."""
         if name not in self._plain:
             tensor = self._graph[name]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import adds_alike, adds_as, xnnpack_add, xnnpack_adds
+from qconvert.arithmetic import has_addition, has_xnnpack_add, is_same_addition, xnnpack_add
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
@@ -31,13 +31,13 @@ _LIMITED = ("int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16"
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Give what the metadata entries say to its operators and constants, and take the entries away."""
-    graph, fused = _with_own_padding(graph)
-    graph, stated = _with_stated_attributes(graph)
-    graph, limited = _with_stated_limits(graph)
+    graph, fused = _restore_padding(graph)
+    graph, stated = _restore_attributes(graph)
+    graph, limited = _restore_limits(graph)
     return graph, (*fused, *stated, *limited)
 
 
-def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def _restore_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Turn Pads that a writer put before operators into these operators' own padding again."""
     text = graph.metadata.get(FUSED_PADDING)
     if text is None:
@@ -50,19 +50,19 @@ def _with_own_padding(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     return fuse_pads(graph.evolve(metadata=metadata), lambda op: op.outputs[0] in noted)
 
 
-def _with_stated_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
-    graph, stated = _taken(graph, STATED_ATTRIBUTES)
+def _restore_attributes(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    graph, stated = _pop_metadata(graph, STATED_ATTRIBUTES)
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:
-        new = _with_stated(graph, op, stated.get(op.outputs[0])) if op.outputs else op
+        new = _restore_op_attributes(graph, op, stated.get(op.outputs[0])) if op.outputs else op
         if new is not op:
             rewriter.replace(op, new)
             count += 1
     return rewriter.finish(), (f"{count} attributes of operators are restored from the file's metadata",) if count else ()
 
 
-def _taken(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
+def _pop_metadata(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
     """Return the graph without an entry of its metadata, and what that entry says; nothing where it is no map.
 
     The model does not depend on it: a damaged entry is no reason to refuse the file.
@@ -78,7 +78,7 @@ def _taken(graph: Graph, key: str) -> tuple[Graph, Mapping[str, Any]]:
     return graph, found if isinstance(found, dict) else {}
 
 
-def _with_stated(graph: Graph, op: Op, stated: Any) -> Op:
+def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
     if not isinstance(stated, dict):
         return op
     result, activation, arithmetic = graph[op.outputs[0]], stated.get("activation"), stated.get("arithmetic")
@@ -100,21 +100,21 @@ def _adds_as(graph: Graph, op: Op, arithmetic: Any) -> bool:
     if first is None or second is None or output is None or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}):
         return False
     inputs = first, second
-    if not isinstance(arithmetic, str) or not adds_as(arithmetic, inputs, output) or not xnnpack_adds(inputs, output):
+    if not isinstance(arithmetic, str) or not has_addition(arithmetic, inputs, output) or not has_xnnpack_add(inputs, output):
         return False
-    return adds_alike(arithmetic, xnnpack_add, inputs, output, tensors[0].dtype)
+    return is_same_addition(arithmetic, xnnpack_add, inputs, output, tensors[0].dtype)
 
 
-def _with_stated_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+def _restore_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
     """Let constants whose integers are within the limits noted use these alone; what the file says itself, and what is computed, stays."""
-    graph, stated = _taken(graph, STATED_LIMITS)
+    graph, stated = _pop_metadata(graph, STATED_LIMITS)
     rewriter = Rewriter(graph)
-    found = [_limited(graph[name], limits) for name, limits in stated.items() if name in graph]
+    found = [_narrow_to_limits(graph[name], limits) for name, limits in stated.items() if name in graph]
     count = len([rewriter.define(tensor) for tensor in found if tensor is not None])
     return rewriter.finish(), (f"{count} constants use a part of their type's range, as the file's metadata state",) if count else ()
 
 
-def _limited(tensor: Tensor, limits: Any) -> Tensor | None:
+def _narrow_to_limits(tensor: Tensor, limits: Any) -> Tensor | None:
     """Return a constant with the limits of its integers; None where these are none of it."""
     quantization, data = tensor.quantization, tensor.data
     if (

@@ -28,13 +28,13 @@ from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
-from qconvert.passes.shifting.averages import NUDGE, averages_away
+from qconvert.passes.shifting.averages import NUDGE, is_ties_away_average
 from qconvert.passes.shifting.linear import sums_of_weights
-from qconvert.passes.shifting.moves import carries
+from qconvert.passes.shifting.obstacles import is_shift_invariant
 from qconvert.passes.shifting.unsigned import restore_unsigned
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
-from qconvert.rules.changed_values import redeclared
+from qconvert.rules.changed_values import redeclare_changes
 
 __all__ = ["run"]
 
@@ -48,7 +48,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Restore what the metadata note; the note counts the activations."""
     if SHIFTED not in graph.metadata:
         return graph, ()
-    points = _noted(graph)
+    points = _read_zero_points(graph)
     metadata = {key: text for key, text in graph.metadata.items() if key != SHIFTED}
     rewriter = Rewriter(graph)
     restoring = _Restoring(rewriter, points)
@@ -62,10 +62,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     absorbed, _ = absorb_quantization.run(whole, target)
     changed, _ = fuse_pads(absorbed, lambda op: op.outputs[0].startswith(f"{op.inputs[0]}/padded") and len(op.inputs) == 2)
     said = (f"{len(points)} activations have the zero points again that they had before shift_to_symmetric",) if points else ()
-    return redeclared(graph, changed), said
+    return redeclare_changes(graph, changed), said
 
 
-def _noted(graph: Graph) -> dict[str, int]:
+def _read_zero_points(graph: Graph) -> dict[str, int]:
     """The zero points that the metadata note, of tensors that can have them."""
     try:
         noted = json.loads(graph.metadata.get(SHIFTED, "{}"))
@@ -82,7 +82,7 @@ def _noted(graph: Graph) -> dict[str, int]:
     return found
 
 
-def _clipped(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
+def _find_clip_zero_points(rewriter: Rewriter, points: Mapping[str, int]) -> dict[str, int]:
     """Return the zero points of what a Clip alone reads, with the same quantization, to give a tensor of which one is noted.
 
     Such Clips stand in float in the file, and get a quantization by absorb_quantization.
@@ -119,7 +119,7 @@ class _Restoring:
 
     def __init__(self, rewriter: Rewriter, points: Mapping[str, int]) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
-        self._points = {**points, **_clipped(rewriter, points)}
+        self._points = {**points, **_find_clip_zero_points(rewriter, points)}
         self._called: dict[str, str] = {}  # a tensor that is another one now
         self._added: dict[str, tuple[str, float]] = {}  # float value -> another one, and what that is short of it
         self._raw: dict[str, str] = {}  # tensor -> the same integers with the quantization that the file has
@@ -167,10 +167,10 @@ class _Restoring:
             self._quantize(op, inputs[0], outputs[0])
         elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.outputs[0], 0):
             self._rewriter.emit(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
-        elif touched and self._moves(op):
-            self._rewriter.emit(replace(op, inputs=self._filled(op, inputs), outputs=outputs))
+        elif touched and self._is_shift_invariant(op):
+            self._rewriter.emit(replace(op, inputs=self._restore_constants(op, inputs), outputs=outputs))
         elif not (touched and self._requantize(op, inputs, outputs)) and not self._average(op) and not self._sum(op, inputs):
-            self._literally(op, inputs, outputs)
+            self._emit_as_in_file(op, inputs, outputs)
 
     def _name(self, name: str) -> str:
         return self._called.get(name) or self._ends.get(name, name)
@@ -205,14 +205,14 @@ class _Restoring:
         self._rewriter.emit(replace(op, inputs=(*inputs[:2], name), outputs=outputs))
         return True
 
-    def _moves(self, op: Op) -> bool:
+    def _is_shift_invariant(self, op: Op) -> bool:
         """Whether an operator gives the same integers with the zero points back, all its sides having one."""
         kind = kind_of(op)
         sides = [name for name in (*kind.data(op), *kind.results_of(op)) if name and self._graph[name].is_quantized]
         found = {self._points.get(name) for name in sides if not self._graph[name].is_constant}
-        return len(found) == 1 and None not in found and carries(self._graph, op)
+        return len(found) == 1 and None not in found and is_shift_invariant(self._graph, op)
 
-    def _filled(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    def _restore_constants(self, op: Op, inputs: tuple[str, ...]) -> tuple[str, ...]:
         """Return the inputs of a move: constants among the data with the quantization that the rest has; a filler that is real zero is
         none."""
         data = next(name for name in kind_of(op).data(op) if name in self._points)
@@ -251,21 +251,21 @@ class _Restoring:
         base, missing = self._added.get(op.inputs[0], (value, 0.0))
         rest, shift = missing - self._shift(op.outputs[0]), self._shift(op.outputs[0])
         if abs(rest) > max(abs(missing), abs(shift)) * _CANCELLED:
-            base = self._plus(base, rest, self._graph[op.inputs[0]])
+            base = self._add_constant(base, rest, self._graph[op.inputs[0]])
         self._rewriter.emit(replace(op, inputs=(base,), outputs=(output,)))
 
     def _settle(self, name: str, base: str, missing: float, size: float) -> None:
         """Record that the float value `name` is `base` plus a constant; `size` is what that is made of."""
         missing = 0.0 if abs(missing) <= abs(size) * _CANCELLED else missing
         if name in self._graph.public or (abs(missing) > 0 and not np.isfinite(missing)):
-            self._rewriter.emit(Op("Identity", (self._plus(base, missing, self._graph[name]),), (name,)))
+            self._rewriter.emit(Op("Identity", (self._add_constant(base, missing, self._graph[name]),), (name,)))
         elif not missing:
             self._called[name] = base
             self._rewriter.relate(name, base)
         else:
             self._added[name] = base, missing
 
-    def _plus(self, base: str, amount: float, like: Tensor) -> str:
+    def _add_constant(self, base: str, amount: float, like: Tensor) -> str:
         if not amount:
             return base
         result = self._rewriter.add(f"{like.name}/sum", like)
@@ -285,7 +285,7 @@ class _Restoring:
         if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE or [item.kind for item in ends] != ["Quantize"]:
             return False
         whole = Op("AveragePool", (self._made_of[op.inputs[0]],), ends[0].outputs, {**op.attributes, "arithmetic": "ties_away"})
-        if not averages_away(self._rewriter, whole):
+        if not is_ties_away_average(self._rewriter, whole):
             return False
         result = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
         self._rewriter.emit(replace(whole, inputs=(known[0],), outputs=(result,), source=op.source))
@@ -341,9 +341,9 @@ class _Restoring:
             return "", float(tensor.data.reshape(-1)[0])
         return self._added.get(name, (own, 0.0))
 
-    def _literally(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
+    def _emit_as_in_file(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
         """Emit an operator with the quantizations and float values that the file has."""
-        given = [self._as_in_file(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
+        given = [self._value_in_file(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
         after, results = [], []
         for name, own in zip(op.outputs, outputs, strict=True):
             if name not in self._points:
@@ -355,11 +355,11 @@ class _Restoring:
         for item in (replace(op, inputs=tuple(given), outputs=tuple(results)), *after):
             self._rewriter.emit(item)
 
-    def _as_in_file(self, name: str, own: str) -> str:
+    def _value_in_file(self, name: str, own: str) -> str:
         if name in self._added:
             base, missing = self._added[name]
             if name not in self._raw:
-                self._raw[name] = self._plus(base, missing, self._graph[name])
+                self._raw[name] = self._add_constant(base, missing, self._graph[name])
                 self._rewriter.relate(name, self._raw[name])
         elif name in self._points and name not in self._raw:
             self._raw[name] = self._rewriter.add(f"{name}/as_shifted", self._graph[name])

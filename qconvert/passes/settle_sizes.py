@@ -29,27 +29,29 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     notes = []
     symbols = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))
     for symbol in symbols:
-        if _settled(graph, symbol, 1) is not None:
+        if _substitute_size(graph, symbol, 1) is not None:
             continue
-        found = [(number, settled) for number in _candidates(graph, symbol) if (settled := _settled(graph, symbol, number)) is not None]
-        if len(found) == 1 and not any(_settled(graph, symbol, other) is not None for other in _others(found[0][0])):
+        found = [
+            (number, settled) for number in _candidates(graph, symbol) if (settled := _substitute_size(graph, symbol, number)) is not None
+        ]
+        if len(found) == 1 and not any(_substitute_size(graph, symbol, other) is not None for other in _unrelated_numbers(found[0][0])):
             number, graph = found[0]
             notes.append(f"the dynamic dimension {symbol!r} is {number}, the only number that the operators accept")
     return graph, tuple(notes)
 
 
-def _others(number: int) -> list[int]:
+def _unrelated_numbers(number: int) -> list[int]:
     """Numbers that no operator speaks of: where one of them fits too, a size is open above some least one, or to multiples."""
     return [number + 1, number + 2, 2 * number, 3 * number, 4 * number, 12 * number]
 
 
-def _settled(graph: Graph, symbol: str, number: int) -> Graph | None:
+def _substitute_size(graph: Graph, symbol: str, number: int) -> Graph | None:
     """The graph with a number in place of a name; None if shapes contradict each other then."""
 
-    def changed(shape: Shape | None) -> Shape | None:
+    def substitute(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(number if size == symbol else size for size in shape)
 
-    tensors = {name: replace(tensor, shape=changed(tensor.shape)) for name, tensor in graph.tensors.items()}
+    tensors = {name: replace(tensor, shape=substitute(tensor.shape)) for name, tensor in graph.tensors.items()}
     try:
         return infer(replace(graph, tensors=tensors))
     except InvalidGraphError:

@@ -28,17 +28,17 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
-from qconvert.passes.isolate_float import isolated
-from qconvert.passes.shifting.averages import averages_away, join_averages, shift_average
-from qconvert.passes.shifting.edges import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
+from qconvert.passes.isolate_float import isolate_operators
+from qconvert.passes.shifting.averages import is_ties_away_average, join_averages, shift_average
 from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
-from qconvert.passes.shifting.moves import obstacle
+from qconvert.passes.shifting.obstacles import obstacle
 from qconvert.passes.shifting.products import is_shifted_product, shift_product
-from qconvert.passes.shifting.walk import Shifting
+from qconvert.passes.shifting.shifted_graph import Shifting
+from qconvert.passes.shifting.uint8_io import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
 from qconvert.passes.store_activations import separate_roles, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Cost, Target
-from qconvert.plugins.sides import quantized_data
+from qconvert.plugins.operand_roles import quantized_data
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -51,13 +51,13 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
     """Shift the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric."""
     dtypes = tuple(UNSIGNED) if target is None or scope == "all" else target.storage.symmetric_activations
     joined = join_averages(graph) if "int8" in dtypes else graph
-    plain = _without_roundings(joined) if target is not None and target.storage.symmetric_activations else joined
+    plain = _drop_roundings(joined) if target is not None and target.storage.symmetric_activations else joined
     whole = separate_roles(bypass_unsigned(plain, target), dtypes)
     points = _points(whole, dtypes)
-    whole, notes = isolated(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
+    whole, notes = isolate_operators(whole, lambda op: obstacle(whole, op, points), target) if points else (whole, ())
     points = _points(whole, dtypes)
     rewriter = Rewriter(whole)
-    shifting = Shifting(rewriter, points, _held(whole))
+    shifting = Shifting(rewriter, points, _find_fixed_tensors(whole))
     for name in graph.inputs:
         shifting.settle(name)
     for op in rewriter:
@@ -65,14 +65,14 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
         _emit(shifting, op, target)
     changed = rewriter.finish()
     if changed.ops == whole.ops and not notes:
-        return whole if whole.ops != graph.ops else graph, _nothing(whole, target)
+        return whole if whole.ops != graph.ops else graph, _describe_no_change(whole, target)
     changed, shifted = shifting.without_unread(changed)
     is_noted = shifted or any(runs_in_float(whole[name], target) for name in (*whole.inputs, *whole.outputs))
     changed = replace(changed, metadata={**changed.metadata, SHIFTED: json.dumps(shifted)} if is_noted else changed.metadata)
-    return changed, (*notes, *(() if shifted else _nothing(whole, target)), *_said(changed, shifted, shifting))
+    return changed, (*notes, *(() if shifted else _describe_no_change(whole, target)), *_describe_changes(changed, shifted, shifting))
 
 
-def _nothing(graph: Graph, target: Target | None) -> tuple[str, ...]:
+def _describe_no_change(graph: Graph, target: Target | None) -> tuple[str, ...]:
     """That a network for a target of symmetric activations has none to shift; nothing of graphs without quantized activations."""
     types = () if target is None else target.storage.symmetric_activations
     if not any(tensor.dtype in types for op in graph.ops for tensor in quantized_data(graph, op)):
@@ -80,11 +80,11 @@ def _nothing(graph: Graph, target: Target | None) -> tuple[str, ...]:
     return ("no activation has a zero point: nothing is shifted",)
 
 
-def _without_roundings(graph: Graph) -> Graph:
+def _drop_roundings(graph: Graph) -> Graph:
     """Drop the roundings of a source's kernels, which a target that computes in float has not; but for dynamic range."""
     rewriter = Rewriter(graph)
     for op in rewriter:
-        if op.attributes.get("arithmetic") and not is_dynamic(op) and not averages_away(graph, op):
+        if op.attributes.get("arithmetic") and not is_dynamic(op) and not is_ties_away_average(graph, op):
             rewriter.replace(op, replace(op, attributes={key: value for key, value in op.attributes.items() if key != "arithmetic"}))
     return rewriter.finish()
 
@@ -97,7 +97,7 @@ def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
             and tensor.quantization.zero_point[0] and not (tensor.is_constant and tensor.name in weights)}  # fmt: skip
 
 
-def _held(graph: Graph) -> set[str]:
+def _find_fixed_tensors(graph: Graph) -> set[str]:
     """Tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
     literal = [op for op in graph.ops if kind_of(op).rule in _LITERAL]
     return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
@@ -119,7 +119,7 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
         to_unsigned(s, op)
     elif kind_of(op).rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
         _convert(s, op)
-    elif averages_away(s.graph, op) and s.shift(op.inputs[0]):
+    elif is_ties_away_average(s.graph, op) and s.shift(op.inputs[0]):
         shift_average(s, op)
     else:
         s.rewriter.emit(replace(op, inputs=tuple(s[name] for name in op.inputs), outputs=tuple(s[name] for name in op.outputs)))
@@ -137,7 +137,7 @@ def _convert(s: Shifting, op: Op) -> None:
         s.quantize(s.plus(value, s.shift(result) - s.shift(name), op.source), result, op.source)
 
 
-def _said(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[Change | str]:
+def _describe_changes(graph: Graph, shifted: Mapping[str, int], s: Shifting) -> list[Change | str]:
     count = sum(not graph[name].is_constant for name in shifted)
     said: list[Change | str] = [f"{count} activations have the zero point 0; their integers and scales are kept"] if count else []
     said += [f"{number} {text}" for text, number in s.counts.items()]

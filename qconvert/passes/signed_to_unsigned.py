@@ -12,15 +12,15 @@ from qconvert.graph import Graph
 from qconvert.passes.stored_types import UNSIGNED, change_storage, needs_storage
 from qconvert.plugins import Target
 
-__all__ = ["run", "stored_as"]
+__all__ = ["run", "store_as"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """int4, int8 and int16 become uint4, uint8 and uint16. Who feeds the graph adds 8, 128 or 32768."""
-    return stored_as(graph, UNSIGNED)
+    return store_as(graph, UNSIGNED)
 
 
-def stored_as(graph: Graph, dtypes: Mapping[str, str]) -> tuple[Graph, tuple[str, ...]]:
+def store_as(graph: Graph, dtypes: Mapping[str, str]) -> tuple[Graph, tuple[str, ...]]:
     """Store all quantized tensors in other types, old -> new."""
     moved = [tensor for tensor in graph.tensors.values() if tensor.is_quantized and tensor.dtype in dtypes]
     changed, count = change_storage(graph, moved, dtypes, keeps=needs_storage, keep_io=False)

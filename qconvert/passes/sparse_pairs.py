@@ -27,7 +27,7 @@ _REAL = ("Quantize", "Conv", "Gemm", "MatMul")
 def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Graph, tuple[Change, ...]]:
     """Take the quantizations away where `pairs` is "sparse"."""
     rewriter = Rewriter(graph)
-    gone = _gone(rewriter) if pairs == "sparse" else set()
+    gone = _find_removable(rewriter) if pairs == "sparse" else set()
     if not gone:
         return graph, ()
     removal = _Removal(rewriter, gone)
@@ -40,7 +40,7 @@ def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Grap
     return rewriter.finish(metadata=metadata), (note,)
 
 
-def _gone(rewriter: Rewriter) -> set[str]:
+def _find_removable(rewriter: Rewriter) -> set[str]:
     """Return the tensors whose integers nobody needs, and whose float values can be had."""
     graph, readers, producers = rewriter.graph, rewriter.readers, rewriter.producers
     found = {
@@ -65,7 +65,7 @@ def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:
 
 
 def _is_real(op: Op, gone: set[str]) -> bool:
-    return op.kind in _REAL or gone.issuperset(kind_of(op).moved(op))
+    return op.kind in _REAL or gone.issuperset(kind_of(op).moved_inputs(op))
 
 
 class _Removal:
@@ -82,14 +82,14 @@ class _Removal:
             if inputs != op.inputs:
                 self._rewriter.replace(op, replace(op, inputs=inputs))
         elif kind_of(op).rule == "move":
-            self._rewriter.replace(op, replace(op, inputs=inputs, outputs=tuple(self._new(name, "real") for name in op.outputs)))
+            self._rewriter.replace(op, replace(op, inputs=inputs, outputs=tuple(self._define_float(name, "real") for name in op.outputs)))
         elif op.kind == "Quantize":
             self._rewriter.replace(op, self._clip(op, inputs[0]))
         else:
             real = self._add(f"{op.outputs[0]}/sums", op.outputs[0])
             self._rewriter.replace(op, replace(op, inputs=inputs, outputs=(real,)), self._clip(op, real))
 
-    def _new(self, name: str, suffix: str) -> str:
+    def _define_float(self, name: str, suffix: str) -> str:
         self._real[name] = self._add(f"{name}/{suffix}", name)
         self._rewriter.relate(name, self._real[name])
         return self._real[name]
@@ -106,4 +106,4 @@ class _Removal:
             self._rewriter.constant(f"{result.name}/{word}", (stored - point) * scale)
             for word, stored in zip(("lowest", "highest"), result.quantization.limits(result.dtype), strict=True)
         ]
-        return Op("Clip", (value, *ends), (self._new(result.name, "clipped"),), {}, op.source)
+        return Op("Clip", (value, *ends), (self._define_float(result.name, "clipped"),), {}, op.source)

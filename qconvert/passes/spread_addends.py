@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.plugins import Target
-from qconvert.plugins.sides import addend
+from qconvert.plugins.operand_roles import addend
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
@@ -24,7 +24,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     count = 0
     for op in rewriter:
         number = addend(graph, op, rewriter.producers)
-        values = None if number is None else _spread(graph, op, number)
+        values = None if number is None else _spread_addend(graph, op, number)
         if number is not None and values is not None:
             vector = rewriter.constant(f"{op.outputs[0]}/addend", values, number.dtype)
             rewriter.replace(op, replace(op, inputs=tuple(vector if name == number.name else name for name in op.inputs)))
@@ -34,7 +34,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return rewriter.finish(), (f"{count} numbers added after convolutions are vectors with one value per channel",)
 
 
-def _spread(graph: Graph, op: Op, number: Tensor) -> Array | None:
+def _spread_addend(graph: Graph, op: Op, number: Tensor) -> Array | None:
     """Return the value for each channel, or for each position if there is one channel; None where both are one, or not known."""
     shape = graph[op.outputs[0]].shape
     assert number.data is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op
-from qconvert.graph.carried import Carried, carried_text
+from qconvert.graph.carried_states import Carried, carried_text
 from qconvert.graph.metadata import STATES
 from qconvert.operators import kind_of
 from qconvert.plugins import Target

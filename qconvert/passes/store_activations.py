@@ -50,10 +50,10 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
 def _widths_of_16(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Store uint16 or int16 activations in the other type if the target has that alone, or wants all unsigned."""
     if target.storage.activations == "unsigned":
-        return _stored(graph, "int16", "uint16")
+        return _store_type(graph, "int16", "uint16")
     for old, new in (("uint16", "int16"), ("int16", "uint16")):
         if new in target.storage.activation_dtypes and old not in target.storage.activation_dtypes:
-            return _stored(graph, old, new, keep_io=target.storage.free_edges)
+            return _store_type(graph, old, new, keep_io=target.storage.free_edges)
     return graph, ()
 
 
@@ -65,13 +65,13 @@ def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     other = {"uint8": "int8", "int8": "uint8"}.get(wanted)
     if other is None:
         return graph, ()
-    changed, notes = _stored(graph, other, wanted)
-    if notes and ACTIVATIONS not in graph.metadata and not _inner(graph, wanted):
+    changed, notes = _store_type(graph, other, wanted)
+    if notes and ACTIVATIONS not in graph.metadata and not _has_inner_activation(graph, wanted):
         changed = replace(changed, metadata={**changed.metadata, ACTIVATIONS: other})
     return changed, notes
 
 
-def _stored(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Graph, tuple[str, ...]]:
+def _store_type(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Graph, tuple[str, ...]]:
     """Store all activations of one type in another of its width."""
     source, graph = graph, separate_roles(graph, (old,))
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
@@ -116,7 +116,7 @@ def separate_roles(graph: Graph, dtypes: Collection[str]) -> Graph:
     return rewriter.finish()
 
 
-def _inner(graph: Graph, dtype: str) -> bool:
+def _has_inner_activation(graph: Graph, dtype: str) -> bool:
     """Whether an activation inside the graph is quantized in a type."""
     outer = {*graph.inputs, *graph.outputs}
     return any(t.dtype == dtype and t.is_quantized and not t.is_constant and t.name not in outer for t in graph.tensors.values())

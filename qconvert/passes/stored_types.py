@@ -12,24 +12,24 @@ from qconvert.graph import Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 
-__all__ = ["SIGNED", "UNSIGNED", "as_signed", "change_storage", "needs_storage", "replace_quantizations", "shifted"]
+__all__ = ["SIGNED", "UNSIGNED", "as_signed", "change_storage", "needs_storage", "replace_quantizations", "shift_to_dtype"]
 
 #: Signed type -> unsigned type of the same width, and back.
 UNSIGNED = {"int4": "uint4", "int8": "uint8", "int16": "uint16"}
 SIGNED = {unsigned: signed for signed, unsigned in UNSIGNED.items()}
 
 
-def shifted(tensor: Tensor, dtype: str) -> Tensor:
+def shift_to_dtype(tensor: Tensor, dtype: str) -> Tensor:
     """Return the tensor with its stored integers in `dtype`, of the same width."""
     assert tensor.quantization is not None
     offset = integer_range(dtype)[0] - integer_range(tensor.dtype)[0]
     data = None if tensor.data is None else (tensor.data.astype("int32") + offset).astype(numpy_dtype(dtype))
-    return replace(tensor, dtype=dtype, data=data, quantization=tensor.quantization.shifted(offset))
+    return replace(tensor, dtype=dtype, data=data, quantization=tensor.quantization.shift_zero_point(offset))
 
 
 def as_signed(tensor: Tensor) -> Tensor:
     """Return the tensor with its stored integers in the signed type of their width."""
-    return shifted(tensor, SIGNED[tensor.dtype]) if tensor.dtype in SIGNED else tensor
+    return shift_to_dtype(tensor, SIGNED[tensor.dtype]) if tensor.dtype in SIGNED else tensor
 
 
 def needs_storage(graph: Graph, op: Op) -> bool:
@@ -40,7 +40,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     """
     if kind_of(op).rule == "state":
         state = op["state"]
-        return bool(graph.functions) or state not in graph.states or state in _states_as_stored(graph)
+        return bool(graph.functions) or state not in graph.states or state in _find_stored_states(graph)
     if kind_of(op).rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
         return True
     if op.kind == "Reinterpret":  # next to plain integers, which stay what they are
@@ -50,7 +50,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
     return op.has(2) and kind_of(op).has_weights and graph[op.inputs[2]].dtype == "int64"
 
 
-def _states_as_stored(graph: Graph) -> frozenset[str]:
+def _find_stored_states(graph: Graph) -> frozenset[str]:
     """The states that operators on stored integers read or write."""
     stored = [op for op in graph.ops if kind_of(op).rule == "stored"]
     names = {name for op in stored for name in (*op.inputs, *op.outputs)}
@@ -70,10 +70,10 @@ def change_storage(
         keeps: whether an operator needs its tensors as they are.
         keep_io: whether graph inputs and outputs stay as they are.
     """
-    changed = {tensor.name: shifted(tensor, dtypes[tensor.dtype]) for tensor in moved}
+    changed = {tensor.name: shift_to_dtype(tensor, dtypes[tensor.dtype]) for tensor in moved}
     follow = {str(op["state"]) for op in graph.ops if kind_of(op).rule == "state" and not keeps(graph, op)}
     states = {
-        name: shifted(state, dtypes[state.dtype])
+        name: shift_to_dtype(state, dtypes[state.dtype])
         for name, state in graph.states.items()
         if name in follow and state.dtype in dtypes and state.is_quantized
     }

@@ -54,11 +54,11 @@ class _Decomposition:
         if not parts:
             return
         self.count += 1
-        operands = self._real(op, 0), self._real(op, 1)
+        operands = self._emit_float_operand(op, 0), self._emit_float_operand(op, 1)
         kind, attributes = ("MatMul", {}) if op.kind == "MatMulInteger" else ("Conv", dict(op.attributes))
         total = ""
         for part in parts:
-            pieces = operands if len(parts) == 1 else self._sliced(op, operands, *part)
+            pieces = operands if len(parts) == 1 else self._slice_depth(op, operands, *part)
             real = self._emit(kind, pieces, result, "float32", attributes)
             if len(parts) == 1:
                 self._rewriter.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
@@ -108,12 +108,16 @@ class _Decomposition:
         """Known zero points of an operand, of a shape that fits it."""
         name = _zero_point(op, index)
         data = self._graph.constant(name) if name else None
-        return None if data is None or not data.size else data.astype(np.int64).reshape(_fitting(op, index, data.shape, self._rank(op)))
+        return (
+            None
+            if data is None or not data.size
+            else data.astype(np.int64).reshape(_broadcast_shape(op, index, data.shape, self._rank(op)))
+        )
 
     def _rank(self, op: Op) -> int:
         return self._graph[op.inputs[1]].rank or 0
 
-    def _real(self, op: Op, index: int) -> str:
+    def _emit_float_operand(self, op: Op, index: int) -> str:
         """Return an operand's integers less their zero points, as float32."""
         tensor = self._graph[op.inputs[index]]
         value = self._emit("Cast", (tensor.name,), tensor, "float32", {"to": "float32"})
@@ -125,13 +129,13 @@ class _Decomposition:
         else:
             given = self._graph[name]
             other = self._emit("Cast", (name,), given, "float32", {"to": "float32"})
-            shape = _fitting(op, index, given.shape or (), self._rank(op))
+            shape = _broadcast_shape(op, index, given.shape or (), self._rank(op))
             if shape != given.shape:
                 sizes = self._rewriter.constant(f"{name}/sizes", shape)
                 other = self._emit("Reshape", (other, sizes), replace(given, shape=None), "float32")
         return self._emit("Sub", (value, other), tensor, "float32")
 
-    def _sliced(self, op: Op, operands: tuple[str, str], start: int, end: int) -> tuple[str, str]:
+    def _slice_depth(self, op: Op, operands: tuple[str, str], start: int, end: int) -> tuple[str, str]:
         """Return both operands from `start` to `end` of the depth."""
         found = []
         for index, name in enumerate(operands):
@@ -172,7 +176,7 @@ def _depth_axis(op: Op, index: int, rank: int) -> int:
     return 1 if index or op.attributes.get("data_format", "channels_first") == "channels_first" else rank - 1
 
 
-def _fitting(op: Op, index: int, shape: Shape, rank: int) -> tuple[int, ...]:
+def _broadcast_shape(op: Op, index: int, shape: Shape, rank: int) -> tuple[int, ...]:
     """A shape in which zero points meet the rows (index 0), columns or output channels (1) that they belong to."""
     if all(size == 1 for size in shape):
         return ()

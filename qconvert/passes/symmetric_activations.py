@@ -17,10 +17,10 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.quantizations.activations import by_quantization, requantize_activations
+from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
 from qconvert.passes.quantizations.fitting import least_loss_ratio
 from qconvert.passes.stored_types import UNSIGNED
-from qconvert.plugins import Change, Target, at_worst
+from qconvert.plugins import Change, Target, describe_worst
 
 __all__ = ["run"]
 
@@ -37,17 +37,17 @@ def run(
     every = target is None or scope == "all"
     dtypes = tuple(UNSIGNED) if every or target is None else target.storage.symmetric_activations
     keep_io = edges == "keep" and (target is None or target.storage.free_edges)
-    found = requantize_activations(graph, by_quantization(_symmetric), dtypes=dtypes, suffix="symmetric", keep_io=keep_io)
+    found = requantize_activations(graph, cache_by_quantization(_choose_symmetric), dtypes=dtypes, suffix="symmetric", keep_io=keep_io)
     if found is None:
         return graph, ()
     mean, largest = found.growth
     grown = f"their steps grow {mean:.2f} times on average, at most {largest:.2f}"
-    note = f"{found.count} activations have the zero point 0{found.edges}{found.clipped}; {grown}"
+    note = f"{found.count} activations have the zero point 0{found.edges}{found.clip_note}; {grown}"
     costs = found.costs()
-    return found.graph, (Change(f"{note}; {at_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
+    return found.graph, (Change(f"{note}; {describe_worst(costs)}", costs=costs) if costs else Change(note, exact=True),)
 
 
-def _symmetric(tensor: Tensor) -> tuple[str, Quantization] | None:
+def _choose_symmetric(tensor: Tensor) -> tuple[str, Quantization] | None:
     """The symmetric quantization that loses least of the tensor's codes; None where it has one."""
     q = tensor.quantization
     assert q is not None

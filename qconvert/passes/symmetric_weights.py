@@ -28,9 +28,9 @@ from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.quantizations.fitting import least_loss_ratio
-from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, rescaled
-from qconvert.passes.stored_types import UNSIGNED, as_signed, shifted
-from qconvert.plugins import Change, Target, at_worst
+from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, rescale_weights
+from qconvert.passes.stored_types import UNSIGNED, as_signed, shift_to_dtype
+from qconvert.plugins import Change, Target, describe_worst
 
 __all__ = ["run"]
 
@@ -46,16 +46,16 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
     notes: list[Change] = []
     lossy: list[Rescaled] = []
     for use in weight_uses(graph):
-        weights, wanted = graph[use.name], "int8" if scope == "all" else _wanted(graph, use, target)
+        weights, wanted = graph[use.name], "int8" if scope == "all" else _wanted_type(graph, use, target)
         assert weights.quantization is not None
         if wanted == "uint8":
             if weights.dtype == "int8" and weights.quantization.is_per_tensor:
-                new.append((use, shifted(weights, UNSIGNED[weights.dtype])))
+                new.append((use, shift_to_dtype(weights, UNSIGNED[weights.dtype])))
                 counts["unsigned"] += 1
             continue
         if wanted != "int8" or "float" in weights.dtype:
             continue
-        wide = _widened(graph, use, target)
+        wide = _widen_to_int8(graph, use, target)
         signed = wide or as_signed(weights)
         limits = _limits(signed, target)
         if _fits(signed, limits, target):
@@ -68,9 +68,9 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
             continue
         ranges = target.storage.quant_ranges if target is not None else {}
         kept = limits[0] if signed.dtype in ranges else integer_range(signed.dtype)[0]
-        axis = None if _one_scale(graph, use, target) else use.axis
-        found = rescaled(signed, axis, signed.dtype, limits, _scaling(limits, kept))
-        if found.cost is not None and _on_real_values(graph.evolve(tensors=[found.tensor]), use, target):
+        axis = None if _is_per_tensor_only(graph, use, target) else use.axis
+        found = rescale_weights(signed, axis, signed.dtype, limits, _scaling(limits, kept))
+        if found.cost is not None and _is_used_in_float(graph.evolve(tensors=[found.tensor]), use, target):
             continue
         new.append((use, found.tensor))
         counts["moved"] += found.cost is None
@@ -79,7 +79,7 @@ def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Grap
     if not new:
         return graph, tuple(notes)
     changed, names = replace_weights(graph, new, "symmetric")
-    return with_biases(changed, names, "symmetric"), (*exact, *([_told(lossy)] if lossy else []), *notes)
+    return with_biases(changed, names, "symmetric"), (*exact, *([_describe_change(lossy)] if lossy else []), *notes)
 
 
 _TEXTS = {
@@ -90,15 +90,15 @@ _TEXTS = {
 }
 
 
-def _told(lossy: Sequence[Rescaled]) -> Change:
+def _describe_change(lossy: Sequence[Rescaled]) -> Change:
     """What weights cost of which some channels got another scale."""
     kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
     costs = tuple(item.cost for item in lossy if item.cost is not None)
     text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales and their values are kept"
-    return Change(f"{text}, {channels - kept} change, {at_worst(costs)}", costs=costs)
+    return Change(f"{text}, {channels - kept} change, {describe_worst(costs)}", costs=costs)
 
 
-def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
+def _wanted_type(graph: Graph, use: WeightUse, target: Target | None) -> str:
     """The type that the target wants these weights in; "" for any."""
     if target is None:
         return "int8"
@@ -110,7 +110,7 @@ def _wanted(graph: Graph, use: WeightUse, target: Target | None) -> str:
     return next((dtype for dtype in target.storage.weight_dtypes.get(data.dtype, ()) if dtype in ("int8", "uint8")), "")
 
 
-def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
+def _widen_to_int8(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
     """Weights of fewer bits with the same integers in int8, where a target has kernels for that alone next to their data; else None."""
     weights, data = graph[use.name], graph[graph.ops[use.readers[0]].inputs[0]]
     taken = target.storage.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
@@ -121,7 +121,7 @@ def _widened(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | No
     return replace(weights, dtype="int8", data=weights.data.astype(np.int8))
 
 
-def _on_real_values(graph: Graph, use: WeightUse, target: Target | None) -> bool:
+def _is_used_in_float(graph: Graph, use: WeightUse, target: Target | None) -> bool:
     """Whether all readers of weights compute in float anyhow, so that any quantization will do: their results have no scale, or the target
     has no integer kernel of their kind.
 
@@ -154,7 +154,7 @@ def _fits(weights: Tensor, limits: tuple[int, int], target: Target | None) -> bo
     return bool(limits[0] <= weights.data.min() and weights.data.max() <= limits[1])
 
 
-def _one_scale(graph: Graph, use: WeightUse, target: Target | None) -> bool:
+def _is_per_tensor_only(graph: Graph, use: WeightUse, target: Target | None) -> bool:
     """Whether the target takes no scale for each output channel here; what a MatMul multiplies are data."""
     if target is None:
         return False

@@ -9,30 +9,100 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, adds_alike, adds_as, xnnpack_add, xnnpack_adds
-from qconvert.graph import Graph, Op, Quantization
+import numpy as np
+
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, has_addition, has_xnnpack_add, is_same_addition, xnnpack_add
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.operators import adds_plainly, kind_of, nudged_scales
-from qconvert.passes.torch_layers import exact_layer
+from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
-__all__ = ["TorchRounding", "rounds_as_torch", "without_torch"]
+__all__ = ["TorchRounding", "drop_torch_rounding", "rounds_as_torch"]
+
+_LARGEST = 2**24
+
+
+def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
+    """Return the operators of a layer on steps of the data, and add their tensors; None where its sums are not exact, or it has no bias.
+
+    Args:
+        rewriter: of the operator's graph.
+        op: a Conv, ConvTranspose or Gemm.
+    """
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return None
+    data, weights, bias, result = (rewriter[name] for name in (*op.inputs, *op.outputs))
+    quantizations = data.quantization, weights.quantization, result.quantization
+    if quantizations[0] is None or quantizations[1] is None or quantizations[2] is None or weights.data is None or bias.data is None:
+        return None
+    if bias.dtype != "float32" or bias.quantization is not None or not (quantizations[0].is_per_tensor and quantizations[2].is_per_tensor):
+        return None
+    if (
+        quantizations[1].block_size
+        or quantizations[1].axis not in (None, 0)
+        or op["activation"] not in ("", "relu")
+        or _sum(data, weights) >= _LARGEST
+    ):
+        return None
+    products = quantizations[0].scale * quantizations[1].scale
+    rank = (result.rank or 2) if op.kind != "Gemm" else 1
+    along = (-1, *[1] * (rank - 2)) if products.size > 1 and op.kind != "Gemm" else (-1,) if products.size > 1 else ()
+
+    def real(like: Tensor, hint: str) -> str:
+        return rewriter.add(f"{result.name}/{hint}", like, dtype="float32", quantization=None)
+
+    def constant(values: Array, hint: str) -> str:
+        return rewriter.constant(f"{result.name}/{hint}", np.asarray(values, np.float32))
+
+    def steps(quantization: Quantization) -> Quantization:
+        return replace(quantization, scale=np.ones_like(quantization.scale))
+
+    given = rewriter.add(f"{result.name}/data_steps", data, quantization=steps(quantizations[0]))
+    reals = real(data, "data_reals")
+    factors = rewriter.add(f"{result.name}/weights_steps", weights, data=weights.data, quantization=steps(quantizations[1]))
+    real_factors = real(weights, "weights_reals")
+    addends = constant(bias.data / products, "bias_steps")
+    total = real(result, "sum")
+    scale = constant((products / quantizations[2].scale).reshape(along), "scale")
+    scaled = real(result, "scaled")
+    whole = Quantization.per_tensor(1.0, int(quantizations[2].zero_point[0]))
+    found = rewriter.add(f"{result.name}/result_steps", result, quantization=whole)
+    return (
+        Op("Reinterpret", (data.name,), (given,), {}, op.source),
+        Op("Dequantize", (given,), (reals,), {}, op.source),
+        Op("Dequantize", (factors,), (real_factors,), {}, op.source),
+        replace(op.with_attributes(activation=""), inputs=(reals, real_factors, addends), outputs=(total,)),
+        # In this order onnxruntime does not multiply the weights in advance (conv_mul_fusion.cc), which would round them.
+        Op("Mul", (scale, total), (scaled,), {"activation": str(op["activation"])}, op.source),
+        Op("Quantize", (scaled,), (found,), {}, op.source),
+        Op("Reinterpret", (found,), op.outputs, {}, op.source),
+    )
+
+
+def _sum(data: Tensor, weights: Tensor) -> int:
+    """What no sum of products is beyond."""
+    low, high = integer_range(data.dtype)
+    assert weights.data is not None and weights.quantization is not None
+    points = weights.quantization.zero_point.reshape([-1, *[1] * (weights.data.ndim - 1)])
+    totals = np.abs(weights.data.astype(np.int64) - points).sum(axis=tuple(range(1, weights.data.ndim)))
+    return int(totals.max(initial=0)) * (high - low)
+
 
 #: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
 _COARSE = ("LeakyRelu", "HardSwish")
 
 
-def without_torch(graph: Graph) -> Graph:
+def drop_torch_rounding(graph: Graph) -> Graph:
     """Return the graph without the roundings of PyTorch's engines, as of a source whose kernels nobody knows."""
     rewriter = Rewriter(graph)
     for op in rewriter:
-        rewriter.replace(op, _plain(op))
+        rewriter.replace(op, _drop_arithmetic(op))
     return rewriter.finish(metadata={key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS})
 
 
-def _plain(op: Op) -> Op:
+def _drop_arithmetic(op: Op) -> Op:
     known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch", "fused")
     return op.with_attributes(arithmetic="") if known else op
 
@@ -64,9 +134,9 @@ class TorchRounding(TorchForms):
             self.done["layers run in float, because their biases are float"] += 1
             self._rewriter.replace(op, *layer)
         elif op.kind == "Quantize" and op.inputs[0] in self._outside:
-            self._plainly(op)
-        elif self._runtime == "tflite" and op.kind in _COARSE and self._on_8_bits(op) and not self._graph.is_from("tflite"):
-            self._on_reals(op)
+            self._drop_arithmetic(op)
+        elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self._graph.is_from("tflite"):
+            self._run_in_float(op)
         elif has_torch_form(op) and (self._runtime == "onnx" or op.kind == "Quantize"):
             forms = TorchForms(Rewriter(self._graph), self._runtime)  # left to the writer
             forms.visit(op)
@@ -75,19 +145,19 @@ class TorchRounding(TorchForms):
             super().visit(op)
 
     def _add_as(self, op: Op) -> None:
-        quantizations = self._pair(op)
+        quantizations = self._addition_quantizations(op)
         in_onnx = self._runtime == "onnx"  # where a note says the `arithmetic`
         if quantizations is None or self._equals(op, quantizations):
             if not in_onnx:
-                self._rewriter.replace(op, _plain(op))
+                self._rewriter.replace(op, _drop_arithmetic(op))
             if quantizations is not None and self._runtime == "tflite":
                 self.stated[op.outputs[0]] = {"arithmetic": str(op["arithmetic"])}
             return
-        nudged = nudged_scales(self._graph, op)
+        nudged = nudge_input_scales(self._graph, op)
         if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
             self.done["additions use another kernel, which rounds differently for a few of all pairs of inputs"] += 1
             if not in_onnx:
-                self._rewriter.replace(op, _plain(op))
+                self._rewriter.replace(op, _drop_arithmetic(op))
             return
         self.done["additions are decomposed, to round as PyTorch does for every pair of inputs"] += 1
         if in_onnx or nudged is None:
@@ -98,37 +168,37 @@ class TorchRounding(TorchForms):
             reals.append(self._real(f"{name}/real", self._graph[name]))
             self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
             self._rewriter.emit(Op("Dequantize", (moved,), (reals[-1],), {}, op.source))
-        self._quantized(op, _plain(op), tuple(reals))
+        self._replace_with_float(op, _drop_arithmetic(op), tuple(reals))
 
-    def _quantized(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
+    def _replace_with_float(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
         """Put an operator in float and a Quantize of its result in the place of one."""
         total = self._real(f"{op.outputs[0]}/real", self._graph[op.outputs[0]])
         self._rewriter.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
 
-    def _on_8_bits(self, op: Op) -> bool:
+    def _is_8_bit(self, op: Op) -> bool:
         """Whether data and result are of 8 bits with one scale each."""
         sides = [self._graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
         return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
 
-    def _on_reals(self, op: Op) -> None:
+    def _run_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""
         self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
         data = self._real(f"{op.inputs[0]}/real", self._graph[op.inputs[0]])
         self._rewriter.emit(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
-        self._quantized(op, op, (data, *op.inputs[1:]))
+        self._replace_with_float(op, op, (data, *op.inputs[1:]))
 
-    def _pair(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
+    def _addition_quantizations(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
         """The quantizations of an Add of 8-bit data; None where its `arithmetic` is of no such one."""
         tensors = [self._graph[name] for name in (*op.inputs, *op.outputs)]
         found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
         if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:
             return None
         quantizations = (found[0], found[1]), found[2]
-        return quantizations if adds_as(str(op["arithmetic"]), *quantizations) else None
+        return quantizations if has_addition(str(op["arithmetic"]), *quantizations) else None
 
     def _equals(self, op: Op, quantizations: tuple[tuple[Quantization, Quantization], Quantization]) -> bool:
         """Whether the runtime's own kernel gives the same for all pairs of inputs."""
         if self._runtime == "onnx":
-            return adds_plainly(self._graph, op)
+            return is_onnxruntime_add(self._graph, op)
         dtype = self._graph[op.outputs[0]].dtype
-        return xnnpack_adds(*quantizations) and adds_alike(str(op["arithmetic"]), xnnpack_add, *quantizations, dtype)
+        return has_xnnpack_add(*quantizations) and is_same_addition(str(op["arithmetic"]), xnnpack_add, *quantizations, dtype)

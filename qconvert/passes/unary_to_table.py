@@ -22,7 +22,7 @@ from collections import Counter
 
 import numpy as np
 
-from qconvert.evaluate.curves import curve_roots, curve_values, curve_way, has_codes
+from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, Target, operators
@@ -37,7 +37,7 @@ _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
     """Make tables for the functions that hold a kind which the target's format has no writer for; for chains where they are asked for."""
     rewriter, roots = Rewriter(graph), _Roots(graph)
-    missing, lacked = _missing(graph, target, roots)
+    missing, lacked = _find_unwritable(graph, target, roots)
     chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
     if not missing and not chains:
         return graph, ()
@@ -52,7 +52,7 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
             rewriter.replace(op, *made.lookup(op, root, values))
             wanted.add(root)
             sizes[name in chains][values.size] += 1
-        elif name not in roots.found or name in wanted:
+        elif name not in roots.by_tensor or name in wanted:
             wanted.update(op.inputs)
         else:
             rewriter.remove(op)
@@ -60,11 +60,11 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
         (sizes[False], f"functions of one tensor with {', '.join(sorted(lacked))}, which the format lacks, are lookup tables"),
         (sizes[True], "chains of operators on one tensor are lookup tables"),
     )
-    changes = tuple(Change(f"{text}: {_listed(found)}", exact=True) for found, text in notes if found)
+    changes = tuple(Change(f"{text}: {_list_sizes(found)}", exact=True) for found, text in notes if found)
     return (rewriter.finish(), changes) if changes else (graph, ())
 
 
-def _listed(sizes: Counter[int]) -> str:
+def _list_sizes(sizes: Counter[int]) -> str:
     return ", ".join(f"{count} of {size} values" for size, count in sorted(sizes.items()))
 
 
@@ -76,13 +76,13 @@ class _Roots:
         self._found: dict[str, tuple[str, ...]] | None = None
 
     @property
-    def found(self) -> dict[str, tuple[str, ...]]:
+    def by_tensor(self) -> dict[str, tuple[str, ...]]:
         if self._found is None:
             self._found = curve_roots(self._graph)
         return self._found
 
 
-def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
+def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
     """Return the tensors on whose way an operator has no writer, each with the root before these, and the kinds that have none."""
     writers = operators(target.format, "write") if target is not None and target.format else {}
     formulas = {kind for kind, items in FORMULAS.items() if any(item.is_emitted and not item.is_near for item in items)}
@@ -93,8 +93,8 @@ def _missing(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[s
         return missing, lacked
     for op in graph.ops:
         name = op.outputs[0] if op.outputs else ""
-        if name in roots.found and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
-            root = next((item for item in roots.found[name] if item not in missing), "")
+        if name in roots.by_tensor and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
+            root = next((item for item in roots.by_tensor[name] if item not in missing), "")
             missing.update({name: root} if root else {})
             lacked.update({op.kind} - known)
     return missing, lacked
@@ -110,10 +110,10 @@ def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
     inside: set[str] = set()
     for op in reversed(graph.ops):
         name = op.outputs[0] if op.outputs else ""
-        if name not in roots.found or name in inside or not has_codes(graph[name]):
+        if name not in roots.by_tensor or name in inside or not has_codes(graph[name]):
             continue
-        for root in reversed(roots.found[name]):
-            way = curve_way(graph, rewriter.producers, name, root)
+        for root in reversed(roots.by_tensor[name]):
+            way = curve_operators(graph, rewriter.producers, name, root)
             between = way.keys() - {name}
             readers = (reader for item in between for reader in rewriter.readers[item])
             is_read = not graph.public.isdisjoint(between) or any(way.keys().isdisjoint(reader.outputs) for reader in readers)

@@ -84,7 +84,7 @@ def _unroll_lstm(rewriter: Rewriter, op: Op, count: int) -> None:
     axis = 0 if op["time_major"] else 1
     result = rewriter[op.outputs[0]]
     states, given = op.inputs[1:3], []
-    for turn, part in enumerate(_split(rewriter, op, op.inputs[0], axis, count)):
+    for turn, part in enumerate(_split_steps(rewriter, op, op.inputs[0], axis, count)):
         shown = rewriter.add(f"{result.name}/step_{turn}", result, shape=_step_shape(result, axis))
         after = op.outputs[1:] if turn == count - 1 else _new_states(rewriter, op, turn)
         rewriter.emit(replace(op, inputs=(part, *states, *op.inputs[3:]), outputs=(shown, *after)))
@@ -107,7 +107,7 @@ def _unroll_scan(rewriter: Rewriter, op: Op, count: int) -> None:
     open_tensors = [replace(tensor, data=None) for tensor in function.tensors.values()]
     body = replace(function, tensors={t.name: t for t in open_tensors}, inputs=(*function.inputs, *(tensor.name for tensor in inner)))
     carried = list(op.inputs[: int(op["carried"])])
-    taken = _taken(rewriter, op, call.inputs, count)
+    taken = _split_sequences(rewriter, op, call.inputs, count)
     stacks: list[list[str]] = [[] for port in call.outputs if port.axis is not None]
     back = scan_axes(op, "scan_output_directions", len(stacks))
     for turn in range(count):
@@ -131,18 +131,18 @@ def _add_inner(rewriter: Rewriter, prefix: str, tensor: Tensor) -> str:
     return rewriter.add(f"{prefix}/{tensor.name}", tensor)
 
 
-def _taken(rewriter: Rewriter, op: Op, ports: Sequence[Port], count: int) -> dict[int, list[str]]:
+def _split_sequences(rewriter: Rewriter, op: Op, ports: Sequence[Port], count: int) -> dict[int, list[str]]:
     """Return what each step takes of each sequence, by the place among the inputs."""
     found: dict[int, list[str]] = {}
     back = scan_axes(op, "scan_input_directions", int(op["num_scan_inputs"]))
     for index, port in enumerate(ports):
         if port.axis is None:
             continue
-        parts = _split(rewriter, op, port.tensor, port.axis, count)
+        parts = _split_steps(rewriter, op, port.tensor, port.axis, count)
         whole = rewriter[port.tensor]
         sizes = _shape(op, whole)
         shape = tuple(size for place, size in enumerate(sizes) if place != port.axis % len(sizes))
-        steps = [_reshaped(rewriter, op, part, replace(whole, shape=shape)) for part in parts]
+        steps = [_emit_reshape(rewriter, op, part, replace(whole, shape=shape)) for part in parts]
         found[index] = steps[::-1] if back[len(found)] else steps
     return found
 
@@ -153,11 +153,11 @@ def _stack(rewriter: Rewriter, op: Op, port: Port, values: list[str]) -> None:
         return
     whole = rewriter[port.tensor]
     axis = port.axis % len(_shape(op, whole))
-    parts = [_reshaped(rewriter, op, value, replace(whole, shape=_step_shape(whole, axis))) for value in values]
+    parts = [_emit_reshape(rewriter, op, value, replace(whole, shape=_step_shape(whole, axis))) for value in values]
     rewriter.emit(Op("Concat", tuple(parts), (port.tensor,), {"axis": axis}, op.source))
 
 
-def _split(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -> list[str]:
+def _split_steps(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -> list[str]:
     """Split a tensor into pieces of one step."""
     whole = rewriter[name]
     sizes = rewriter.constant(f"{prefix_of(op)}/sizes", [1] * count)
@@ -166,7 +166,7 @@ def _split(rewriter: Rewriter, op: Op, name: str, axis: int, count: int) -> list
     return parts
 
 
-def _reshaped(rewriter: Rewriter, op: Op, name: str, like: Tensor) -> str:
+def _emit_reshape(rewriter: Rewriter, op: Op, name: str, like: Tensor) -> str:
     sizes = rewriter.constant(f"{prefix_of(op)}/shape", _shape(op, like))
     result = rewriter.add(f"{name}/step", like)
     rewriter.emit(Op("Reshape", (name, sizes), (result,), {}, op.source))

@@ -47,7 +47,7 @@ class _Widening:
         """Put the operator's wide form, between an Unsqueeze and a Squeeze, in its place."""
         axis = 1 if op["data_format"] == "channels_last" else 2
         result = self._graph[op.outputs[0]]
-        wide = self._rewriter.add(f"{result.name}/wide", result, shape=_widened(result.shape, axis))
+        wide = self._rewriter.add(f"{result.name}/wide", result, shape=_insert_axis(result.shape, axis))
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
         if op.kind in ("Conv", "ConvTranspose"):
             inputs[1] = self._kernel(op.inputs[1])
@@ -59,7 +59,7 @@ class _Widening:
     def _data(self, name: str, axis: int) -> str:
         if (name, axis) not in self._wide:
             data = self._graph[name]
-            self._wide[name, axis] = self._rewriter.add(f"{name}/wide", data, shape=_widened(data.shape, axis))
+            self._wide[name, axis] = self._rewriter.add(f"{name}/wide", data, shape=_insert_axis(data.shape, axis))
             self._rewriter.emit(Op("Unsqueeze", (name, self._axes(name, axis)), (self._wide[name, axis],)))
         return self._wide[name, axis]
 
@@ -68,7 +68,7 @@ class _Widening:
         if name not in self._weights:
             tensor = self._graph[name]
             data = None if tensor.data is None else np.expand_dims(tensor.data, 2)
-            self._weights[name] = self._rewriter.add(f"{name}/wide", tensor, shape=_widened(tensor.shape, 2), data=data)
+            self._weights[name] = self._rewriter.add(f"{name}/wide", tensor, shape=_insert_axis(tensor.shape, 2), data=data)
             if data is None:
                 self._rewriter.emit(Op("Unsqueeze", (name, self._axes(name, 2)), (self._weights[name],)))
         return self._weights[name]
@@ -77,7 +77,7 @@ class _Widening:
         return self._rewriter.constant(f"{name}/height", [axis])
 
 
-def _widened(shape: Shape | None, axis: int) -> Shape | None:
+def _insert_axis(shape: Shape | None, axis: int) -> Shape | None:
     return None if shape is None else (*shape[:axis], 1, *shape[axis:])
 
 

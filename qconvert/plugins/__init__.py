@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from qconvert.plugins.abilities import Accelerator
-from qconvert.plugins.change import Change, Cost, at_worst, named_changes
+from qconvert.plugins.change import Change, Cost, describe_worst, name_changes
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
-from qconvert.plugins.host import LoadedPlugin, loaded, noticed, plugin_at_fault, register, registered
+from qconvert.plugins.host import LoadedPlugin, list_plugins, plugin_at_fault, plugin_failures, register, temporary_plugin
 from qconvert.plugins.options import Option
 from qconvert.plugins.parameters import Decoding, Folding, Parameters
 from qconvert.plugins.registry import (
@@ -15,9 +15,9 @@ from qconvert.plugins.registry import (
     format_named,
     format_of,
     formats,
-    kernels_listed,
     kernels_named,
     kernels_of_source,
+    list_kernels,
     operators,
     options_named,
     pass_named,
@@ -25,7 +25,7 @@ from qconvert.plugins.registry import (
     read_encodings,
     runtime_of,
     runtimes,
-    runtimes_called,
+    runtimes_of_target,
     target_named,
     targets,
 )
@@ -60,32 +60,32 @@ __all__ = [
     "Timing",
     "Verdict",
     "Violation",
-    "at_worst",
     "codegen_of",
     "declared_options",
+    "describe_worst",
     "encodings_format_of",
     "format_named",
     "format_of",
     "formats",
     "hookimpl",
-    "kernels_listed",
     "kernels_named",
     "kernels_of_source",
-    "loaded",
-    "named_changes",
-    "noticed",
+    "list_kernels",
+    "list_plugins",
+    "name_changes",
     "operators",
     "options_named",
     "pass_named",
     "passes",
     "plugin_at_fault",
+    "plugin_failures",
     "read_encodings",
     "register",
-    "registered",
     "replaces",
     "runtime_of",
     "runtimes",
-    "runtimes_called",
+    "runtimes_of_target",
     "target_named",
     "targets",
+    "temporary_plugin",
 ]

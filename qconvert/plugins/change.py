@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from qconvert.errors import OptionError
-from qconvert.tables import Rows, said, shown
+from qconvert.tables import Rows, format_sentence, format_text
 
-__all__ = ["Change", "Cost", "at_worst", "changes_table", "named_changes"]
+__all__ = ["Change", "Cost", "changes_table", "describe_worst", "name_changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +56,13 @@ class Change:
         return f"{self.by}: {self.text}{' (exact)' if self.exact else ''}"
 
 
-def at_worst(costs: Iterable[Cost]) -> str:
+def describe_worst(costs: Iterable[Cost]) -> str:
     """The costs of several tensors in words: of the one that loses most."""
     found = sorted(costs, key=lambda cost: (cost.sqnr_db is None, cost.sqnr_db, -(cost.largest or 0)))
     return str(found[0]) if len(found) == 1 else f"at worst {found[0]}"
 
 
-def named_changes(notes: Iterable[Change | str] | None, *, by: str, exact: bool = False, user_named: bool = False) -> tuple[Change, ...]:
+def name_changes(notes: Iterable[Change | str] | None, *, by: str, exact: bool = False, user_named: bool = False) -> tuple[Change, ...]:
     """What a pass or a writer returned, with its name. A text alone is as exact as the pass that says it.
 
     Raises:
@@ -81,7 +81,12 @@ def changes_table(changes: Iterable[Change]) -> Rows:
     """What passes and the writer did, and what it cost."""
     found = tuple(changes)
     rows = [
-        (shown(change.by), said(change.text), "yes" if change.exact else "no", said(at_worst(change.costs)) if change.costs else "")
+        (
+            format_text(change.by),
+            format_sentence(change.text),
+            "yes" if change.exact else "no",
+            format_sentence(describe_worst(change.costs)) if change.costs else "",
+        )
         for change in found
     ]
     marks = tuple("" if change.exact else "requantized" for change in found)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qconvert.operators import Kind
     from qconvert.operators.formulas import Formula
 
-__all__ = ["API_VERSION", "GROUP", "Hooks", "hookimpl", "hookspec", "replaced_by", "replaces"]
+__all__ = ["API_VERSION", "GROUP", "Hooks", "hookimpl", "hookspec", "replaced_names", "replaces"]
 
 GROUP = "qconvert"
 
@@ -37,14 +37,14 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 def replaces(*names: str) -> Callable[[F], F]:
     """Says of a function in a table of operators that it takes the place of another plugin's function for operators of these names."""
 
-    def marked(function: F) -> F:
+    def mark_function(function: F) -> F:
         function.qconvert_replaces = names  # type: ignore[attr-defined]
         return function
 
-    return marked
+    return mark_function
 
 
-def replaced_by(function: Callable[..., Any]) -> tuple[str, ...]:
+def replaced_names(function: Callable[..., Any]) -> tuple[str, ...]:
     """The names of operators that a function of a table says it replaces."""
     names: tuple[str, ...] = getattr(function, "qconvert_replaces", ())
     return names

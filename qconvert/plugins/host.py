@@ -14,22 +14,22 @@ import pluggy
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.errors import OptionError, QConvertError
-from qconvert.plugins.announced import DISABLE, announced_plugins, is_disabled
-from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_by
+from qconvert.plugins.entry_points import DISABLE, announced_plugins, is_disabled
+from qconvert.plugins.hooks import API_VERSION, GROUP, Hooks, replaced_names
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
 __all__ = [
     "BUILTIN",
     "LoadedPlugin",
-    "collected",
-    "loaded",
-    "noticed",
+    "collect_items",
+    "list_plugins",
     "operator_tables",
     "plugin_at_fault",
+    "plugin_cache",
+    "plugin_failures",
     "register",
-    "registered",
-    "remembered",
+    "temporary_plugin",
 ]
 
 BUILTIN = {
@@ -99,7 +99,7 @@ class _Host:
         except _FAILURES as error:  # a plugin's own failure, whatever it is, must not stop the others
             if self.manager.has_plugin(name):
                 self.manager.unregister(name=name)
-            self.problems[name] = self.noticed[name] = _said(error)
+            self.problems[name] = self.noticed[name] = _error_text(error)
             return error
         return None
 
@@ -135,7 +135,7 @@ def _host() -> _Host:
 _forgotten: list[Callable[[], None]] = []
 
 
-def remembered(function: Callable[P, T]) -> Callable[P, T]:
+def plugin_cache(function: Callable[P, T]) -> Callable[P, T]:
     """A function of what the plugins give, whose results are kept until another plugin is registered."""
     kept = cache(function)
     _forgotten.append(kept.cache_clear)
@@ -163,7 +163,7 @@ def register(plugin: Any, name: str = "") -> None:
         raise OptionError(f"the plugin {name!r} has no hook", remedy=f"Mark one of these with @qconvert.hookimpl: {known}.", rule="no-hook")
     failed = host.add(name, getattr(plugin, "__file__", None) or type(plugin).__module__, lambda: plugin)
     _forget()
-    problem = host.problems.get(name) or next((item.problem for item in loaded() if item.name == name), "")
+    problem = host.problems.get(name) or next((item.problem for item in list_plugins() if item.name == name), "")
     if problem:
         host.remove(name)
         raise OptionError(
@@ -172,7 +172,7 @@ def register(plugin: Any, name: str = "") -> None:
 
 
 @contextmanager
-def registered(plugin: Any, name: str = "") -> Iterator[None]:
+def temporary_plugin(plugin: Any, name: str = "") -> Iterator[None]:
     """A plugin that is there for a while: for tests. Kinds and formulas that it brings stay. See register()."""
     before = set(_host().origins)
     register(plugin, name)
@@ -247,17 +247,17 @@ class _Given:
         """What a plugin gives there is left out, as it fails; a built-in one may not."""
         if plugin in BUILTIN:
             raise error
-        self.fail(plugin, _said(error))
+        self.fail(plugin, _error_text(error))
 
     def fail(self, plugin: str, problem: str) -> None:
         self.problems.setdefault(plugin, f"in {self.hook}: {problem}")
         _host().noticed.setdefault(plugin, self.problems[plugin])
 
 
-def loaded() -> tuple[LoadedPlugin, ...]:
+def list_plugins() -> tuple[LoadedPlugin, ...]:
     """Every plugin found, built-in ones first, with the objects of other plugins that it replaces, or the reason why it was skipped."""
     host = _host()
-    given = [*map(_given, _GIVEN), *(_table(*names) for names in _TABLES)]
+    given = [*map(_call_hook, _GIVEN), *(_table(*names) for names in _TABLES)]
     problems, replaces = dict(host.problems), dict[str, list[str]]()
     for found in given:
         for plugin, problem in found.problems.items():
@@ -267,13 +267,13 @@ def loaded() -> tuple[LoadedPlugin, ...]:
     return tuple(LoadedPlugin(n, origin, problems.get(n, ""), tuple(replaces.get(n, ()))) for n, origin in host.origins.items())
 
 
-def collected(hook: str) -> dict[str, Any]:
+def collect_items(hook: str) -> dict[str, Any]:
     """All objects that the plugins give for a hook, by name, built-in ones first."""
-    return _given(hook).items
+    return _call_hook(hook).items
 
 
-@remembered
-def _given(hook: str) -> _Given:
+@plugin_cache
+def _call_hook(hook: str) -> _Given:
     found, (types, what) = _Given(hook), _GIVEN[hook]
     for plugin, function in _implementations(hook):
         try:
@@ -294,7 +294,7 @@ def operator_tables(format: str, direction: str) -> Mapping[str, Callable[..., A
     return _table(format, direction).items
 
 
-@remembered
+@plugin_cache
 def _table(format: str, direction: str) -> _Given:
     found = _Given("qconvert_operators")
     for plugin, function in _implementations("qconvert_operators"):
@@ -307,7 +307,7 @@ def _table(format: str, direction: str) -> _Given:
             found.skip(plugin, error)
             continue
         for name, item in table.items():
-            found.add(plugin, name, item, plugin in BUILTIN or name in replaced_by(item), f"{format} operator")
+            found.add(plugin, name, item, plugin in BUILTIN or name in replaced_names(item), f"{format} operator")
     return found
 
 
@@ -316,17 +316,17 @@ def _implementations(hook: str) -> Iterator[tuple[str, Callable[..., Any]]]:
     host = _host()
     found = {item.plugin_name: item for item in getattr(host.manager.hook, hook).get_hookimpls()}
 
-    def asked(name: str, **arguments: Any) -> Any:
+    def call_implementation(name: str, **arguments: Any) -> Any:
         return found[name].function(**{key: value for key, value in arguments.items() if key in found[name].argnames})
 
-    return ((name, partial(asked, name)) for name in host.origins if name in found)
+    return ((name, partial(call_implementation, name)) for name in host.origins if name in found)
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def noticed() -> Mapping[str, str]:
+def plugin_failures() -> Mapping[str, str]:
     """What has failed so far in the running program: plugin -> the reason why it was skipped, as a whole or in a hook."""
     return dict(_host().noticed)
 

@@ -6,20 +6,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import is_dynamic, kind_of, nudged_scales
+from qconvert.operators import is_dynamic, kind_of, nudge_input_scales
 from qconvert.plugins.abilities import Abilities
+from qconvert.plugins.operand_roles import computed_inputs, weights_of
 from qconvert.plugins.rules import demands, place
-from qconvert.plugins.sides import computed_on, weights_of
 from qconvert.plugins.verdict import IN_THE_FILE, Verdict, Violation
 
-__all__ = ["judged"]
+__all__ = ["judge_operators"]
 
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
 _KERNELS = {"xnnpack": "xnnpack", "tflite": "TFLite", "qnnpack": "qnnpack"}
 _BETWEEN = "it runs in float between Dequantize and Quantize"
 
 
-def judged(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> Iterator[Verdict]:
+def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: bool) -> Iterator[Verdict]:
     """A verdict for each operator; see Target.judge."""
     wanted = demands(target) if final else ()
     own = target.own_rules(graph) if final and target.own_rules is not None else None
@@ -52,7 +52,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if not quantized:
         is_real = rule == "real" and any("float" in graph[name].dtype for name in list(filter(None, op.outputs))[:1])
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "not quantized")
-    if rule == "move" and (lacking := _unmoved(target, graph, op)):
+    if rule == "move" and (lacking := _lacking_move_kernel(target, graph, op)):
         return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
     if rule == "control":
         return Verdict("integers", "passes stored integers to functions and back")
@@ -69,7 +69,7 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
         return Verdict("integers", "takes stored integers as plain numbers")
     stored = _on_stored_integers(graph, op)
-    if stored and target.kernels.named(op.kind, "stored"):
+    if stored and target.kernels.rows_of_kind(op.kind, "stored"):
         return Verdict("integers", stored)
     brief, words = _obstacle(target, graph, op)
     if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
@@ -78,14 +78,14 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         words = f"decomposed in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
         return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
-    eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_on(graph, op)[:1])
+    eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_inputs(graph, op)[:1])
     return Verdict("integers", stored or ("kernel of 8-bit floats" if eight_bits else "integer kernel"))
 
 
 def _has_other_scales(graph: Graph, op: Op) -> bool:
     """Whether other scales give the integers that an operator's `arithmetic` asks for: of additions for which there are some, and always of
     one tensor."""
-    return nudged_scales(graph, op) is not None or (op["arithmetic"] == "xnnpack" and len(op.inputs) == 1)
+    return nudge_input_scales(graph, op) is not None or (op["arithmetic"] == "xnnpack" and len(op.inputs) == 1)
 
 
 def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:
@@ -98,12 +98,12 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
     return Verdict("refused", rule, remedy, violations=(broken,))
 
 
-def _unmoved(target: Abilities, graph: Graph, op: Op) -> str:
+def _lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel for the operator's data movement on integers; "" if it has one."""
-    if not target.kernels.named(op.kind):
+    if not target.kernels.rows_of_kind(op.kind):
         return ""
-    for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved(op) if name and graph[name].is_quantized):
-        kernel, lacking = target.kernels.lacking(graph, op, dtype)
+    for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved_inputs(op) if name and graph[name].is_quantized):
+        kernel, lacking = target.kernels.find_kernel(graph, op, dtype)
         if kernel is None:
             return f"{target.name} has no integer kernel for {lacking}"
     return ""
@@ -133,7 +133,7 @@ def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     if target.kernels.takes_real(op.kind, "sums"):
         return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
     rounded = all(graph[name].is_quantized for name in op.outputs if name)
-    taken = kind_of(op).named(op, "bias") if rounded and target.kernels.takes_real(op.kind, "bias") else []
+    taken = kind_of(op).inputs_with_role(op, "bias") if rounded and target.kernels.takes_real(op.kind, "bias") else []
     given = op.outputs if target.kernels.takes_real(op.kind, "result") and graph[op.inputs[1]].is_quantized else ()
     names = [name for name in (*op.inputs, *op.outputs) if name and name not in (*taken, *given)]
     return [graph[name] for name in names if not graph[name].is_quantized]
@@ -150,7 +150,7 @@ def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
 
 def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
-    data, rule = computed_on(graph, op), kind_of(op).rule
+    data, rule = computed_inputs(graph, op), kind_of(op).rule
     results = [graph[name] for name in op.outputs if name] if rule == "real" else []
     real = {tensor.name for tensor in _real_sides(target, graph, op)}
     if rule in ("real", "index") and any(tensor.name in real for tensor in (*data, *results)):
@@ -158,7 +158,7 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
     none = f"{target.name} has no integer kernel"
     first = next((tensor.dtype for tensor in (*data, *results)), "")
-    kernel, lacking = target.kernels.lacking(graph, op, first)
+    kernel, lacking = target.kernels.find_kernel(graph, op, first)
     if kernel is None and not lacking:
         return none, f"{none} for {op.kind}: {_BETWEEN}"
     types = target.storage.activation_dtypes if kernel is not None and not (kernel.kinds or kernel.types) else ()

@@ -11,7 +11,19 @@ from typing import Any
 
 from qconvert.errors import OptionError
 
-__all__ = ["CACHE", "FORM", "NUMERICS", "READING", "Option", "checked", "for_every_format", "json_object", "parsed", "picked", "taken"]
+__all__ = [
+    "CACHE",
+    "FORM",
+    "NUMERICS",
+    "READING",
+    "Option",
+    "check_options",
+    "fill_defaults",
+    "is_for_every_format",
+    "json_object",
+    "parse_options",
+    "pick_declared",
+]
 
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 _ARTICLES = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
@@ -68,7 +80,7 @@ class Option:
         return self._one(given)
 
     def _one(self, given: Any) -> Any:
-        found = self._typed(given)
+        found = self._convert_type(given)
         if found is None:
             raise OptionError(f"the option {self.name} takes {_ARTICLES[self.type]}, not {given!r}", rule="wrong-type")
         if self.choices and found not in self.choices and found != self.default:
@@ -78,7 +90,7 @@ class Option:
             raise OptionError(f"the option {self.name} is {found!r}; it is {self.least} or more", rule="too-small")
         return found
 
-    def _typed(self, given: Any) -> Any:
+    def _convert_type(self, given: Any) -> Any:
         if self.type is bool:
             return given if isinstance(given, bool) else _WORDS.get(str(given).lower())
         if isinstance(given, bool):
@@ -127,12 +139,12 @@ READING = (
 )
 
 
-def for_every_format(option: Option) -> bool:
+def is_for_every_format(option: Option) -> bool:
     """Whether an option is one of READING itself; a reader's own may be declared alike."""
     return any(option is item for item in READING)
 
 
-def parsed(texts: Sequence[str], written: str = "-O name=value") -> dict[str, str]:
+def parse_options(texts: Sequence[str], written: str = "-O name=value") -> dict[str, str]:
     """`name=value` texts as a mapping; raises OptionError for one without "=", or a name that stands twice."""
     found: dict[str, str] = {}
     for text in texts:
@@ -146,7 +158,7 @@ def parsed(texts: Sequence[str], written: str = "-O name=value") -> dict[str, st
     return found
 
 
-def checked(given: Mapping[str, Any], declared: Iterable[Option], who: str) -> dict[str, Any]:
+def check_options(given: Mapping[str, Any], declared: Iterable[Option], who: str) -> dict[str, Any]:
     """The values given, each as its type.
 
     Args:
@@ -165,13 +177,13 @@ def checked(given: Mapping[str, Any], declared: Iterable[Option], who: str) -> d
     return {name: known[name].value(value) for name, value in given.items()}
 
 
-def picked(given: Mapping[str, Any], declared: Iterable[Option]) -> dict[str, Any]:
+def pick_declared(given: Mapping[str, Any], declared: Iterable[Option]) -> dict[str, Any]:
     """Of the values given those of options that are declared."""
     names = {option.name for option in declared}
     return {name: value for name, value in given.items() if name in names}
 
 
-def taken(given: Mapping[str, Any], declared: Iterable[Option], *, by_hand: bool = False) -> dict[str, Any]:
+def fill_defaults(given: Mapping[str, Any], declared: Iterable[Option], *, by_hand: bool = False) -> dict[str, Any]:
     """A value for each option of one pass or format: the one given, or the default."""
     found: dict[str, Any] = {}
     for option in declared:

@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
-from qconvert.plugins.host import collected, operator_tables, remembered
-from qconvert.plugins.options import READING, Option, checked, parsed, taken
+from qconvert.plugins.host import collect_items, operator_tables, plugin_cache
+from qconvert.plugins.options import READING, Option, check_options, fill_defaults, parse_options
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Format, Pass, Runtime
 
@@ -25,8 +25,8 @@ __all__ = [
     "format_named",
     "format_of",
     "formats",
-    "kernels_listed",
     "kernels_named",
+    "list_kernels",
     "operators",
     "options_named",
     "pass_named",
@@ -39,30 +39,30 @@ __all__ = [
 ]
 
 
-@remembered
+@plugin_cache
 def formats() -> Mapping[str, Format]:
     """Every format, by name; those that read networks take the options for every format too."""
-    return {name: _reading(item) for name, item in collected("qconvert_formats").items()}
+    return {name: _with_shared_options(item) for name, item in collect_items("qconvert_formats").items()}
 
 
-def _reading(item: Format) -> Format:
+def _with_shared_options(item: Format) -> Format:
     own = {option.name for option in item.read_options}
     shared = tuple(option for option in READING if option.name not in own)
     return replace(item, read_options=(*item.read_options, *shared)) if item.read is not None else item
 
 
-@remembered
+@plugin_cache
 def targets() -> Mapping[str, Target]:
     """Every target, by name. One that derives from a target that does not exist is left out; target_named() says so."""
-    return {name: target for name, item in _given_targets().items() if (target := _resolved(item)) is not None}
+    return {name: target for name, item in _unresolved_targets().items() if (target := _resolve_target(item)) is not None}
 
 
-@remembered
-def _given_targets() -> Mapping[str, Target | Derived]:
-    return collected("qconvert_targets")
+@plugin_cache
+def _unresolved_targets() -> Mapping[str, Target | Derived]:
+    return collect_items("qconvert_targets")
 
 
-def _resolved(item: Target | Derived) -> Target | None:
+def _resolve_target(item: Target | Derived) -> Target | None:
     """The target itself; a derived one with all that the others before it changed. None if they lead nowhere or in a circle."""
     found: Target | Derived | None = item
     chain: list[Derived] = []
@@ -70,19 +70,19 @@ def _resolved(item: Target | Derived) -> Target | None:
         if found in chain:
             return None
         chain.append(found)
-        found = _given_targets().get(found.base)
+        found = _unresolved_targets().get(found.base)
     for derived in reversed(chain):
         found = found.derive(**derived.changes) if found is not None else None
     return found
 
 
-@remembered
+@plugin_cache
 def passes() -> Mapping[str, Pass]:
     """Every pass, by name."""
-    return collected("qconvert_passes")
+    return collect_items("qconvert_passes")
 
 
-@remembered
+@plugin_cache
 def declared_options() -> Mapping[str, Option]:
     """Every option that a format or a pass declares, by name; where several share a name, the first."""
     found: dict[str, Option] = {}
@@ -95,10 +95,10 @@ def declared_options() -> Mapping[str, Option]:
     return found
 
 
-@remembered
+@plugin_cache
 def runtimes() -> Mapping[str, Runtime]:
     """Every runtime, by name."""
-    return collected("qconvert_runtimes")
+    return collect_items("qconvert_runtimes")
 
 
 def codegen_of(target: str) -> Codegen | None:
@@ -106,9 +106,9 @@ def codegen_of(target: str) -> Codegen | None:
     return _codegens().get(target)
 
 
-@remembered
+@plugin_cache
 def _codegens() -> Mapping[str, Codegen]:
-    return collected("qconvert_codegen")
+    return collect_items("qconvert_codegen")
 
 
 def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
@@ -191,9 +191,9 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
     reader = format_named(format) if format else encodings_format_of(path, is_read=True)
     if reader.read_encodings is None:
         raise OptionError(f"files of the format {reader.name} cannot be read as encodings", file=str(path), rule="not-encodings")
-    given = checked(options, reader.read_options, f"nothing that reads {reader.name}")
+    given = check_options(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        return reader.read_encodings(path, taken(given, reader.read_options))
+        return reader.read_encodings(path, fill_defaults(given, reader.read_options))
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
@@ -201,22 +201,22 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
     """The error for a name that nothing has, with the nearest one and all."""
-    from qconvert.graph.names import near  # without numpy until something is wrong
+    from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
 
     kinds = {"pass": "passes"}.get(what, f"{what}s")
     return OptionError(
-        f"there is no {what} {near([name], known)}", remedy=f"Known {kinds}: {', '.join(sorted(known))}.", rule=f"unknown-{what}"
+        f"there is no {what} {quote_nearest([name], known)}", remedy=f"Known {kinds}: {', '.join(sorted(known))}.", rule=f"unknown-{what}"
     )
 
 
 def target_named(name: str) -> Target:
     """The target called `name`; raises OptionError, listing the known ones, if there is none."""
-    item = _given_targets().get(name)
+    item = _unresolved_targets().get(name)
     if isinstance(item, Derived) and name not in targets():
         seen: list[str] = []
         while isinstance(item, Derived) and item.base not in seen:
             seen.append(item.base)
-            item = _given_targets().get(item.base)
+            item = _unresolved_targets().get(item.base)
         why = "does not exist" if item is None else "derives from itself"
         raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}", rule="unknown-target")
     if name not in targets():
@@ -227,7 +227,7 @@ def target_named(name: str) -> Target:
 def options_named(text: str) -> dict[str, str]:
     """The options that the name of a pass brings, as texts: {"rounding": "mse"} of `power_of_two:rounding=mse`."""
     _, colon, options = text.partition(":")
-    return parsed(options.split(","), "--pass NAME:OPTION=VALUE") if colon else {}
+    return parse_options(options.split(","), "--pass NAME:OPTION=VALUE") if colon else {}
 
 
 def pass_named(text: str) -> Pass:
@@ -240,7 +240,7 @@ def pass_named(text: str) -> Pass:
     if name not in passes():
         raise _unknown("pass", name, passes())
     found = passes()[name]
-    given = checked(options_named(text), found.options, f"nothing in the pass {name}")
+    given = check_options(options_named(text), found.options, f"nothing in the pass {name}")
     if not given:
         return found
     options = tuple(replace(item, by_hand=given[item.name]) if item.name in given else item for item in found.options)
@@ -271,7 +271,7 @@ def kernels_of_source(graph: Graph) -> tuple[Runtime, Kernels] | None:
     return (runtime, runtime.rows(kernels)) if runtime is not None and kernels in runtime.kernels else None
 
 
-def kernels_listed(kernels: str | Sequence[str]) -> list[tuple[Runtime, str]]:
+def list_kernels(kernels: str | Sequence[str]) -> list[tuple[Runtime, str]]:
     """What kernels_named() says of names separated by commas or in a list, each once."""
     names = [part.strip() for item in ([kernels] if isinstance(kernels, str) else kernels) for part in item.split(",")]
     return list({f"{runtime.name}:{chosen}": (runtime, chosen) for runtime, chosen in map(kernels_named, filter(None, names))}.values())
@@ -289,7 +289,7 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
         OptionError: no runtime has such kernels, or two are named for the format.
         RuntimeRefusedError: none loads the format.
     """
-    listed = kernels_listed(kernels)
+    listed = list_kernels(kernels)
     fitting = [item for item in listed if format in item[0].formats]
     if len(fitting) > 1:
         both = " and ".join(f"{runtime.name}:{chosen}" for runtime, chosen in fitting)
@@ -304,7 +304,7 @@ def runtime_of(format: str, kernels: str | Sequence[str] = ()) -> tuple[Runtime,
     return _with_others(*fitting[0], listed)
 
 
-def runtimes_called(target: Target) -> list[str]:
+def runtimes_of_target(target: Target) -> list[str]:
     """Names of the runtimes that are called as a target, or as its family, as tensorrt is of tensorrt-rtx; the closer one first."""
     return [name for name in dict.fromkeys((target.name, target.name.partition("-")[0])) if name in runtimes()]
 

@@ -16,9 +16,9 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernel
 from qconvert.operators import kind_of
 from qconvert.plugins.abilities import Abilities
-from qconvert.plugins.sides import data_of, quantized_data, weights_of
+from qconvert.plugins.operand_roles import data_of, quantized_data, weights_of
 
-__all__ = ["DEMANDS", "Breach", "Demand", "demands", "listed", "place"]
+__all__ = ["DEMANDS", "Breach", "Demand", "demands", "join_words", "place"]
 
 #: The tensor concerned, and what is wrong with it in words.
 Breach = tuple[str, str]
@@ -63,7 +63,7 @@ def place(op: Op) -> str:
     return f"{op.source} {op}".strip()
 
 
-def listed(words: Sequence[str], last: str = "and") -> str:
+def join_words(words: Sequence[str], last: str = "and") -> str:
     """a, b and c."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
@@ -166,7 +166,7 @@ def _wrong_bias(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
         return
     bias, wanted = graph[op.inputs[2]], target.storage.bias_dtypes.get(found[0].dtype, next(iter(target.storage.bias_dtypes.values())))
     if bias.quantization is None or bias.dtype not in wanted:
-        yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {listed(wanted, 'or')}"
+        yield bias.name, f"is {'' if bias.is_quantized else 'plain '}{bias.dtype}, not {join_words(wanted, 'or')}"
         return
     if bias.quantization.zero_point.any():
         yield bias.name, "has a zero point other than 0"
@@ -186,7 +186,7 @@ def _no_power_of_two(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach
 
 def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
-    if result is None or result.quantization is None or (fixed := target.kernels.fixed(op.kind, result.dtype)) is None:
+    if result is None or result.quantization is None or (fixed := target.kernels.fixed_qparams(op.kind, result.dtype)) is None:
         return
     scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
     if (scale, point) != fixed:
@@ -216,8 +216,8 @@ def _weights_text(target: Abilities) -> str:
         beside.setdefault(weights, []).append(dtype)
     parts = []
     for (first, *others), data in beside.items():
-        more = f" (or {listed(others, 'or')})" if others else ""
-        parts.append(f"{first}{more} for {listed(data)} data")
+        more = f" (or {join_words(others, 'or')})" if others else ""
+        parts.append(f"{first}{more} for {join_words(data)} data")
     return f"weights are {', '.join(parts)}"
 
 
@@ -243,17 +243,17 @@ def _types_remedy(target: Abilities) -> str:
 def _bias_text(target: Abilities) -> str:
     """The first type's biases, and what others may have next to."""
     (_, usual), *others = target.storage.bias_dtypes.items()
-    more = [f"for {data} data also {listed(extra)}" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
-    return f"a bias is {listed(usual, 'or')}{f' ({listed(more)})' if more else ''} at input scale * weight scale with zero point 0"
+    more = [f"for {data} data also {join_words(extra)}" for data, dtypes in others if (extra := [t for t in dtypes if t not in usual])]
+    return f"a bias is {join_words(usual, 'or')}{f' ({join_words(more)})' if more else ''} at input scale * weight scale with zero point 0"
 
 
 def _fixed_text(target: Abilities) -> str:
-    kinds = listed(sorted(_SPOKEN.get(kind, kind) for kind in target.kernels.kinds(_fixes)))
+    kinds = join_words(sorted(_SPOKEN.get(kind, kind) for kind in target.kernels.kinds(_fixes)))
     return f"the results of {kinds} have the scale and zero point that their kernels fix"
 
 
 def _range_text(target: Abilities) -> str:
-    return f"weights lie within {listed([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.storage.quant_ranges.items()])}"
+    return f"weights lie within {join_words([f'{low} to {high} ({dtype})' for dtype, (low, high) in target.storage.quant_ranges.items()])}"
 
 
 def _fixes(row: Kernel) -> bool:
@@ -270,7 +270,7 @@ def _joins_data(row: Kernel) -> bool:
 
 def _on_one_quantization(target: Abilities, rows: Callable[[Kernel], bool]) -> str:
     kinds = sorted(target.kernels.kinds(rows))
-    return f"{listed(kinds)} {'have' if len(kinds) > 1 else 'has'} one scale and zero point on all"
+    return f"{join_words(kinds)} {'have' if len(kinds) > 1 else 'has'} one scale and zero point on all"
 
 
 def _always(text: str) -> Callable[[Abilities], str]:
@@ -280,11 +280,11 @@ def _always(text: str) -> Callable[[Abilities], str]:
 _MATCH = _always("pass match_scales")
 
 DEMANDS = (
-    Demand("activation_dtypes", lambda t: f"activations are {listed(t.storage.activation_dtypes, 'or')}",
+    Demand("activation_dtypes", lambda t: f"activations are {join_words(t.storage.activation_dtypes, 'or')}",
            _types_remedy, _wrong_activation_type),
     Demand("activation_granularity", _always("activations have one scale for the whole tensor"), _always("pass per_axis_to_per_tensor"),
            _per_axis_activation),
-    Demand("symmetric_activations", lambda t: f"{listed(t.storage.symmetric_activations)} activations have the zero point 0",
+    Demand("symmetric_activations", lambda t: f"{join_words(t.storage.symmetric_activations)} activations have the zero point 0",
            _always("quantize the model's activations symmetrically, or pass symmetric_activations (lossy)"), _asymmetric_activation),
     Demand("one_type", _always("the quantized data of an operator have one type"), _always("pass store_activations"), _mixed_types),
     Demand("explicit_conversions", _always("only Quantize and Dequantize convert between float and quantized data"),

@@ -65,11 +65,11 @@ class Target(Abilities):
             final: whether the graph is normalized, so that what breaks a rule now is refused; before, passes may still mend it, and the
                 verdict says only whether the operator would run on integers. To judge many operators of a graph, use verdicts().
         """
-        return next(iter(self._judged(graph, (op,), final)))
+        return next(iter(self._judge_operators(graph, (op,), final)))
 
     def verdicts(self, graph: Graph, *, final: bool = True) -> Iterator[tuple[Op, Verdict]]:
         """Every operator of a graph with what judge() says of it."""
-        return zip(graph.ops, self._judged(graph, graph.ops, final), strict=True)
+        return zip(graph.ops, self._judge_operators(graph, graph.ops, final), strict=True)
 
     def placements(self, graph: Graph) -> Iterator[tuple[Op, Verdict]]:
         """Every operator of a normalized graph with what judge() says of it; of a target with an accelerator, which of both runs it."""
@@ -81,10 +81,10 @@ class Target(Abilities):
             words = lacks(op)
             yield op, Verdict("cpu", words) if words else Verdict("integers", f"{self.accelerator.name} runs it")
 
-    def _judged(self, graph: Graph, ops: tuple[Op, ...], final: bool) -> Iterator[Verdict]:
-        from qconvert.plugins.judging import judged
+    def _judge_operators(self, graph: Graph, ops: tuple[Op, ...], final: bool) -> Iterator[Verdict]:
+        from qconvert.plugins.judging import judge_operators
 
-        return judged(self, graph, ops, final)
+        return judge_operators(self, graph, ops, final)
 
     def on(self, kernels: str) -> Target:
         """The target on the device that kernels of its runtime stand for; itself where that makes no difference."""

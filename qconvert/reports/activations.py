@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checking.adapted_source import adapted_source
+from qconvert.checking.adapted_source import write_adapted_copy
 from qconvert.checking.checked_file import Side, model_file
 from qconvert.conversion.loading import source_format
 from qconvert.data import Preparation, accepted_inputs, load_inputs
@@ -17,7 +17,7 @@ from qconvert.files.temporary import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins import runtime_of
 from qconvert.reports.histograms import Bars, bars_of
-from qconvert.tables import said
+from qconvert.tables import format_sentence
 
 __all__ = ["activation_bars"]
 
@@ -40,7 +40,7 @@ def activation_bars(
     Raises:
         QConvertError: the files of inputs cannot be read, or do not fit.
     """
-    given = load_inputs(graph, data, _INPUTS, Preparation().stretching())[0] if data else []
+    given = load_inputs(graph, data, _INPUTS, Preparation().with_stretch())[0] if data else []
     try:
         form = source_format(path, format)
         runtime, kernels = runtime_of(form.name, ())
@@ -48,10 +48,10 @@ def activation_bars(
         file = model_file(path, form, kernels, {name: value for name, value in options.items() if name in taken})
         with temporary_folder() as folder:
             side = Side(file, form, runtime)
-            copy = adapted_source(side, Path(folder))
-            feeds, runs = _run(side if copy is None else copy.side, graph, given)
+            copy = write_adapted_copy(side, Path(folder))
+            feeds, runs = _run_inputs(side if copy is None else copy.side, graph, given)
     except QConvertError as error:
-        return {}, f"Activations have no histograms: {said(error.reason)}."
+        return {}, f"Activations have no histograms: {format_sentence(error.reason)}."
     if runs is None:
         return {}, f"{runtime.title} returns no inner tensors: activations have no histograms."
     joined: dict[str, list[Array]] = {}
@@ -62,7 +62,7 @@ def activation_bars(
     return {name: bars for name, bars in found.items() if bars is not None}, ""
 
 
-def _run(side: Side, graph: Graph, given: list[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]] | None]:
+def _run_inputs(side: Side, graph: Graph, given: list[dict[str, Array]]) -> tuple[list[dict[str, Array]], list[dict[str, Array]] | None]:
     """The inputs given, or random ones, and the inner tensors in each run of them; None where the runtime gives out none."""
     inside = side.inside(graph)
     if inside is None:

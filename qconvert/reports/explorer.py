@@ -13,8 +13,8 @@ from qconvert.checking.findings import CheckReport
 from qconvert.errors import OptionError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
-from qconvert.reports.graphs import runs_as
-from qconvert.reports.replacing import require_own
+from qconvert.reports.graphs import classify_execution
+from qconvert.reports.overwriting import require_replaceable
 
 __all__ = ["node_data", "require_node_data", "write_node_data"]
 
@@ -43,7 +43,7 @@ def node_data(subject: CheckReport | Graph) -> dict[str, Any]:
         OptionError: the check compared no operators.
     """
     if isinstance(subject, Graph):
-        bits = {name: (_bits(subject[name].dtype), runs_as(subject, op)) for op in subject.ops for name in op.outputs if name}
+        bits = {name: (_bits(subject[name].dtype), classify_execution(subject, op)) for op in subject.ops for name in op.outputs if name}
         return _document("qconvert: bits of the results", bits)
     if not subject.operators:
         raise OptionError(
@@ -66,7 +66,7 @@ def _document(name: str, found: Mapping[str, tuple[float, str]]) -> dict[str, An
 
 def require_node_data(out: Path, force: bool = False) -> bool:
     """Whether what stands at a place may be replaced by node data; see require_replaceable()."""
-    return require_own(out, (".json",), _GENERATOR, "a file of node data", force)
+    return require_replaceable(out, (".json",), _GENERATOR, "a file of node data", force)
 
 
 def write_node_data(subject: CheckReport | Graph, out: str | Path, *, force: bool = False, reads: Sequence[Path] = ()) -> None:

@@ -10,10 +10,10 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.functions import all_graphs
 from qconvert.reports.histograms import Bars, bars_of
-from qconvert.reports.words import quantization_of, sized
-from qconvert.tables import shown
+from qconvert.reports.tensor_texts import format_quantization, format_shape
+from qconvert.tables import format_text
 
-__all__ = ["graph_document", "runs_as"]
+__all__ = ["classify_execution", "graph_document"]
 
 Bins = Mapping[str, Bars]
 
@@ -31,13 +31,13 @@ def graph_document(title: str, graph: Graph, marks: Mapping[str, str], bars: Bin
         {"title", "name", "parts": one for the network and each function, {"name", "inputs", "outputs", "ops", "tensors"}}
     """
     parts = [_part(name, part, marks, bars) for name, part in all_graphs(graph)]
-    return {"title": title, "name": shown(graph.name), "parts": parts}
+    return {"title": title, "name": format_text(graph.name), "parts": parts}
 
 
 def _part(name: str, graph: Graph, marks: Mapping[str, str], bars: Bins) -> dict[str, Any]:
     order = {tensor: index for index, tensor in enumerate(graph.tensors)}
     return {
-        "name": shown(name),
+        "name": format_text(name),
         "inputs": [order[item] for item in graph.inputs],
         "outputs": [order[item] for item in graph.outputs],
         "ops": [_op(op, graph, order, marks) for op in graph.ops],
@@ -47,17 +47,17 @@ def _part(name: str, graph: Graph, marks: Mapping[str, str], bars: Bins) -> dict
 
 def _op(op: Op, graph: Graph, order: Mapping[str, int], marks: Mapping[str, str]) -> dict[str, Any]:
     return {
-        "kind": shown(op.kind),
-        "source": shown(op.source),
+        "kind": format_text(op.kind),
+        "source": format_text(op.source),
         "in": [order[item] if item else -1 for item in op.inputs],
         "out": [order[item] for item in op.outputs if item],
-        "attributes": {shown(key): shown(value) for key, value in op.attributes.items()},
-        "runs": runs_as(graph, op),
+        "attributes": {format_text(key): format_text(value) for key, value in op.attributes.items()},
+        "runs": classify_execution(graph, op),
         "mark": next((marks[item] for item in op.outputs if item in marks), ""),
     }
 
 
-def runs_as(graph: Graph, op: Op) -> str:
+def classify_execution(graph: Graph, op: Op) -> str:
     """ "integer" where data and results have quantizations, "converts", "moves", or "float"."""
     if op.kind in ("Quantize", "Dequantize", "Requantize"):
         return "converts"
@@ -68,9 +68,9 @@ def runs_as(graph: Graph, op: Op) -> str:
 
 
 def _tensor(tensor: Tensor, bars: Bins) -> dict[str, Any]:
-    scale, zero_point = quantization_of(tensor)
+    scale, zero_point = format_quantization(tensor)
     counted = bars.get(tensor.name) if tensor.data is None else bars_of(tensor, tensor.data)
-    found: dict[str, Any] = {"name": shown(tensor.name), "type": tensor.dtype, "shape": sized(tensor.shape)}
+    found: dict[str, Any] = {"name": format_text(tensor.name), "type": tensor.dtype, "shape": format_shape(tensor.shape)}
     if tensor.is_constant:
         found["constant"] = True
     if scale:

@@ -50,14 +50,14 @@ def bars_of(tensor: Tensor, values: Array) -> Bars | None:
         return None
     if flat.dtype.kind == "f":
         flat = flat[np.isfinite(flat)].astype(np.float64)
-        return _counted(flat) if flat.size else None
+        return _count_values(flat) if flat.size else None
     if tensor.quantization is None or tensor.dtype not in ("int4", "uint4", "int2", "uint2", "int8", "uint8"):
-        return _counted(flat.astype(np.float64), _ends(tensor), stored=tensor.quantization is not None)
+        return _count_values(flat.astype(np.float64), _storage_limits(tensor), stored=tensor.quantization is not None)
     low, high = integer_range(tensor.dtype)
     each = np.bincount(np.clip(flat.astype(np.int64), low, high) - low, minlength=high - low + 1)
     width = max(1, each.size // _BARS)
     counts = each.reshape(-1, width).sum(axis=1)
-    return Bars(low - 0.5, high + 0.5, tuple(map(int, counts)), _ends(tensor), True, int((each > 0).sum()))
+    return Bars(low - 0.5, high + 0.5, tuple(map(int, counts)), _storage_limits(tensor), True, int((each > 0).sum()))
 
 
 def bars_of_histogram(histogram: Histogram, ends: tuple[float, ...]) -> Bars:
@@ -70,14 +70,14 @@ def bars_of_histogram(histogram: Histogram, ends: tuple[float, ...]) -> Bars:
     return Bars(float(edges[0]), float(edges[-1]), tuple(int(item) for item in np.add.reduceat(counts, starts)), ends)
 
 
-def _ends(tensor: Tensor) -> tuple[float, ...]:
+def _storage_limits(tensor: Tensor) -> tuple[float, ...]:
     """Of the quantization; those of 32 bits and more are beyond any picture."""
     if tensor.quantization is None or tensor.dtype in ("int32", "int64"):
         return ()
     return tuple(map(float, tensor.quantization.limits(tensor.dtype)))
 
 
-def _counted(values: Array, ends: tuple[float, ...] = (), *, stored: bool = False) -> Bars | None:
+def _count_values(values: Array, ends: tuple[float, ...] = (), *, stored: bool = False) -> Bars | None:
     low, high = float(values.min()), float(values.max())
     if not np.isfinite(high - low):
         return None

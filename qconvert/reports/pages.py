@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,20 +17,92 @@ from qconvert.checking.findings import AS_DECLARED, NOT_EQUAL, NOT_JUDGED, PASSE
 from qconvert.conversion import ConversionReport, load
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import source_format
-from qconvert.conversion.read_options import divided
+from qconvert.conversion.read_options import split_options
 from qconvert.errors import QConvertError
-from qconvert.files import whole_file
+from qconvert.files import file_digest, whole_file
 from qconvert.graph import Graph
+from qconvert.graph.metadata import CHANGES
+from qconvert.operators.functions import all_graphs
+from qconvert.plugins import Change, Cost
 from qconvert.plugins.change import changes_table
 from qconvert.reports.activations import activation_bars
-from qconvert.reports.graphs import graph_document
+from qconvert.reports.graphs import classify_execution, graph_document
 from qconvert.reports.histograms import Bars, bars_of_histogram
-from qconvert.reports.rendering import GENERATOR, Page, rendered
-from qconvert.reports.replacing import require_own
-from qconvert.reports.sections import error_plot, file_table, graph_tables, noted_changes
-from qconvert.tables import Rows, said, shortened, shown
+from qconvert.reports.overwriting import require_replaceable
+from qconvert.reports.rendering import GENERATOR, Page, render_page
+from qconvert.reports.tensor_texts import format_quantization, format_shape
+from qconvert.tables import Rows, format_sentence, format_text, shorten_text
+from qconvert.version import __version__
 
 __all__ = ["html_report", "require_page"]
+
+
+def error_plot(report: CheckReport) -> dict[str, Any]:
+    """What the plot of operators shows: of each its name, the share that differs and the largest difference."""
+    shown_ones = [op for op in report.operators if op.largest < float("inf")]
+    return {
+        "names": [format_text(op.output) for op in shown_ones],
+        "differing": [round(100 * (1 - op.equal), 6) for op in shown_ones],
+        "largest": [op.largest for op in shown_ones],
+        "verdicts": [op.verdict for op in shown_ones],
+    } if shown_ones else {}  # fmt: skip
+
+
+def noted_changes(graph: Graph) -> tuple[Change, ...]:
+    """What the metadata of a file say that passes did when it was written."""
+    try:
+        return tuple(_change(item) for item in json.loads(graph.metadata.get(CHANGES, "[]")))
+    except (ValueError, TypeError, KeyError, AttributeError):  # the metadata of a file that someone else wrote
+        return ()
+
+
+def _change(item: Mapping[str, Any]) -> Change:
+    costs = [Cost(str(cost["tensor"]), *(None if cost[key] is None else float(cost[key]) for key in ("sqnr_db", "largest")))
+             for cost in item.get("costs", [])]  # fmt: skip
+    return Change(str(item["change"]), bool(item["exact"]), tuple(costs), str(item["pass"]))
+
+
+def graph_tables(title: str, graph: Graph) -> list[Rows]:
+    """Every operator and every tensor of a graph and of its functions, for those who have no JavaScript, and to search in."""
+    ops, tensors = [], []
+    for name, part in all_graphs(graph):
+        where = f"{format_text(name)}: " if name else ""
+        ops += [
+            (where + format_text(op.name), op.kind, classify_execution(part, op),
+             ", ".join(f"{key}={format_text(value)}" for key, value in op.attributes.items()),
+             format_text(op.source))
+            for op in part.ops
+        ]  # fmt: skip
+        tensors += [
+            (
+                where + format_text(item.name),
+                item.dtype,
+                format_shape(item.shape),
+                *format_quantization(item),
+                "constant" if item.is_constant else "",
+            )
+            for item in part.tensors.values()
+        ]
+    return [
+        Rows(f"Operators of the {title}", ("operator", "kind", "runs on", "attributes", "from"), tuple(ops), folded=True),
+        Rows(f"Tensors of the {title}", ("tensor", "type", "shape", "scale", "zero point", ""), tuple(tensors), folded=True),
+    ]
+
+
+def file_table(files: Mapping[str, str], graphs: Mapping[str, Graph], options: Mapping[str, object]) -> Rows:
+    """Where everything is from: files with sizes and digests, what their metadata say, versions and options."""
+    rows = [("qconvert", __version__)]
+    for title, name in files.items():
+        path = Path(name)
+        rows.append((title, format_text(name)))
+        if path.is_file():
+            rows += [("", f"{path.stat().st_size:,} bytes"), ("", f"sha256 {file_digest(path)}")]
+        graph = graphs.get(title)
+        if graph is not None:
+            rows += [(f"{title}: {format_text(key)}", format_sentence(value)) for key, value in graph.metadata.items() if key != CHANGES]
+    rows += [(f"option {format_text(key)}", format_sentence(value)) for key, value in options.items()]
+    return Rows("Where this is from", ("", ""), tuple(rows), folded=False)
+
 
 #: Names in the head of a page: TensorFlow's list every node that an operator was made of. The tables have them whole.
 _NAMES, _LONGEST_NAME = re.compile(r"'[^']*'"), 48
@@ -69,27 +142,27 @@ def html_report(
     with whole_file(Path(out), force=force, reads=[path for path in reads if os.path.exists(path)]) as path:
         if isinstance(subject, bytes):
             with as_file(subject, format) as model:
-                page = _page(model, format, data, values, options)
+                page = _make_page(model, format, data, values, options)
         else:
-            page = _page(subject, format, data, values, options)
-        path.write_text(rendered(page), encoding="utf-8")
+            page = _make_page(subject, format, data, values, options)
+        path.write_text(render_page(page), encoding="utf-8")
 
 
 def require_page(out: Path, force: bool = False) -> bool:
     """Whether what stands at a place may be replaced by a page; see require_replaceable()."""
-    return require_own(out, (".html", ".htm"), GENERATOR, "a page", force)
+    return require_replaceable(out, (".html", ".htm"), GENERATOR, "a page", force)
 
 
-def _page(subject: Subject, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+def _make_page(subject: Subject, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
     if isinstance(subject, CheckReport):
-        return _of_check(subject, data, values, options)
+        return _make_check_page(subject, data, values, options)
     if isinstance(subject, ConversionReport):
-        return _of_conversion(subject, options)
+        return _make_conversion_page(subject, options)
     if isinstance(subject, Calibration):
-        return _of_calibration(subject, options)
+        return _make_calibration_page(subject, options)
     if isinstance(subject, BenchmarkReport):
-        return _of_benchmark(subject)
-    return _of_model(subject, format, data, values, options)
+        return _make_benchmark_page(subject)
+    return _make_model_page(subject, format, data, values, options)
 
 
 def _files_of(subject: Subject) -> dict[str, str]:
@@ -111,21 +184,21 @@ class _Sides:
         found = cls()
         for title, name in files.items():
             try:
-                found.graphs[title] = load(name, **_own(files, title, options))
+                found.graphs[title] = load(name, **_select_options(files, title, options))
             except QConvertError as error:
-                found.unread.append(f"The graph of the {title} is not shown: {said(error.reason)}.")
+                found.unread.append(f"The graph of the {title} is not shown: {format_sentence(error.reason)}.")
         return found
 
 
-def _own(files: Mapping[str, str], title: str, options: Mapping[str, Any]) -> dict[str, Any]:
+def _select_options(files: Mapping[str, str], title: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that belong to the reader of one of the files."""
     if "result" not in files:
         return dict(options)
-    first, second = divided(options, source_format(Path(files["source"])), source_format(Path(files["result"])))
+    first, second = split_options(options, source_format(Path(files["source"])), source_format(Path(files["result"])))
     return dict(first if title == "source" else second)
 
 
-def _of_check(report: CheckReport, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+def _make_check_page(report: CheckReport, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
     files = _files_of(report)
     sides = _Sides.of(files, options)
     marks = {op.output: op.verdict for op in report.operators}
@@ -139,49 +212,50 @@ def _of_check(report: CheckReport, data: Sequence[str | Path], values: bool, opt
     tables = list(report.tables())
     if result is not None:
         tables.append(changes_table(noted_changes(result)))
-    return _joined(shown(Path(report.result).name), report.sentence, _STATES[report.verdict],
+    return _build_page(format_text(Path(report.result).name), report.sentence, _STATES[report.verdict],
                    (*report.kernels, *sides.unread), tables, sides.graphs, files,
                    {"kernels": " and ".join(report.kernels), **options}, marks, bars, error_plot(report))  # fmt: skip
 
 
-def _of_conversion(report: ConversionReport, options: Mapping[str, Any]) -> Page:
+def _make_conversion_page(report: ConversionReport, options: Mapping[str, Any]) -> Page:
     files = _files_of(report)
     sides = _Sides.of(files, options)
     target = (f"for {report.target}",) if report.target else ()
-    return _joined(shown(Path(report.result).name), report.sentence, "good" if report.kept_all else "declared", (*target, *sides.unread),
+    return _build_page(format_text(Path(report.result).name), report.sentence, "good" if report.kept_all else "declared",
+                       (*target, *sides.unread),
                    report.tables(), sides.graphs, files, options)  # fmt: skip
 
 
-def _of_calibration(found: Calibration, options: Mapping[str, Any]) -> Page:
+def _make_calibration_page(found: Calibration, options: Mapping[str, Any]) -> Page:
     histograms = tuple(
-        {"name": shown(item.names[0]), "bars": asdict(bars_of_histogram(item.histogram, item.range))}
+        {"name": format_text(item.names[0]), "bars": asdict(bars_of_histogram(item.histogram, item.range))}
         for item in found.tensors
         if item.histogram is not None
     )
-    origin, graphs = shown(found.encodings.origin), {"network": found.graph}
-    return replace(_joined("calibration", found.sentence, "", (origin,), found.tables(), graphs, {}, options), histograms=histograms)
+    origin, graphs = format_text(found.encodings.origin), {"network": found.graph}
+    return replace(_build_page("calibration", found.sentence, "", (origin,), found.tables(), graphs, {}, options), histograms=histograms)
 
 
-def _of_benchmark(report: BenchmarkReport) -> Page:
-    lengths = tuple((f"{item.name} in {shown(item.ran)}", item.median, f"{1000 * item.median:.3f} ms") for item in report.done)
+def _make_benchmark_page(report: BenchmarkReport) -> Page:
+    lengths = tuple((f"{item.name} in {format_text(item.ran)}", item.median, f"{1000 * item.median:.3f} ms") for item in report.done)
     return Page("benchmark: qconvert", report.sentence, "", (report.machine, *report.notes), tuple(report.tables()), lengths=lengths)
 
 
-def _of_model(model: Model, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
+def _make_model_page(model: Model, format: str, data: Sequence[str | Path], values: bool, options: Mapping[str, Any]) -> Page:
     graph = load(model, format, **options)
     files = _files_of(model)
     said, bars = "", dict[str, Bars]()
     if values and files:
         bars, said = activation_bars(Path(files["model"]), graph, data, options, format)
     summary = graph.summary()
-    name = shown(Path(files["model"]).name) if files else shown(graph.name) or "network"
+    name = format_text(Path(files["model"]).name) if files else format_text(graph.name) or "network"
     sentence = summary.sentence if not files else f"{name}: {summary.sentence.partition(': ')[2]}"
-    tables = [Rows("Kinds", ("operator", ">how many"), tuple((shown(kind), str(count)) for kind, count in summary.operators.items())),
+    tables = [Rows("Kinds", ("operator", ">how many"), tuple((format_text(kind), str(count)) for kind, count in summary.operators.items())),
               changes_table(noted_changes(graph))]  # fmt: skip
-    return _joined(name, sentence, "", (said,) if said else (), tables, {"model": graph}, files, options, bars={"model": bars})
+    return _build_page(name, sentence, "", (said,) if said else (), tables, {"model": graph}, files, options, bars={"model": bars})
 
 
-def _joined(
+def _build_page(
     title: str,
     sentence: str,
     state: str,
@@ -197,6 +271,6 @@ def _joined(
     documents = [graph_document(name, graph, marks or {}, (bars or {}).get(name, {})) for name, graph in graphs.items()]
     listed = [table for name, graph in graphs.items() for table in graph_tables(name, graph)]
     tables = (*tables, file_table(files, graphs, options), *listed)
-    head, *reason = _NAMES.sub(lambda name: shortened(name[0], _LONGEST_NAME), sentence).split(": ", 2)
+    head, *reason = _NAMES.sub(lambda name: shorten_text(name[0], _LONGEST_NAME), sentence).split(": ", 2)
     verdict = ": ".join((head, *reason[:1]))
     return Page(f"{title}: qconvert", verdict, state, (*reason[1:], *facts), tables, tuple(documents), plot or {})

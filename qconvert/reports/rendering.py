@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.tables import Rows
 from qconvert.version import __version__
 
-__all__ = ["GENERATOR", "Page", "rendered"]
+__all__ = ["GENERATOR", "Page", "render_page"]
 
 #: By which a page of qconvert's is known.
 GENERATOR = '<meta name="generator" content="qconvert'
@@ -49,7 +49,7 @@ class Page:
     lengths: tuple[tuple[str, float, str], ...] = ()
 
 
-def rendered(page: Page) -> str:
+def render_page(page: Page) -> str:
     """The page as HTML.
 
     Every name is escaped by the template, or stands in a block of JSON in which no tag can begin or end. The content security policy
@@ -58,33 +58,33 @@ def rendered(page: Page) -> str:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    script, style = (_joined(names) for names in (_SCRIPTS, _STYLES))
+    script, style = (_join_assets(names) for names in (_SCRIPTS, _STYLES))
     data = {"graphs": page.graphs, "plot": page.plot, "histograms": page.histograms}
-    return environment.from_string(_asset("page/report.html")).render(
+    return environment.from_string(_read_asset("page/report.html")).render(
         page=page,
         version=__version__,
         policy=f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; base-uri 'none'; form-action 'none'",
         script=script,
         style=style,
-        data=_inert(data),
+        data=_escape_json(data),
         tables=[item for item in page.tables if item.rows],
     )
 
 
 @cache
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return files("qconvert.reports").joinpath(name).read_text(encoding="utf-8")
 
 
-def _joined(names: Sequence[str]) -> str:
-    return "\n".join(_asset(name) for name in names)
+def _join_assets(names: Sequence[str]) -> str:
+    return "\n".join(_read_asset(name) for name in names)
 
 
 def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def _inert(data: Any) -> str:
+def _escape_json(data: Any) -> str:
     """JSON in which no character can end the element that it stands in, nor a line of JavaScript."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -91,7 +91,7 @@ def read_claims(source: Graph, result: Graph) -> Correspondence:
 
 def _read_relation(entry: Mapping[str, object], at: str) -> Relation:
     tensor = documents.text(entry["tensor"], at)
-    turned = documents.listed(entry.get("permutation", []), at, lambda item, where: documents.integer(item, where, 0))
+    turned = documents.list_of(entry.get("permutation", []), at, lambda item, where: documents.integer(item, where, 0))
     if len(turned) > _MOST_AXES or sorted(turned) != list(range(len(turned))):
         documents.fail(at, f"{turned} is not a permutation")
     shift = None if entry.get("shift") is None else documents.integer(entry["shift"], at)
@@ -177,7 +177,7 @@ def _predict(relation: Relation, value: Array, old: Tensor, new: Tensor) -> Arra
         value = value.reshape(shape)
     was, now = old.quantization, new.quantization
     if relation.permutation and was is not None:
-        was = was.transposed(relation.permutation)
+        was = was.transpose(relation.permutation)
     if (old.dtype, was) == (new.dtype, now):
         return value + relation.shift if relation.shift else value
     if relation.shift is not None:

@@ -9,7 +9,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["Cut", "computable", "cut"]
+__all__ = ["Cut", "computable_ops", "cut"]
 
 #: Suffix of the second name of a tensor at which the graph is cut: that of the value that the piece computes.
 _COMPUTED = "/computed by the result"
@@ -34,7 +34,7 @@ def cut(graph: Graph, names: Collection[str], wanted: frozenset[str]) -> Cut:
     Raises:
         InvalidModelError: no operator is left.
     """
-    ops = computable(graph, names, wanted)
+    ops = computable_ops(graph, names, wanted)
     written = {name for op in ops for name in op.outputs if name in names}
     read = {name for op in ops for name in op.inputs if name in names}
     computed = {name: name + _COMPUTED for name in graph.tensors if name in written}
@@ -52,7 +52,7 @@ def cut(graph: Graph, names: Collection[str], wanted: frozenset[str]) -> Cut:
     return Cut(part, computed)
 
 
-def computable(graph: Graph, cuts: Collection[str], wanted: frozenset[str] | None = None) -> list[Op]:
+def computable_ops(graph: Graph, cuts: Collection[str], wanted: frozenset[str] | None = None) -> list[Op]:
     """The operators that lead to the tensors called `cuts`, or to those `wanted` among them, and stem from such tensors and constants, in
     order. What is read of a state is known where the graph is cut at it: a piece has no runs before."""
     shared = frozenset(cuts)

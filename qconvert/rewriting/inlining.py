@@ -13,8 +13,17 @@ from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.functions import all_ops, named_functions, with_used_functions
 
 __all__ = [
-    "Inlining", "distinct", "inlined_ops", "needed", "prefix_of", "require_few", "require_few_inlined", "rewritten", "whiles_to_loops",
-    "without_calls", "without_regions",
+    "Inlining",
+    "copy_duplicates",
+    "find_needed_ops",
+    "inlined_ops",
+    "prefix_of",
+    "replace_kind",
+    "require_few_expanded",
+    "require_few_inlined",
+    "whiles_to_loops",
+    "without_calls",
+    "without_regions",
 ]  # fmt: skip
 
 #: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
@@ -111,13 +120,13 @@ def require_few_inlined(count: int) -> None:
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
     """The graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
 
-    def inlined(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+    def inline_call(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
         if kept(op):
             new.ops.append(op)
             return
         new.inline(functions[str(op["function"])], op.inputs, op.outputs, "" if op["target"] else prefix_of(op))
 
-    return rewritten(graph, "Call", inlined)
+    return replace_kind(graph, "Call", inline_call)
 
 
 def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
@@ -135,7 +144,7 @@ def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
     return with_used_functions(graph.evolve(tensors=new.tensors.values(), ops=new.ops)), found
 
 
-def require_few(graph: Graph) -> None:
+def require_few_expanded(graph: Graph) -> None:
     """For formats that hold a function inside each operator that names it.
 
     Raises:
@@ -154,7 +163,7 @@ def require_few(graph: Graph) -> None:
 def whiles_to_loops(graph: Graph) -> Graph:
     """The graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its body."""
 
-    def looped(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+    def write_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
         condition, body = (functions[str(op[name])] for name in ("condition", "body"))
         first = new.add(replace(condition[condition.outputs[0]], data=None), f"{prefix_of(op)}/condition")
         new.inline(condition, op.inputs, (first,), f"{prefix_of(op)}/first")
@@ -162,17 +171,17 @@ def whiles_to_loops(graph: Graph) -> Graph:
         functions[name] = _loop_body(body, condition)
         new.ops.append(Op("Loop", ("", first, *op.inputs), op.outputs, {"body": name, "carried": len(op.outputs)}, op.source))
 
-    return rewritten(graph, "While", looped)
+    return replace_kind(graph, "While", write_loop)
 
 
-def rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
+def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
     """The graph with something else in the place of each operator of a kind; functions change before those that name them."""
     if all(op.kind != kind for op in all_ops(graph)):
         return graph
     functions = dict(graph.functions)
     names = Names(functions)
 
-    def changed(inner: Graph) -> Graph:
+    def replace_ops(inner: Graph) -> Graph:
         if all(op.kind != kind for op in inner.ops):
             return inner
         new = Inlining(inner)
@@ -184,8 +193,8 @@ def rewritten(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str,
         return inner.evolve(tensors=new.tensors.values(), ops=new.ops)
 
     for name in _callees_first(graph):
-        functions[name] = changed(functions[name])
-    main = changed(graph)
+        functions[name] = replace_ops(functions[name])
+    main = replace_ops(graph)
     return with_used_functions(replace(main, functions=functions))
 
 
@@ -209,13 +218,13 @@ def _loop_body(body: Graph, condition: Graph) -> Graph:
     turn = new.add(Tensor("turn", "int64", ()))
     before = new.add(Tensor("condition", "bool", ()))
     new.ops = list(body.ops)
-    outputs = distinct(body.outputs, body.inputs, new.copy)
+    outputs = copy_duplicates(body.outputs, body.inputs, new.copy)
     after = new.add(replace(condition[condition.outputs[0]], data=None), "again")
     new.inline(condition, outputs, (after,), "condition")
     return body.evolve(tensors=new.tensors.values(), ops=new.ops, inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
 
 
-def distinct(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str], str]) -> tuple[str, ...]:
+def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str], str]) -> tuple[str, ...]:
     """Return outputs of which each is a value of its own: `copy` makes an Identity of one that is not, and returns its result."""
     taken = set(inputs)
     found = []
@@ -226,7 +235,7 @@ def distinct(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str]
     return tuple(found)
 
 
-def needed(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
+def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
     """The operators that outputs need, in their order."""
     wanted, kept = set(outputs), []
     for op in reversed(ops):

@@ -19,8 +19,8 @@ from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes import infer
 from qconvert.operators.sizes import Size
-from qconvert.rewriting.inlining import Inlining, distinct, needed, prefix_of, rewritten
-from qconvert.rewriting.turns import turns_of
+from qconvert.rewriting.inlining import Inlining, copy_duplicates, find_needed_ops, prefix_of, replace_kind
+from qconvert.rewriting.trip_count import trip_count
 
 __all__ = ["loops_to_whiles"]
 
@@ -34,7 +34,7 @@ def loops_to_whiles(graph: Graph) -> Graph:
     Raises:
         UnsupportedError: the size of what each turn gives is dynamic.
     """
-    return rewritten(rewritten(graph, "Loop", _from_loop), "Scan", _from_scan)
+    return replace_kind(replace_kind(graph, "Loop", _from_loop), "Scan", _from_scan)
 
 
 @dataclass
@@ -111,21 +111,21 @@ class _While:
     def stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> None:
         """The stack of what each turn gives, which has `dims` (a tensor), known as `sizes`."""
         inner = self.body.tensors[value]
-        first = self._filled(inner, sizes, dims)
+        first = self._emit_zeros(inner, sizes, dims)
         whole = self.body.add(replace(inner, shape=tuple(sizes), data=None), f"{value}/all")
         written = self.body.add(replace(inner, shape=tuple(sizes), data=None), f"{value}/written")
         start = self.place(len(sizes))
         self._after.append(Op("DynamicUpdateSlice", (whole, self.row(value), start), (written,)))
         self.carried.add(first, whole, written, result)
 
-    def growing(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
+    def grow_stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
         """The stack of what each turn gives, one longer after each turn, which has `dims` (a tensor) at first, known as `sizes`.
 
         It begins with a row that nobody wants, since LiteRT's WHILE carries nothing that is empty (measured). The operator that takes that
         away again is returned, to stand after the While.
         """
         inner, outer = self.body.tensors[value], self.outer
-        first = self._filled(inner, sizes, dims)
+        first = self._emit_zeros(inner, sizes, dims)
         words = ("so far", "longer")
         whole, longer = (
             self.body.add(replace(inner, shape=(f"{value}/{word}", *sizes[1:]), data=None), f"{value}/{word}") for word in words
@@ -136,7 +136,7 @@ class _While:
         bounds = [outer.integers([bound], f"{result}/{word}") for word, bound in (("second", 1), ("end", _FAR), ("axis", 0))]
         return Op("Slice", (stack, *bounds), (result,), {}, self.op.source)
 
-    def _filled(self, like: Tensor, sizes: Sequence[Size], dims: str) -> str:
+    def _emit_zeros(self, like: Tensor, sizes: Sequence[Size], dims: str) -> str:
         zero = self.outer.add(replace(like, shape=(), data=np.zeros((), numpy_dtype(like.dtype))), f"{self.prefix}/nothing")
         first = self.outer.add(replace(like, shape=tuple(sizes), data=None), f"{self.prefix}/first")
         self.outer.ops.append(Op("Expand", (zero, dims), (first,), {}, self.op.source))
@@ -180,8 +180,8 @@ class _While:
         condition = self._condition(inner, go)
         read = {*self.carried.after, *(name for op in (*self.function.ops, *self._after) for name in op.inputs)}
         kept = [op for op in self.function.ops if op.kind != "Identity" or op.outputs[0] in read]
-        self.body.ops = needed([*self._first, *kept, *self._after], self.carried.after)
-        after = distinct(self.carried.after, (), self.body.copy)
+        self.body.ops = find_needed_ops([*self._first, *kept, *self._after], self.carried.after)
+        after = copy_duplicates(self.carried.after, (), self.body.copy)
         body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)
         attributes = {}
         for word, graph in (("body", body), ("condition", condition)):
@@ -214,7 +214,7 @@ def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
     for index in range(count):
         loop.carried.add(op.inputs[index], function.inputs[index], function.outputs[index], op.outputs[index])
     ways = zip(*(scan_axes(op, f"scan_input_{word}", scanned) for word in ("axes", "directions")), strict=True)
-    sequences = [_forwards(new, op, name, *way) for name, way in zip(op.inputs[count : count + scanned], ways, strict=True)]
+    sequences = [_orient_sequence(new, op, name, *way) for name, way in zip(op.inputs[count : count + scanned], ways, strict=True)]
     for sequence, inside in zip(sequences, function.inputs[count:], strict=False):
         loop.element(sequence, inside)
     for given, inside in zip(op.inputs[count + scanned :], function.inputs[count + scanned :], strict=True):
@@ -233,12 +233,12 @@ def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         if axis % rank or way:
             stack = new.add(replace(new.tensors[result], shape=None, data=None), f"{result}/stack")
             finished.append((stack, result, axis % rank, way))
-        sizes, dims = _stacked(loop, value, length.size, length.flat, sources)
+        sizes, dims = _emit_stack_sizes(loop, value, length.size, length.flat, sources)
         loop.stack(value, stack, sizes, dims)
         new.tensors[stack] = replace(new.tensors[stack], shape=tuple(sizes))
     loop.write(length.limit, "", functions, names)
     for stack, result, axis, way in finished:
-        _turned(new, op, stack, result, axis, way)
+        _orient_stack(new, op, stack, result, axis, way)
 
 
 def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
@@ -247,7 +247,7 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
     function = functions[str(op["body"])]
     turn, before, *rest = function.inputs
     loop = _While(new, op, function, "int64", turn)
-    turns = turns_of(new.tensors, op, function)
+    turns = trip_count(new.tensors, op, function)
     always, limit = turns is not None, op.inputs[0]
     if turns is not None:
         if math.isfinite(turns):
@@ -267,10 +267,10 @@ def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
         if not result:
             continue
         if length is not None:
-            loop.stack(value, result, *_stacked(loop, value, length.size, length.flat, sources))
+            loop.stack(value, result, *_emit_stack_sizes(loop, value, length.size, length.flat, sources))
         else:
             one = new.integers([1], f"{loop.prefix}/one")
-            following.append(loop.growing(value, result, *_stacked(loop, value, 1, one, sources)))
+            following.append(loop.grow_stack(value, result, *_emit_stack_sizes(loop, value, 1, one, sources)))
     loop.write(limit, "" if always else before, functions, names)
     new.ops += following
 
@@ -315,30 +315,30 @@ class _Length:
         return _Length(f"{loop.prefix}/turns", count, flat)
 
 
-def _forwards(new: Inlining, op: Op, name: str, axis: int, way: int) -> str:
+def _orient_sequence(new: Inlining, op: Op, name: str, axis: int, way: int) -> str:
     """A sequence with the elements along its first axis, in the order of the turns."""
     shape = new.tensors[name].shape
     if shape is None:
         raise UnsupportedError(
-            f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_where(op), rule="unknown-rank"
+            f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_op_location(op), rule="unknown-rank"
         )
     axis %= len(shape)
     if axis:
         order = (axis, *(other for other in range(len(shape)) if other != axis))
-        name = _transposed(new, op, name, order, "")
-    return _reversed(new, op, name, "") if way else name
+        name = _emit_transpose(new, op, name, order, "")
+    return _emit_reverse(new, op, name, "") if way else name
 
 
-def _turned(new: Inlining, op: Op, stack: str, result: str, axis: int, way: int) -> None:
+def _orient_stack(new: Inlining, op: Op, stack: str, result: str, axis: int, way: int) -> None:
     """The stack of a Scan's results, the last one first where it says so, along the axis that it says."""
     if way:
-        stack = _reversed(new, op, stack, "" if axis else result)
+        stack = _emit_reverse(new, op, stack, "" if axis else result)
     if axis:
         rank = len(new.tensors[stack].shape or ())
-        _transposed(new, op, stack, (*range(1, axis + 1), 0, *range(axis + 1, rank)), result)
+        _emit_transpose(new, op, stack, (*range(1, axis + 1), 0, *range(axis + 1, rank)), result)
 
 
-def _transposed(new: Inlining, op: Op, name: str, order: Sequence[int], result: str) -> str:
+def _emit_transpose(new: Inlining, op: Op, name: str, order: Sequence[int], result: str) -> str:
     tensor = new.tensors[name]
     shape = tuple((tensor.shape or ())[axis] for axis in order)
     result = result or new.add(replace(tensor, shape=shape, data=None), f"{name}/turned")
@@ -346,7 +346,7 @@ def _transposed(new: Inlining, op: Op, name: str, order: Sequence[int], result: 
     return result
 
 
-def _reversed(new: Inlining, op: Op, name: str, result: str) -> str:
+def _emit_reverse(new: Inlining, op: Op, name: str, result: str) -> str:
     result = result or new.add(replace(new.tensors[name], data=None), f"{name}/reversed")
     bounds = [new.integers([value], f"{name}/{word}") for word, value in (("last", -1), ("first", _FAR_BACK), ("axis", 0), ("step", -1))]
     new.ops.append(Op("Slice", (name, *bounds), (result,), {}, op.source))
@@ -365,13 +365,13 @@ def _sources(new: Inlining, function: Graph, given: Sequence[str], elements: ran
     return found
 
 
-def _stacked(loop: _While, value: str, length: Size, flat: str, sources: Mapping[str, tuple[str, int]]) -> tuple[list[Size], str]:
+def _emit_stack_sizes(loop: _While, value: str, length: Size, flat: str, sources: Mapping[str, tuple[str, int]]) -> tuple[list[Size], str]:
     """The sizes of the stack of a value, of a length that the tensor `flat` says, and the tensor that holds them."""
     # A file may call the size of a result otherwise than its operators do.
     shapes = (graph[value].shape for graph in (loop.function, infer(loop.function)))
     shape = next((one for one in shapes if one is not None and all(isinstance(size, int) or size in sources for size in one)), None)
     if shape is None:
-        raise _open_sizes(loop.op, value)
+        raise _dynamic_size_error(loop.op, value)
     new, parts = loop.outer, [flat]
     if all(isinstance(size, int) for size in (length, *shape)):
         numbers = [int(size) for size in (length, *shape)]
@@ -392,10 +392,10 @@ def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
     return one
 
 
-def _open_sizes(op: Op, value: str) -> UnsupportedError:
+def _dynamic_size_error(op: Op, value: str) -> UnsupportedError:
     what = f"{op.kind} that stacks {value!r}, which has a dynamic dimension, cannot be written as a While"
-    return UnsupportedError(what, where=_where(op), rule="dynamic-dimension")
+    return UnsupportedError(what, where=_op_location(op), rule="dynamic-dimension")
 
 
-def _where(op: Op) -> str:
+def _op_location(op: Op) -> str:
     return f"{op.source} {op}".strip()

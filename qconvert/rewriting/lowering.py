@@ -21,7 +21,7 @@ from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.functions import all_graphs
-from qconvert.operators.shapes import merged, output_shapes
+from qconvert.operators.shapes import merge_shapes, output_shapes
 from qconvert.operators.values import Values, apply
 from qconvert.rewriting.rewriter import Rewriter
 
@@ -33,11 +33,11 @@ __all__ = [
     "Scope",
     "Symbol",
     "conditions",
-    "emitted",
+    "emit_formula",
     "legality",
+    "legality_error",
     "lower",
-    "lowered_op",
-    "not_legal",
+    "lower_op",
     "require_legal",
     "since",
 ]
@@ -86,7 +86,7 @@ def conditions(lacks: Condition) -> Callable[[Callable[..., Any]], Conditional]:
     return lambda write: Conditional(write, lacks)
 
 
-def taking_as(other: Any, write: Callable[..., Any]) -> Callable[..., Any]:
+def with_conditions_of(other: Any, write: Callable[..., Any]) -> Callable[..., Any]:
     """Return a writer with the conditions of another one, which it calls for some operators."""
     return Conditional(write, other.lacks) if isinstance(other, Conditional) else write
 
@@ -120,10 +120,10 @@ def require_legal(graph: Graph, legal: Legal, format: str) -> None:
     for _, inner in all_graphs(graph):
         for op in inner.ops:
             if reason := legal(inner.tensors, op):
-                raise not_legal(op, reason, format)
+                raise legality_error(op, reason, format)
 
 
-def not_legal(op: Op, reason: str, format: str) -> UnsupportedError:
+def legality_error(op: Op, reason: str, format: str) -> UnsupportedError:
     """The error for one operator."""
     where = f"{op.source} {op}".strip()
     return UnsupportedError(f"{op.kind} cannot be written to {format}: {reason}", where=where, rule="variant-not-writable")
@@ -191,10 +191,10 @@ class Emission:
         op = Op(kind, names, results, attributes, self.source)
         read = {name: self.tensor(name) for name in names if name}
         for place, (name, shape) in enumerate(zip(results, output_shapes(read, op), strict=True)):
-            like = read[spec.moved(op)[0]] if spec.rule == "move" else Tensor("", dtype, None)
+            like = read[spec.moved_inputs(op)[0]] if spec.rule == "move" else Tensor("", dtype, None)
             stated = _stated_type(spec, attributes, place)
             like = Tensor("", stated, None) if stated else like
-            self.tensors[name] = replace(like, name=name, shape=merged(name, shape, None), data=None)
+            self.tensors[name] = replace(like, name=name, shape=merge_shapes(name, shape, None), data=None)
         self.ops.append(op)
         symbols = [Symbol(self, name) for name in results]
         return symbols if outputs > 1 else symbols[0]
@@ -228,7 +228,7 @@ class Emission:
         """Let the results be the outputs of the operator, with its fused activation."""
         activation = str(op.attributes.get("activation", ""))
         if activation:
-            results = [self._activated(results[0], activation), *results[1:]]
+            results = [self._apply_activation(results[0], activation), *results[1:]]
         taken: set[str] = set()
         for name, symbol in zip(op.outputs, results, strict=False):
             if not name:
@@ -258,7 +258,7 @@ class Emission:
         self.ops = kept[::-1]
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in read or any(name in item.outputs for item in kept)}
 
-    def _activated(self, symbol: Symbol, activation: str) -> Symbol:
+    def _apply_activation(self, symbol: Symbol, activation: str) -> Symbol:
         last = self.ops[-1] if self.ops else None
         if last is not None and last.outputs == (symbol.name,) and "activation" in kind_of(last).attributes and not last["activation"]:
             self.ops[-1] = last.with_attributes(activation=activation)
@@ -270,11 +270,12 @@ class Emission:
     def _rename(self, old: str, new: str) -> None:
         del self.tensors[old]
 
-        def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        def rename_all(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(new if name == old else name for name in names)
 
         self.ops = [
-            replace(op, inputs=named(op.inputs), outputs=named(op.outputs)) if old in (*op.inputs, *op.outputs) else op for op in self.ops
+            replace(op, inputs=rename_all(op.inputs), outputs=rename_all(op.outputs)) if old in (*op.inputs, *op.outputs) else op
+            for op in self.ops
         ]
 
     def _keep_quantization_of_results(self, op: Op) -> None:
@@ -284,7 +285,7 @@ class Emission:
             spec = kind_of(item)
             if spec.rule != "move" or not result.is_quantized:
                 continue
-            for name in spec.moved(item):
+            for name in spec.moved_inputs(item):
                 if name in self.tensors and name not in op.outputs and self.tensors[name].data is None:
                     self.tensors[name] = replace(self.tensors[name], dtype=result.dtype, quantization=result.quantization)
 
@@ -343,7 +344,7 @@ def lower(
     rewriter = Rewriter(graph)
     for op in rewriter:
         if reason := legal(graph.tensors, op):
-            found = lowered_op(graph.tensors, op, legal, real(graph, op), prefers)
+            found = lower_op(graph.tensors, op, legal, real(graph, op), prefers)
             if found is None:
                 continue
             rewriter.replace(op, *found.ops)
@@ -355,13 +356,13 @@ def lower(
     return Lowered(rewriter.finish(), whole, reasons)
 
 
-def lowered_op(
+def lower_op(
     tensors: Mapping[str, Tensor], op: Op, legal: Legal, real: str = "float32", prefers: Sequence[str] = (), within: tuple[str, ...] = ()
 ) -> Emission | None:
     """Return what one operator becomes by the first of its formulas of which all is legal in the end; None if there is none."""
     formulas = [item for item in FORMULAS.get(op.kind, ()) if item.is_emitted and item.name not in within]
     for formula in sorted(formulas, key=lambda item: item.name not in prefers):
-        found = emitted(tensors, op, formula, real)
+        found = emit_formula(tensors, op, formula, real)
         if found is None:
             continue
         added, ops = dict(found.tensors), list[Op]()
@@ -370,7 +371,7 @@ def lowered_op(
             if not legal(around, part):
                 ops.append(part)
                 continue
-            inner = lowered_op(around, part, legal, real, prefers, (*within, formula.name))
+            inner = lower_op(around, part, legal, real, prefers, (*within, formula.name))
             if inner is None:
                 break
             ops += inner.ops
@@ -380,7 +381,7 @@ def lowered_op(
     return None
 
 
-def emitted(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) -> Emission | None:
+def emit_formula(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) -> Emission | None:
     """The operators of one formula; None if it does not hold."""
     attributes = formula.attributes(op)
     if attributes is None:

@@ -49,36 +49,36 @@ class Forms:
     def atom(self, *key: Any) -> Form:
         """Return the form that is one atom."""
         for number, known in enumerate(self.atoms):
-            if self._alike(key, known):
+            if self._is_close(key, known):
                 return {((number, 1.0),): 1.0}
         self.atoms.append(key)
         return {((len(self.atoms) - 1, 1.0),): 1.0}
 
     def same(self, a: Form, b: Form) -> bool:
         """Whether two forms are equal; their numbers may differ in the last bits of float32."""
-        return a.keys() == b.keys() and all(self._alike(a[key], b[key]) for key in a)
+        return a.keys() == b.keys() and all(self._is_close(a[key], b[key]) for key in a)
 
-    def _alike(self, a: Any, b: Any) -> bool:
+    def _is_close(self, a: Any, b: Any) -> bool:
         if isinstance(a, dict):
             return isinstance(b, dict) and self.same(a, b)
         if isinstance(a, tuple):
-            return isinstance(b, tuple) and len(a) == len(b) and all(map(self._alike, a, b))
+            return isinstance(b, tuple) and len(a) == len(b) and all(map(self._is_close, a, b))
         return math.isclose(a, b, rel_tol=_TOLERANCE) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
     def tensors(self, form: Form) -> set[str]:
         """The tensors at which the search for a form stopped."""
-        return {str(atom[1]) for atom in self._within(form) if atom[0] == "tensor"}
+        return {str(atom[1]) for atom in self._collect_atoms(form) if atom[0] == "tensor"}
 
     def words(self, form: Form) -> frozenset[str]:
         """The functions in a form."""
-        return frozenset(str(atom[0]) for atom in self._within(form)) - {"leaf", "tensor", "base"}
+        return frozenset(str(atom[0]) for atom in self._collect_atoms(form)) - {"leaf", "tensor", "base"}
 
     def depends(self, form: Form, leaf: Form) -> bool:
         """Whether the atom `leaf` is in a form."""
         (((number, _),),) = leaf
-        return any(atom is self.atoms[number] for atom in self._within(form))
+        return any(atom is self.atoms[number] for atom in self._collect_atoms(form))
 
-    def _within(self, form: Form) -> list[tuple[Any, ...]]:
+    def _collect_atoms(self, form: Form) -> list[tuple[Any, ...]]:
         """The atoms of a form, and those of the forms that they are functions of."""
         found: list[tuple[Any, ...]] = []
         waiting = [form]
@@ -115,23 +115,23 @@ class Forms:
             if item not in known:
                 is_rounded = tensors[item].is_quantized and item != name
                 is_outside = within is not None and item != name and item not in within
-                known[item] = self.atom("tensor", item) if is_rounded or is_outside else self._computed(item, tensors, producers, visit)
+                known[item] = self.atom("tensor", item) if is_rounded or is_outside else self._compute_form(item, tensors, producers, visit)
             return known[item]
 
         return visit(name)
 
-    def _computed(self, name: str, tensors: Mapping[str, Tensor], producers: Mapping[str, Op], visit: Callable[[str], Form]) -> Form:
+    def _compute_form(self, name: str, tensors: Mapping[str, Tensor], producers: Mapping[str, Op], visit: Callable[[str], Form]) -> Form:
         data, op = tensors[name].data, producers.get(name)
         if data is not None and data.size == 1 and data.dtype.kind in "fiu":
             number = float(np.asarray(data).reshape(-1)[0])
             return {(): number} if number else {}
         if op is None:
             return self.atom("tensor", name)
-        form = self._plain(op, name, tensors, visit)
+        form = self._operator_form(op, name, tensors, visit)
         low, high = ACTIVATIONS[str(op.attributes.get("activation", ""))]
-        return form if low is None and high is None else self._clipped(form, *_limits(low, high))
+        return form if low is None and high is None else self._clip(form, *_limits(low, high))
 
-    def _plain(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
+    def _operator_form(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
         """The form of an operator without its activation."""
         kind, items = op.kind, [item for item in op.inputs if item]
         if not items:
@@ -141,7 +141,7 @@ class Forms:
         if kind in _POWERS:
             return self._power(visit(items[0]), _POWERS[kind])
         if kind == "Neg":
-            return _scaled(visit(items[0]), -1.0)
+            return _scale(visit(items[0]), -1.0)
         if kind in ("Add", "Sub"):
             return _sum(visit(items[0]), visit(items[1]), 1.0 if kind == "Add" else -1.0)
         if kind in ("Mul", "Div"):
@@ -152,15 +152,15 @@ class Forms:
         if kind == "Pow" and set(visit(items[1])) <= {()}:
             return self._power(visit(items[0]), visit(items[1]).get((), 0.0))
         if kind == "HardSigmoid":
-            return self._clipped(_sum(_scaled(visit(items[0]), float(op["alpha"])), {(): float(op["beta"])}), 0.0, 1.0)
+            return self._clip(_sum(_scale(visit(items[0]), float(op["alpha"])), {(): float(op["beta"])}), 0.0, 1.0)
         if kind in ("Relu", "Clip", "Max", "Min") and (limits := _numbers(op, visit)) is not None:
-            return self._clipped(visit(items[0]), *limits)
+            return self._clip(visit(items[0]), *limits)
         if kind in _REDUCTIONS:
-            return self._reduced(op, tensors, visit)
+            return self._reduction(op, tensors, visit)
         attributes = tuple(sorted((key, value) for key, value in op.attributes.items() if key != "activation"))
         return self.atom(kind, attributes, op.outputs.index(name), *(visit(item) for item in items))
 
-    def _reduced(self, op: Op, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
+    def _reduction(self, op: Op, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
         rank, axes = tensors[op.inputs[0]].rank, tensors[op.inputs[1]].data if op.has(1) else None
         if rank is None or axes is None or not axes.size:
             return self.atom("tensor", op.outputs[0])
@@ -181,21 +181,21 @@ class Forms:
         if not form:
             raise TooLargeError
         lead = abs(form[min(form, key=len)])
-        (((base, _),),) = self.atom("base", _scaled(form, 1 / lead))
+        (((base, _),),) = self.atom("base", _scale(form, 1 / lead))
         return {((base, power),): lead**power}
 
-    def _clipped(self, form: Form, low: float, high: float) -> Form:
+    def _clip(self, form: Form, low: float, high: float) -> Form:
         """clip(a * p + c, low, high) as c + a * clip(p, ...), so that hard sigmoids are alike in whatever units they clip."""
-        inner = self._limited(form)
+        inner = self._match_clip(form)
         if inner is not None:
-            return self._clipped(inner[0], max(low, inner[1]), min(high, inner[2]))
+            return self._clip(inner[0], max(low, inner[1]), min(high, inner[2]))
         offset = form.get((), 0.0)
         rest = {key: value for key, value in form.items() if key}
         factor = rest[min(rest)] if rest else 1.0
         low, high = sorted(((low - offset) / factor, (high - offset) / factor))
-        return _sum(_scaled(self.atom("clip", _scaled(rest, 1 / factor), float(low), float(high)), factor), {(): offset})
+        return _sum(_scale(self.atom("clip", _scale(rest, 1 / factor), float(low), float(high)), factor), {(): offset})
 
-    def _limited(self, form: Form) -> tuple[Form, float, float] | None:
+    def _match_clip(self, form: Form) -> tuple[Form, float, float] | None:
         """What a clipped value clips, and its limits, where the form is one times a positive factor, plus a number."""
         rest = [key for key in form if key]
         if len(rest) != 1 or len(rest[0]) != 1 or rest[0][0][1] != 1.0 or form[rest[0]] <= 0:
@@ -204,7 +204,7 @@ class Forms:
         if atom[0] != "clip":
             return None
         factor, offset = form[rest[0]], form.get((), 0.0)
-        return _sum(_scaled(atom[1], factor), {(): offset}), atom[2] * factor + offset, atom[3] * factor + offset
+        return _sum(_scale(atom[1], factor), {(): offset}), atom[2] * factor + offset, atom[3] * factor + offset
 
 
 def _limits(low: float | None, high: float | None) -> tuple[float, float]:
@@ -234,7 +234,7 @@ def _sum(a: Form, b: Form, sign: float = 1.0) -> Form:
     return {key: value for key, value in found.items() if abs(value) > 1e-9 * most}
 
 
-def _scaled(form: Form, factor: float) -> Form:
+def _scale(form: Form, factor: float) -> Form:
     return {key: value * factor for key, value in form.items()}
 
 

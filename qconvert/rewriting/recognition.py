@@ -15,7 +15,7 @@ from typing import Any
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import KINDS
 from qconvert.operators.formulas import FORMULAS, Formula
-from qconvert.rewriting.lowering import emitted
+from qconvert.rewriting.lowering import emit_formula
 from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError
 
 __all__ = ["Recognizer"]
@@ -63,7 +63,7 @@ class Recognizer:
         self._ways = [way for kind in kinds for formula in FORMULAS.get(kind, ()) for way in _ways(formula)]
         self._kinds = {name for op in graph.ops for name in _names(op)}
 
-    def found(self) -> Iterator[tuple[Op, Op]]:
+    def find_operators(self) -> Iterator[tuple[Op, Op]]:
         """Yield the last operator of each decomposition and the operator that it computes, last first; none is a part of another."""
         ways = [way for way in self._ways if way.functions and way.functions <= self._kinds]
         if not ways:
@@ -75,9 +75,9 @@ class Recognizer:
                 ends.update((id(end), end) for end in self._ends_of(op))
         parts: set[int] = set()
         for end in (op for op in reversed(self._graph.ops) if id(op) in ends and id(op) not in parts):
-            found = self._of(end, ways)
+            found = self._match_any(end, ways)
             if found is not None:
-                parts.update(map(id, self._between(found, end)))
+                parts.update(map(id, self._find_inner_ops(found, end)))
                 yield end, found
 
     def _ends_of(self, op: Op) -> Iterator[Op]:
@@ -88,7 +88,7 @@ class Recognizer:
             yield from (reader for reader in level if reader.kind in _ENDS)
             level = [reader for reader in level if not self._graph[reader.outputs[0]].is_quantized]
 
-    def _between(self, found: Op, end: Op) -> Iterator[Op]:
+    def _find_inner_ops(self, found: Op, end: Op) -> Iterator[Op]:
         """The operators of a decomposition but for its end."""
         waiting, seen = list(end.inputs), set(found.inputs)
         while waiting:
@@ -98,12 +98,12 @@ class Recognizer:
                 waiting += self._producers[name].inputs
             seen.add(name)
 
-    def _of(self, end: Op, ways: Sequence[_Way]) -> Op | None:
+    def _match_any(self, end: Op, ways: Sequence[_Way]) -> Op | None:
         cone = self._cone(end)
         there = {name for item in cone if item in self._producers for name in _names(self._producers[item])} | _names(end)
         for way in ways:
             if way.functions <= there:
-                found = self._matched(end, cone, way)
+                found = self._match_formula(end, cone, way)
                 if found is not None:
                     return found
         return None
@@ -118,7 +118,7 @@ class Recognizer:
             level = [name for op in inner for name in op.inputs if name and name not in found]
         return list(found)
 
-    def _matched(self, end: Op, cone: Sequence[str], way: _Way) -> Op | None:
+    def _match_formula(self, end: Op, cone: Sequence[str], way: _Way) -> Op | None:
         """The operator of a formula's kind that a result is; None if it is none."""
         graph, result = self._graph, self._graph[end.outputs[0]]
         forms, formula, tries = Forms(), way.formula, 0
@@ -141,15 +141,17 @@ class Recognizer:
                     tries += 1
                     if tries > _MOST_TRIES:
                         return None
-                    if self._is(formula, data, chosen, attributes, forms, wanted):
-                        return replace(end, kind=formula.kind, inputs=(self._stored(data), *chosen), attributes=attributes)
+                    if self._has_same_form(formula, data, chosen, attributes, forms, wanted):
+                        return replace(end, kind=formula.kind, inputs=(self._quantized_source(data), *chosen), attributes=attributes)
         return None
 
-    def _is(self, formula: Formula, data: str, chosen: Sequence[str], attributes: Mapping[str, Any], forms: Forms, wanted: Form) -> bool:
+    def _has_same_form(
+        self, formula: Formula, data: str, chosen: Sequence[str], attributes: Mapping[str, Any], forms: Forms, wanted: Form
+    ) -> bool:
         tensors = {name: replace(self._graph[name], quantization=None) for name in (data, *chosen)}
         tensors[data] = replace(tensors[data], dtype="float32")
         tensors["result"] = Tensor("result", "float32", tensors[data].shape)
-        found = emitted(tensors, Op(formula.kind, (data, *chosen), ("result",), attributes), formula, "float32")
+        found = emit_formula(tensors, Op(formula.kind, (data, *chosen), ("result",), attributes), formula, "float32")
         if found is None:
             return False
         producers = {name: op for op in found.ops for name in op.outputs}
@@ -159,7 +161,7 @@ class Recognizer:
             return False
         return forms.same(form, wanted)
 
-    def _stored(self, name: str) -> str:
+    def _quantized_source(self, name: str) -> str:
         """The quantized tensor whose float values a tensor is, or itself."""
         op = self._producers.get(name)
         return op.inputs[0] if op is not None and op.kind == "Dequantize" else name
@@ -194,7 +196,7 @@ def _ways(formula: Formula) -> Iterator[_Way]:
         found: list[set[str]] = []
         words: set[frozenset[str]] = set()
         for attributes in _attributes(_Way(formula, choices), [0.5], [-1], 3):
-            emission = emitted(tensors, Op(formula.kind, tuple(names), ("result",), attributes), formula, "float32")
+            emission = emit_formula(tensors, Op(formula.kind, tuple(names), ("result",), attributes), formula, "float32")
             if emission is not None:
                 forms, producers = Forms(), {name: op for op in emission.ops for name in op.outputs}
                 form = forms.of("result", {**tensors, **emission.tensors}, producers, {names[0]: forms.atom("leaf")})

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES, adds_alike, adds_as, averages_alike, averaging_scale, saturate
+from qconvert.arithmetic import ADDITIONS, TORCH_AVERAGES, averaging_scale, has_addition, is_same_addition, is_same_average, saturate
 from qconvert.arithmetic.dtypes import integer_range
 from qconvert.arithmetic.quantization import Quantization
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
@@ -39,14 +39,14 @@ def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
         return False
     if op.kind == "Add" and len(quantizations) == 3:
         inputs, result = (quantizations[0], quantizations[1]), quantizations[2]
-        return all(adds_as(name, inputs, result) for name in (own, other)) and adds_alike(
+        return all(has_addition(name, inputs, result) for name in (own, other)) and is_same_addition(
             own, ADDITIONS[other], inputs, result, tensors[0].dtype
         )
     window = None if op.kind == "Add" else _window(graph, op)
     if window is None or not {own, other}.issubset(TORCH_AVERAGES):
         return False
     sizes = list(window["kernel_shape"])
-    return averages_alike(own, other, quantizations[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
+    return is_same_average(own, other, quantizations[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
 
 
 class TorchForms:
@@ -71,7 +71,7 @@ class TorchForms:
         else:
             self._average_as(op)
 
-    def _plainly(self, op: Op) -> None:
+    def _drop_arithmetic(self, op: Op) -> None:
         self._rewriter.replace(op, op.with_attributes(arithmetic=""))
 
     def _real(self, wanted: str, like: Tensor) -> str:
@@ -83,7 +83,7 @@ class TorchForms:
 
         found = fused_quantize(self._graph, op, self._runtime, add)
         if found is None:
-            self._plainly(op)
+            self._drop_arithmetic(op)
             return
         least = ", but for a few of all float32 numbers" if found[1] else ""
         self.done[f"roundings of data to a quantization as PyTorch's fused sum{least}"] += 1
@@ -93,7 +93,7 @@ class TorchForms:
         """Interpolate stored integers as plain numbers, whose sums are exact where weights are: with a quantization of steps of 1."""
         data, result = self._graph[op.inputs[0]], self._graph[op.outputs[0]]
         if data.dtype not in ("int8", "uint8") or not data.shares_quantization(result):
-            self._plainly(op)
+            self._drop_arithmetic(op)
             return
         self.done["interpolations of stored integers, whose ties PyTorch takes to the even one"] += 1
         steps = Quantization.per_tensor(1.0, integer_range(data.dtype)[0])
@@ -119,19 +119,19 @@ class TorchForms:
         window = _window(self._graph, op)
         quantization = data.quantization
         if window is None or quantization is None or not data.shares_quantization(result) or not quantization.is_per_tensor:
-            self._plainly(op)
+            self._drop_arithmetic(op)
             return
         low = integer_range(data.dtype)[0]
         sizes = list(window["kernel_shape"])
         reduced = [math.prod(sizes)] if op.kind == "ReduceMean" else sizes
-        found = None if math.prod(sizes) % 2 else averaging_scale(str(op["arithmetic"]), quantization.shifted(-low), reduced)
+        found = None if math.prod(sizes) % 2 else averaging_scale(str(op["arithmetic"]), quantization.shift_zero_point(-low), reduced)
         if found is None:
-            self._plainly(op)
+            self._drop_arithmetic(op)
             return
         least = ", but for the last bit of a few ties" if found[2] else ""
         self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
         own = Quantization.per_tensor(float(quantization.scale[0]), found[0] + low)
-        name = self._padded(op, data, window, own)
+        name = self._pad_data(op, data, window, own)
         name, back = self._on_quantization(op, name, own), own != quantization
         ones = saturate(np.ones((window.pop("channels"), 1, *sizes)), "int8")
         weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
@@ -150,7 +150,7 @@ class TorchForms:
             self._rewriter.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
         self._rewriter.remove(op)
 
-    def _padded(self, op: Op, data: Tensor, window: dict[str, Any], quantization: Quantization) -> str:
+    def _pad_data(self, op: Op, data: Tensor, window: dict[str, Any], quantization: Quantization) -> str:
         """Return the data with their padding, where the convolution would pad with another integer."""
         pads = window["pads"]
         if not any(pads) or quantization == data.quantization:

@@ -48,9 +48,9 @@ def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[O
     if not point:
         steps = made.binary("Mul", data.name, made.number(form.reciprocal, "reciprocal"), "steps")
     elif runtime == "onnx":
-        steps = made.wide(form.reciprocal, point)
+        steps = made.emit_wide_sum(form.reciprocal, point)
     else:
-        steps, missed = made.split(form, point), form.missed
+        steps, missed = made.emit_split_sum(form, point), form.missed
     integers = add(replace(result, quantization=Quantization.per_tensor(1.0, low)), "integers")
     made.ops.append(Op("Quantize", (steps,), (integers,), {}, op.source))
     made.ops.append(Op("Reinterpret", (integers,), op.outputs, {}, op.source))
@@ -75,14 +75,14 @@ class _Made:
         self.ops.append(Op(kind, inputs, (name,), attributes, self._op.source))
         return name
 
-    def wide(self, reciprocal: float, point: int) -> str:
+    def emit_wide_sum(self, reciprocal: float, point: int) -> str:
         """The fused sum in float64."""
         data = self.op("Cast", (self._data.name,), "wide", "float64", to="float64")
         product = self.binary("Mul", data, self.number(reciprocal, "reciprocal", "float64"), "product", "float64")
         total = self.binary("Add", product, self.number(point, "zero_point", "float64"), "sum", "float64")
         return self.op("Cast", (total,), "steps", "float32", to="float32")
 
-    def split(self, form: SplitProduct, point: int) -> str:
+    def emit_split_sum(self, form: SplitProduct, point: int) -> str:
         """The fused sum of products in two parts."""
         border = self.number(form.border, "border")
         high = self.binary("Sub", self.binary("Add", self._data.name, border, "lifted"), border, "high")

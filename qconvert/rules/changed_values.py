@@ -15,9 +15,9 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.dense_weights import spread_weights
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
-from qconvert.graph.spread import spread_weights
 from qconvert.operators import kind_of
 
 __all__ = [
@@ -29,11 +29,11 @@ __all__ = [
     "difference",
     "digest",
     "narrowed_names",
-    "off",
     "paired_activations",
     "paired_inputs",
     "paired_tensors",
-    "redeclared",
+    "redeclare_changes",
+    "scale_difference",
     "unread_labels",
 ]
 
@@ -77,15 +77,15 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
         if pair is tensor or tensor.is_constant != pair.is_constant or (tensor.name in idle and not tensor.is_constant):
             continue
         if tensor.data is None:
-            text = _activation(tensor, pair)
+            text = _activation_difference(tensor, pair)
         else:
             own, its = bounds.get(tensor.name, {}), others.get(pair.name, {})
-            text = _bound(tensor, pair, own if op is None else {key: own[key] for key in op.outputs if key in own}, its)
+            text = _bound_difference(tensor, pair, own if op is None else {key: own[key] for key in op.outputs if key in own}, its)
         if text:
             yield tensor.name, pair.name, text
 
 
-def _bound(a: Tensor, b: Tensor, own: Mapping[str, Tensor], its: Mapping[str, Tensor]) -> str:
+def _bound_difference(a: Tensor, b: Tensor, own: Mapping[str, Tensor], its: Mapping[str, Tensor]) -> str:
     """What differs in a constant, for each Clip that reads it in both graphs (`own` and `its`, by the result); else for any of them."""
     shared = [text for key in own.keys() & its.keys() if (text := constant_difference(own[key], its[key]))]
     if own.keys() & its.keys():
@@ -99,7 +99,7 @@ def unread_labels(graph: Graph) -> set[str]:
     readers = graph.consumers()
     given = {name for name, tensor in graph.tensors.items() if tensor.is_quantized} - {name for op in graph.ops for name in op.outputs}
     for op in graph.ops:
-        if op.kind == "Reinterpret" or (kind_of(op).rule == "move" and given.issuperset(kind_of(op).moved(op))):
+        if op.kind == "Reinterpret" or (kind_of(op).rule == "move" and given.issuperset(kind_of(op).moved_inputs(op))):
             given.update(op.outputs)
     found: set[str] = set()
     for name in [name for op in reversed(graph.ops) for name in reversed(op.outputs)] + list(graph.inputs):
@@ -152,7 +152,7 @@ def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
     pairs = {(id(op), a.name): b for op, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
     for op in reversed(graph.ops):
         kind, result = kind_of(op), op.outputs[0] if op.outputs else ""
-        moved = kind.moved(op) if kind.rule == "move" else []
+        moved = kind.moved_inputs(op) if kind.rule == "move" else []
         for name in filter(None, op.inputs):
             stands = pairs.get((id(op), name))
             if name in moved and graph[name].shares_quantization(graph[result]):
@@ -175,10 +175,10 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
         for position, (own, name) in enumerate(zip(op.inputs, pair.inputs, strict=False)):
             if own and name and own != name and (own not in other.tensors or name not in graph.tensors):
                 a, b = graph[own], other[name]
-                yield op, _spread(op, a, b) if position == 1 else a, b
+                yield op, _densify_weights(op, a, b) if position == 1 else a, b
 
 
-def _spread(op: Op, weights: Tensor, other: Tensor) -> Tensor:
+def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
     """Weights as the other graph may have them: with zeros for groups and holes (passes/dense_weights.py)."""
     data, found, shape = weights.data, other.data, weights.shape or ()
     if op.kind not in ("Conv", "ConvTranspose") or data is None or found is None or data.size == found.size or data.ndim < 3:
@@ -192,7 +192,7 @@ def _spread(op: Op, weights: Tensor, other: Tensor) -> Tensor:
     return weights
 
 
-def _activation(a: Tensor, b: Tensor) -> str:
+def _activation_difference(a: Tensor, b: Tensor) -> str:
     """A zero point or scale of an activation that is not the source's."""
     if a.quantization is None or b.quantization is None or not {a.dtype, b.dtype} <= _INTEGERS:
         return ""
@@ -200,7 +200,7 @@ def _activation(a: Tensor, b: Tensor) -> str:
     if old.size in (1, new.size) and not np.array_equal(np.broadcast_to(old, new.shape), new):
         place = int(np.flatnonzero(np.broadcast_to(old, new.shape) != new)[0])
         return f"the zero point of {a.name!r} is {new[place]} instead of {np.broadcast_to(old, new.shape)[place]}"
-    return off(a.name, a.quantization, b.quantization.scale)
+    return scale_difference(a.name, a.quantization, b.quantization.scale)
 
 
 def _zero_points(tensor: Tensor, same: str) -> Array:
@@ -215,7 +215,7 @@ def constant_difference(a: Tensor, b: Tensor) -> str:
     if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
         if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
-        return difference(a, _centred(b), b.quantization)
+        return difference(a, _subtract_zero_points(b), b.quantization)
     if _is_decomposed(a, b) or _is_decomposed(b, a):
         return ""
     if any(quantizations) or {a.dtype, b.dtype} <= _REALS:
@@ -228,10 +228,10 @@ def _is_decomposed(a: Tensor, b: Tensor) -> bool:
     if a.data is None or b.data is None or a.quantization is None or b.quantization is not None or not {a.dtype, b.dtype} <= _INTEGERS:
         return False
     low = integer_range(a.dtype)[0] - integer_range(b.dtype)[0]
-    return _differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
+    return _count_differing(a.data.astype(np.int64) - low, b.data.astype(np.int64)) == 0
 
 
-def _centred(tensor: Tensor) -> Array:
+def _subtract_zero_points(tensor: Tensor) -> Array:
     """The integers of a constant less their zero points."""
     assert tensor.data is not None and tensor.quantization is not None
     own = tensor.quantization
@@ -248,26 +248,30 @@ def difference(tensor: Tensor, integers: Array, quantization: Quantization | Non
     Raises:
         AttributeError: the constant has no data or no quantization.
     """
-    wanted = _centred(tensor)
-    wrong = _differing(wanted, integers)
+    wanted = _subtract_zero_points(tensor)
+    wrong = _count_differing(wanted, integers)
     if wrong:
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
     if not wanted.any():
         return ""  # zero is zero on every quantization
-    return "" if quantization is None or tensor.quantization is None else off(tensor.name, tensor.quantization, quantization.scale)
+    return (
+        ""
+        if quantization is None or tensor.quantization is None
+        else scale_difference(tensor.name, tensor.quantization, quantization.scale)
+    )
 
 
-def _differing(wanted: Array, found: Array) -> int:
+def _count_differing(wanted: Array, found: Array) -> int:
     """How many elements differ, in whichever order of the axes fits best."""
     if wanted.size != found.size:
         one = wanted.reshape(-1)[:1] if wanted.size == 1 else found.reshape(-1)[:1] if found.size == 1 else None
         return int(one is None or bool((wanted != one).any() or (found != one).any())) and max(wanted.size, found.size)
     if wanted.shape == found.shape and np.array_equal(wanted, found):
         return 0
-    return min(int((form != found.reshape(form.shape)).sum()) for form in _orders(wanted, found))
+    return min(int((form != found.reshape(form.shape)).sum()) for form in _axis_orders(wanted, found))
 
 
-def _orders(wanted: Array, found: Array) -> Iterator[Array]:
+def _axis_orders(wanted: Array, found: Array) -> Iterator[Array]:
     """`wanted` with its axes in every order in which `found` may have it, but for axes of one element."""
     target = tuple(size for size in found.shape if size != 1)
     squeezed = wanted.reshape([size for size in wanted.shape if size != 1])
@@ -279,17 +283,17 @@ def _orders(wanted: Array, found: Array) -> Iterator[Array]:
 
 def _real_difference(a: Tensor, b: Tensor) -> str:
     """Float values that are not the source's, one side at least holding no integers of a single quantization."""
-    left, right = (_real(item) for item in (a, b))
+    left, right = (_float_values(item) for item in (a, b))
     if a.quantization is None and b.quantization is None and a.dtype == b.dtype:
-        wrong = _differing(left, right) if not np.isnan(left).any() else 0
+        wrong = _count_differing(left, right) if not np.isnan(left).any() else 0
     elif left.size != right.size:
         return ""
     else:
-        wrong = min(_off_by_more(form, right.reshape(form.shape)) for form in _orders(left, right))
+        wrong = min(_count_differing_floats(form, right.reshape(form.shape)) for form in _axis_orders(left, right))
     return f"{wrong} of {left.size} values of {a.name!r} are not the source's" if wrong else ""
 
 
-def _off_by_more(values: Array, others: Array) -> int:
+def _count_differing_floats(values: Array, others: Array) -> int:
     """How many values differ by more than a rounding to float32, NaN being equal to NaN alone.
 
     It goes row by row, so that nothing of the size of the values is made.
@@ -298,7 +302,7 @@ def _off_by_more(values: Array, others: Array) -> int:
     return sum(int(np.count_nonzero(~np.isclose(other, row, _ROUNDING, 0, equal_nan=True))) for row, other in rows)
 
 
-def _real(tensor: Tensor) -> Array:
+def _float_values(tensor: Tensor) -> Array:
     assert tensor.data is not None
     if tensor.quantization is None:
         with np.errstate(invalid="ignore"):  # NaNs that signal
@@ -306,7 +310,7 @@ def _real(tensor: Tensor) -> Array:
     return dequantize(tensor.data, tensor.quantization)
 
 
-def off(name: str, quantization: Quantization, scale: Array) -> str:
+def scale_difference(name: str, quantization: Quantization, scale: Array) -> str:
     """A scale that is not the source's, in words."""
     own, scale = quantization.scale.reshape(-1).astype(np.float64), scale.reshape(-1).astype(np.float64)
     if scale.size not in (1, own.size) and own.size != 1:
@@ -322,14 +326,16 @@ def digest(tensor: Tensor) -> str:
     have, its float values alone."""
     quantization = tensor.quantization
     if quantization is not None and quantization.block_size and tensor.data is not None:
-        return digest(Tensor("", "float32", tensor.shape, _real(tensor).astype(np.float32)))
+        return digest(Tensor("", "float32", tensor.shape, _float_values(tensor).astype(np.float32)))
     parts: list[Array] = []
     if quantization is not None:
         scale = quantization.scale.reshape(-1)
         parts.append(scale[:1] if (scale == scale[:1]).all() else scale)
     if tensor.data is not None:
         parts.append(
-            _centred(tensor) if quantization is not None and tensor.dtype in _INTEGERS and not quantization.block_size else _real(tensor)
+            _subtract_zero_points(tensor)
+            if quantization is not None and tensor.dtype in _INTEGERS and not quantization.block_size
+            else _float_values(tensor)
         )
     elif quantization is not None:
         parts.append(_zero_points(tensor, ""))
@@ -354,7 +360,7 @@ def _narrowed_digest(tensor: Tensor) -> str:
     return f"{digest(tensor)} {_limits(tensor)}"
 
 
-def _narrowed(found: Mapping[str, object]) -> set[str]:
+def _names_with_limits(found: Mapping[str, object]) -> set[str]:
     """The tensors whose declared digests include limits."""
     return {name for name, wanted in found.items() if " " in str(wanted)}
 
@@ -373,25 +379,27 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
         source: what it is compared with: tensors that have its values and quantization are left out. An earlier conversion may have
             declared them, of which the source is the result.
     """
-    found = _read(graph.metadata.get(CHANGED))
-    names = [name for name, wanted in found.items() if name in graph.tensors and _is(graph[name], wanted)]
+    found = _read_declarations(graph.metadata.get(CHANGED))
+    names = [name for name, wanted in found.items() if name in graph.tensors and _has_digest(graph[name], wanted)]
     if source is None:
         return frozenset(names)
-    own = declared_changes(source, names, _narrowed(found))
-    return frozenset(name for name in names if name not in own or not _is(graph[name], own[name]))
+    own = declared_changes(source, names, _names_with_limits(found))
+    return frozenset(name for name in names if name not in own or not _has_digest(graph[name], own[name]))
 
 
-def redeclared(before: Graph, after: Graph) -> Graph:
+def redeclare_changes(before: Graph, after: Graph) -> Graph:
     """`after`, an equivalent form of `before`, with those declared changes of `before` that still hold there."""
-    found = _read(before.metadata.get(CHANGED))
-    names = [name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _is(before[name], wanted)]
+    found = _read_declarations(before.metadata.get(CHANGED))
+    names = [
+        name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _has_digest(before[name], wanted)
+    ]
     if not names:
         return after
-    text = json.dumps({**found, **declared_changes(after, names, _narrowed(found))})
+    text = json.dumps({**found, **declared_changes(after, names, _names_with_limits(found))})
     return replace(after, metadata={**after.metadata, CHANGED: text})
 
 
-def _is(tensor: Tensor, wanted: object) -> bool:
+def _has_digest(tensor: Tensor, wanted: object) -> bool:
     """Whether a tensor has a digest, as it stands or, a matrix, transposed."""
     if digest(tensor) == wanted or _narrowed_digest(tensor) == wanted:
         return True
@@ -406,7 +414,7 @@ def _is(tensor: Tensor, wanted: object) -> bool:
     return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
 
 
-def _read(text: str | None) -> dict[str, object]:
+def _read_declarations(text: str | None) -> dict[str, object]:
     try:
         found = json.loads(text or "{}")
     except ValueError:

@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
 from qconvert.operators import KINDS, kind_of
 
-__all__ = ["attribute_differences", "diff", "equal", "paired", "tensor_differences"]
+__all__ = ["attribute_differences", "diff", "equal", "pair_tensors", "tensor_differences"]
 
 
 def equal(a: Graph, b: Graph, *, exact: bool = False) -> bool:
@@ -32,10 +32,10 @@ def diff(a: Graph, b: Graph, *, exact: bool = False) -> list[str]:
         b: the graph after.
         exact: whether every name, the order and sources of operators, signatures and metadata count too.
     """
-    lines = _compared(a, b, exact)
+    lines = _diff_operators(a, b, exact)
     for name in sorted({*a.functions, *b.functions}):
         if name in a.functions and name in b.functions:
-            lines += [f"function {name!r}: {line}" for line in _compared(a.functions[name], b.functions[name], exact)]
+            lines += [f"function {name!r}: {line}" for line in _diff_operators(a.functions[name], b.functions[name], exact)]
         else:
             lines.append(f"{'-' if name in a.functions else '+'} function {name!r}")
     for name in sorted({*a.states, *b.states}):
@@ -46,7 +46,7 @@ def diff(a: Graph, b: Graph, *, exact: bool = False) -> list[str]:
     return lines
 
 
-def _compared(a: Graph, b: Graph, exact: bool) -> list[str]:
+def _diff_operators(a: Graph, b: Graph, exact: bool) -> list[str]:
     """diff() of the operators and tensors of two graphs, without their functions."""
     pairing = _Pairing(a, b)
     lines = [
@@ -66,10 +66,10 @@ def _compared(a: Graph, b: Graph, exact: bool) -> list[str]:
     for old, new in pairing.renamed.items():
         what = f"tensor {old!r}" if old == new else f"tensor {old!r} ({new!r})"
         lines += [f"{what}: {text}" for text in tensor_differences(a[old], b[new])]
-    return lines + list(_exactly(a, b, pairing)) if exact else lines
+    return lines + list(_exact_differences(a, b, pairing)) if exact else lines
 
 
-def paired(a: Graph, b: Graph) -> dict[str, str]:
+def pair_tensors(a: Graph, b: Graph) -> dict[str, str]:
     """The tensors that diff() compares: name in `a` -> name in `b`."""
     return _Pairing(a, b).renamed
 
@@ -127,7 +127,7 @@ class _Pairing:
     def _content(self, graph: Graph, op: Op, renamed: dict[str, str] | None) -> Any:
         """What `op` computes: kind, attributes, sources of its inputs in the second graph's names, sort of its outputs."""
         inputs = tuple(self._origin(graph, name, renamed) for name in op.inputs)
-        outputs = tuple(_sort(graph[name]) if name else "" for name in op.outputs)
+        outputs = tuple(_describe_type(graph[name]) if name else "" for name in op.outputs)
         return op.kind, tuple(sorted(_attributes(op).items())), inputs, outputs
 
     def _origin(self, graph: Graph, name: str, renamed: dict[str, str] | None) -> str:
@@ -138,19 +138,19 @@ class _Pairing:
     def _digest(self, tensor: Tensor) -> str:
         if id(tensor) not in self._digests:
             data: Array = tensor.data if tensor.data is not None else np.zeros(0)
-            raw = repr(data.tolist()).encode() if data.dtype == object else np.ascontiguousarray(_whole(data)).tobytes()
-            self._digests[id(tensor)] = f"{_sort(tensor)} {hashlib.blake2b(raw).hexdigest()}"
+            raw = repr(data.tolist()).encode() if data.dtype == object else np.ascontiguousarray(_widen_to_bytes(data)).tobytes()
+            self._digests[id(tensor)] = f"{_describe_type(tensor)} {hashlib.blake2b(raw).hexdigest()}"
         return self._digests[id(tensor)]
 
 
-def _sort(tensor: Tensor) -> str:
+def _describe_type(tensor: Tensor) -> str:
     """Type, shape and quantization as one text."""
     q = tensor.quantization
     scales = None if q is None else (q.scale.tolist(), q.zero_point.tolist(), q.axis, q.block_size, q.quant_min, q.quant_max)
     return repr((tensor.dtype, tensor.shape, scales))
 
 
-def _whole(data: Array) -> Array:
+def _widen_to_bytes(data: Array) -> Array:
     """The data in a type that uses every bit of its bytes."""
     return data.astype(np.int8) if data.dtype.name in ("int2", "uint2", "int4", "uint4") else data
 
@@ -183,7 +183,7 @@ def _is_same(pairing: _Pairing, old: str, new: str) -> bool:
     if not old or not new or pairing.renamed.get(old) == new:
         return old == new or pairing.renamed.get(old) == new
     x, y = pairing.a[old], pairing.b[new]
-    return x.is_constant and _sort(x) == _sort(y) and equal_data(x.data, y.data)
+    return x.is_constant and _describe_type(x) == _describe_type(y) and equal_data(x.data, y.data)
 
 
 def tensor_differences(a: Tensor, b: Tensor, *, shapes: bool = True) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _data(a: Array | None, b: Array | None) -> str:
         return f"data of {a.dtype} {a.shape} -> {b.dtype} {b.shape}"
     if a.dtype == object:
         return f"{int((a != b).sum())} of {a.size} strings differ"
-    raw = [np.ascontiguousarray(_whole(x)).reshape(-1).view(np.uint8).reshape(a.size, -1) for x in (a, b)]
+    raw = [np.ascontiguousarray(_widen_to_bytes(x)).reshape(-1).view(np.uint8).reshape(a.size, -1) for x in (a, b)]
     count = int((raw[0] != raw[1]).any(axis=1).sum())
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
@@ -232,7 +232,7 @@ def _data(a: Array | None, b: Array | None) -> str:
     return f"{count} of {a.size} elements differ, by at most {largest:.6g}"
 
 
-def _exactly(a: Graph, b: Graph, pairing: _Pairing) -> Iterable[str]:
+def _exact_differences(a: Graph, b: Graph, pairing: _Pairing) -> Iterable[str]:
     """Differences that do not change what the graph computes."""
     if a.name != b.name:
         yield f"name {a.name!r} -> {b.name!r}"

@@ -12,7 +12,7 @@ from qconvert.plugins import Runtime, hookimpl
 __all__ = ["RUNTIMES"]
 
 
-def _from(module: str, name: str) -> Callable[..., Any]:
+def _lazy(module: str, name: str) -> Callable[..., Any]:
     """Return a function of a module of this package; the module is imported at the first call."""
 
     def call(*arguments: Any) -> Any:
@@ -24,38 +24,40 @@ def _from(module: str, name: str) -> Callable[..., Any]:
 RUNTIMES = (
     Runtime(
         "litert", ("tflite",), "LiteRT on the CPU: with XNNPACK (default), or its reference kernels", "LiteRT",
-        open=_from("litert", "open_model"), rows=kernels_of("litert"), kernels=("default", "reference"),
-        layout="channels_last", inside=_from("litert", "LiteRTInside"), watch=_from("litert", "watch"), layers=_from("litert", "layers"),
-        taken_by=_from("litert", "taken_by"), around=_from("litert", "around"),
-        keeps=_from("litert", "keeps"), package="ai-edge-litert",
+        open=_lazy("litert", "open_model"), rows=kernels_of("litert"), kernels=("default", "reference"),
+        layout="channels_last", inside=_lazy("litert", "LiteRTInside"), watch=_lazy("litert", "watch"), layers=_lazy("litert", "layers"),
+        taken_by=_lazy("litert", "taken_by"), around=_lazy("litert", "copy_without_operators"),
+        keeps=_lazy("litert", "keeps"), package="ai-edge-litert",
     ),
     Runtime(
         "tflite-micro", ("tflite",), "TensorFlow Lite for Microcontrollers, interpreted on this machine", "tflite-micro",
-        open=_from("tflite_micro", "open_model"), rows=kernels_of("tflite-micro"), kernels=("reference",),
-        layout="channels_last", whole=True, around=_from("litert", "around"), package="tflite-micro",
+        open=_lazy("tflite_micro", "open_model"), rows=kernels_of("tflite-micro"), kernels=("reference",),
+        layout="channels_last", whole=True, around=_lazy("litert", "copy_without_operators"), package="tflite-micro",
     ),
     Runtime(
         "onnxruntime", ("onnx",), "onnxruntime's CPU execution provider", "onnxruntime",
-        open=_from("onnxruntime", "open_model"), rows=kernels_of("onnxruntime"), kernels=("optimized", "unoptimized"),
-        layout="channels_first", inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"),
-        layers=_from("onnx_layers", "layers"), taken_by=_from("onnx_layers", "kept_in_float"), around=_from("onnx_around", "around"),
+        open=_lazy("onnxruntime", "open_model"), rows=kernels_of("onnxruntime"), kernels=("optimized", "unoptimized"),
+        layout="channels_first", inside=_lazy("onnx_inside", "OnnxInside"), watch=_lazy("onnx_inside", "watch"),
+        layers=_lazy("onnx_layers", "layers"), taken_by=_lazy("onnx_layers", "kept_in_float"),
+        around=_lazy("onnx_without_operators", "copy_without_operators"),
         package="onnxruntime",
     ),
     Runtime(
         "torch", ("torch",), "PyTorch on the CPU: programs rebuilt from what is read (default), or the file itself", "PyTorch",
-        open=_from("torch", "open_model"), rows=kernels_of("torch"), kernels=("rebuilt", "trusted"), layout="channels_first",
-        runs_code=True, inside=_from("torch_inside", "inside_of"), package="torch",
+        open=_lazy("torch", "open_model"), rows=kernels_of("torch"), kernels=("rebuilt", "trusted"), layout="channels_first",
+        runs_code=True, inside=_lazy("torch_inside", "inside_of"), package="torch",
     ),
     Runtime(
         "mnn", ("mnn",), "MNN on the CPU, in a process of its own", "MNN",
-        open=_from("mnn", "open_model"), rows=kernels_of("mnn"), kernels=("cpu",), layout="channels_first",
-        inside=_from("mnn_inside", "MNNInside"), package="mnn",
+        open=_lazy("mnn", "open_model"), rows=kernels_of("mnn"), kernels=("cpu",), layout="channels_first",
+        inside=_lazy("mnn_inside", "MNNInside"), package="mnn",
     ),
     Runtime(
         "tensorrt", ("onnx",), "TensorRT, whose engine is built for a compute capability, and runs where a GPU is at hand", "TensorRT",
-        open=_from("tensorrt", "open_model"), rows=kernels_of("tensorrt"), layout="channels_first",
-        kernels=("sm89", "sm75", "sm80", "sm86", "sm120", "sm121"), build=_from("tensorrt", "build_engine"),
-        inside=_from("onnx_inside", "OnnxInside"), watch=_from("onnx_inside", "watch"), around=_from("onnx_around", "around"),
+        open=_lazy("tensorrt", "open_model"), rows=kernels_of("tensorrt"), layout="channels_first",
+        kernels=("sm89", "sm75", "sm80", "sm86", "sm120", "sm121"), build=_lazy("tensorrt", "build_engine"),
+        inside=_lazy("onnx_inside", "OnnxInside"), watch=_lazy("onnx_inside", "watch"),
+        around=_lazy("onnx_without_operators", "copy_without_operators"),
     ),
 )  # fmt: skip
 

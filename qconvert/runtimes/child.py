@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
-from qconvert.files.processes import how_it_ended, said
+from qconvert.files.processes import describe_exit, quote_output
 from qconvert.files.temporary import temporary_file
 from qconvert.graph import Array, numpy_dtype
 
@@ -68,12 +68,12 @@ class Child:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
         self._waiting = b""
-        self._end = weakref.finalize(self, _ended, self._process, self._selector, self._printed)
+        self._end = weakref.finalize(self, _end_process, self._process, self._selector, self._printed)
 
     def close(self) -> None:
         self._end()
 
-    def asked(self, question: Mapping[str, Any], values: Sequence[Array] = ()) -> Mapping[str, Any]:
+    def request(self, question: Mapping[str, Any], values: Sequence[Array] = ()) -> Mapping[str, Any]:
         """Send a message and return the answer; arrays() reads arrays after it. Raises RuntimeRefusedError without one, or for an error."""
         given = self._process.stdin
         assert given is not None
@@ -94,7 +94,7 @@ class Child:
             raise RuntimeRefusedError(f"{self._title}'s process gave an invalid answer: {line[:100]!r}", rule="invalid-answer")
         if "error" in found:
             raise RuntimeRefusedError(
-                f"{self._title} refuses the model: {str(found['error'])[:300]}{said(self._all_printed())}", rule="model-refused"
+                f"{self._title} refuses the model: {str(found['error'])[:300]}{quote_output(self._read_printed())}", rule="model-refused"
             )
         return found
 
@@ -136,9 +136,11 @@ class Child:
         until = time.monotonic() + self._patience
         while not self._selector.select(max(0.0, until - time.monotonic())):
             if time.monotonic() >= until:
-                printed = self._all_printed()
+                printed = self._read_printed()
                 self.close()
-                raise RuntimeRefusedError(f"{self._title} did not answer within {self._patience:.0f} s{said(printed)}", rule="no-answer")
+                raise RuntimeRefusedError(
+                    f"{self._title} did not answer within {self._patience:.0f} s{quote_output(printed)}", rule="no-answer"
+                )
         part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
         if not part:
             raise self._failure()
@@ -151,11 +153,11 @@ class Child:
         except subprocess.TimeoutExpired:
             self._process.kill()
             code = self._process.wait()
-        printed = self._all_printed()
+        printed = self._read_printed()
         self.close()
-        return RuntimeRefusedError(f"{self._title}'s process {how_it_ended(code)}{said(printed)}", rule="process-ended")
+        return RuntimeRefusedError(f"{self._title}'s process {describe_exit(code)}{quote_output(printed)}", rule="process-ended")
 
-    def _all_printed(self) -> bytes:
+    def _read_printed(self) -> bytes:
         if self._printed.closed:
             return b""
         self._printed.seek(0)
@@ -180,7 +182,7 @@ class _Server:
                 [sys.executable, "-P", str(program), number], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
                 pass_fds=(int(number),), env=environment,
             )  # fmt: skip
-        weakref.finalize(self, _ended, self._process, self._socket, self._printed)
+        weakref.finalize(self, _end_process, self._process, self._socket, self._printed)
 
     def ask(self, message: bytes, descriptors: Sequence[int] = ()) -> int | None:
         """Send a message and return the number in the answer; None if the process has ended."""
@@ -195,7 +197,7 @@ class _Server:
         """Send a message. kill() needs no lock for it, as the garbage collector may end a process while an answer is awaited."""
         socket.send_fds(self._socket, [message.ljust(_MESSAGE)], descriptors)
 
-    def printed(self) -> bytes:
+    def read_printed(self) -> bytes:
         self._printed.seek(0)
         return self._printed.read(_LONGEST)
 
@@ -217,7 +219,7 @@ class _Forked:
             if number is None:
                 del _SERVERS[key]
                 raise RuntimeRefusedError(
-                    f"{title} cannot be started in a process of its own{said(self._server.printed())}", rule="not-started"
+                    f"{title} cannot be started in a process of its own{quote_output(self._server.read_printed())}", rule="not-started"
                 )
             self._number = number
             self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
@@ -236,7 +238,7 @@ class _Forked:
                 self._server.tell(b"drop %d" % self._number)
 
 
-def _ended(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
+def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
     process.kill()
     process.wait()
     for item in (*others, process.stdin, process.stdout):

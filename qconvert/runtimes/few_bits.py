@@ -30,23 +30,23 @@ class Bytes:
     def __init__(self, types: Mapping[str, str], held: str = "") -> None:
         self.types, self._held = types, held
 
-    def own(self, name: str) -> str:
+    def name_in_copy(self, name: str) -> str:
         """Return the name in the copy of an input or output of the model."""
         return name + _SUFFIX if name in self.types else name
 
-    def named(self, name: str) -> str:
+    def name_in_model(self, name: str) -> str:
         """Return the name in the model of an input or output of the copy."""
         plain = name.removesuffix(_SUFFIX)
         return plain if plain in self.types else name
 
-    def given(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def pack_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs of the copy for inputs of the model."""
         return {
-            self.own(name): value.astype(self._held or _held(self.types[name])) if name in self.types else value
+            self.name_in_copy(name): value.astype(self._held or _byte_type(self.types[name])) if name in self.types else value
             for name, value in inputs.items()
         }
 
-    def found(self, name: str, value: Array) -> Array:
+    def unpack_output(self, name: str, value: Array) -> Array:
         """Return an output of the model for the value that the copy computed."""
         return value.astype(numpy_dtype(self.types[name])) if name in self.types else value
 
@@ -75,17 +75,19 @@ def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any
     graph, before, following = proto.graph, list[Any](), list[Any]()
     for value in graph.input:
         if value.name in types:
-            before.append(_converted(proto, "QuantizeLinear", value.name + _SUFFIX, value.name, types[value.name], casts))
-            value.type.tensor_type.elem_type = _number(_held(types[value.name]) if casts else "float")
+            before.append(_make_conversion_node(proto, "QuantizeLinear", value.name + _SUFFIX, value.name, types[value.name], casts))
+            value.type.tensor_type.elem_type = _element_type(_byte_type(types[value.name]) if casts else "float")
             value.name += _SUFFIX
     taken = {value.name for value in graph.input}
     for value in graph.output:
         if value.name in types:
             if value.name + _SUFFIX not in taken:
-                following.append(_converted(proto, "DequantizeLinear", value.name, value.name + _SUFFIX, types[value.name], casts))
+                following.append(
+                    _make_conversion_node(proto, "DequantizeLinear", value.name, value.name + _SUFFIX, types[value.name], casts)
+                )
             elem: Any = value.type.tensor_type
             if elem.elem_type != TensorProto.UNDEFINED:
-                elem.elem_type = _number(_held(types[value.name]) if casts else "float")
+                elem.elem_type = _element_type(_byte_type(types[value.name]) if casts else "float")
             value.name += _SUFFIX
     nodes = [*before, *graph.node, *following]
     del graph.node[:]
@@ -93,25 +95,25 @@ def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any
     return proto.SerializeToString(), Bytes(types, "" if casts else "float32")
 
 
-def _converted(proto: Any, op_type: str, data: str, result: str, dtype: str, casts: bool) -> Any:
+def _make_conversion_node(proto: Any, op_type: str, data: str, result: str, dtype: str, casts: bool) -> Any:
     """Return the node between few bits and bytes: Cast, or onnxruntime's own conversion to float32 with a scale of 1."""
     from onnx import helper
 
     if casts:
-        return helper.make_node("Cast", [data], [result], to=_number(dtype if op_type == "QuantizeLinear" else _held(dtype)))
+        return helper.make_node("Cast", [data], [result], to=_element_type(dtype if op_type == "QuantizeLinear" else _byte_type(dtype)))
     scale, zero_point = f"{result}/scale", f"{result}/zero_point"
     proto.graph.initializer.extend([
-        helper.make_tensor(scale, _number("float"), [], [1.0]),
-        helper.make_tensor(zero_point, _number(dtype), [], [0]),
+        helper.make_tensor(scale, _element_type("float"), [], [1.0]),
+        helper.make_tensor(zero_point, _element_type(dtype), [], [0]),
     ])  # fmt: skip
     return helper.make_node(op_type, [data, scale, zero_point], [result], domain=_CONTRIB)
 
 
-def _held(dtype: str) -> str:
+def _byte_type(dtype: str) -> str:
     return FEW_BITS[f"tensor({dtype})"][1]
 
 
-def _number(dtype: str) -> int:
+def _element_type(dtype: str) -> int:
     from onnx import TensorProto
 
     return int(getattr(TensorProto, dtype.upper()))

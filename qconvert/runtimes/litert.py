@@ -17,7 +17,7 @@ from qconvert.plugins import Layer, ModelFile, Pieces, Timing
 from qconvert.runtimes.child import Child
 from qconvert.runtimes.packages import runtime_package
 
-__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "around", "layers", "open_model", "taken_by", "watch"]
+__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "copy_without_operators", "layers", "open_model", "taken_by", "watch"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
@@ -56,7 +56,7 @@ class LiteRT:
         self._settings = {"kernels": KERNELS[kernels], "threads": threads}
         self._child = Child(_CHILD, "LiteRT", _PATIENCE, forks=True)
         self._load(bytes(model))
-        self.inputs, self.outputs = _by_name(self._given), _by_name(self._wanted)
+        self.inputs, self.outputs = _types_by_name(self._given), _types_by_name(self._wanted)
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""
@@ -64,13 +64,13 @@ class LiteRT:
 
     def _load(self, model: bytes) -> None:
         """Loads a file; without one, the same once more."""
-        found = self._asked(
+        found = self._request(
             {"load": len(model), "with": self._settings}, [np.frombuffer(model, np.uint8)], "LiteRT does not take the model"
         )
         self._given, self._wanted, self._tensors = ([_Described(*item) for item in found[key]] for key in ("inputs", "outputs", "tensors"))
 
-    def _asked(self, question: Mapping[str, Any], values: Sequence[Array] = (), failure: str = _FAILED) -> Mapping[str, Any]:
-        answer = self._child.asked(question, values)
+    def _request(self, question: Mapping[str, Any], values: Sequence[Array] = (), failure: str = _FAILED) -> Mapping[str, Any]:
+        answer = self._child.request(question, values)
         if "refused" in answer:
             raise RuntimeRefusedError(f"{failure}: {answer['refused']}", rule="model-refused")
         return answer
@@ -82,34 +82,34 @@ class LiteRT:
     def begin(self, values: Mapping[str, Array]) -> None:
         """Set the variables of stateful operators, by name, for the next run."""
         places = {item.name: item for item in self._tensors}
-        given = [(places[name].number, _sent(value).reshape(places[name].shape)) for name, value in values.items()]
-        self._asked({"begin": [(index, *_array(value)) for index, value in given]}, [value for _, value in given])
+        given = [(places[name].number, _encode_array(value).reshape(places[name].shape)) for name, value in values.items()]
+        self._request({"begin": [(index, *_describe_array(value)) for index, value in given]}, [value for _, value in given])
 
-    def kept(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    def read_variables(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
         """Return the variables of stateful operators after the last run, by name, in the given shapes; unknown names are left out."""
         places = {item.name: item.number for item in self._tensors if item.name in shapes}
-        found = self._child.arrays(self._asked({"kept": list(places.values())})["values"])
+        found = self._child.arrays(self._request({"kept": list(places.values())})["values"])
         return {name: value.reshape(shapes[name]) for name, value in zip(places, found, strict=True)}
 
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order; names need not be unique."""
-        given, described = self._described(inputs)
-        return [_split(value) for value in self._child.arrays(self._asked({"run": described}, given)["values"])]
+        given, described = self._encode_inputs(inputs)
+        return [_split_complex(value) for value in self._child.arrays(self._request({"run": described}, given)["values"])]
 
-    def timed(self, inputs: Mapping[str, Array], times: int) -> Timing:
+    def time_runs(self, inputs: Mapping[str, Array], times: int) -> Timing:
         """Runs so many times on the same stored values; the time of a run is that of LiteRT alone, without copies of inputs and outputs."""
-        given, described = self._described([inputs[name] for name in self.inputs])
-        found = self._asked({"time": described, "times": times}, given)
+        given, described = self._encode_inputs([inputs[name] for name in self.inputs])
+        found = self._request({"time": described, "times": times}, given)
         return Timing(tuple(found["wall"]), tuple(found["processor"]), int(found["memory"]))
 
-    def _described(self, inputs: Sequence[Array]) -> tuple[list[Array], list[tuple[Any, ...]]]:
+    def _encode_inputs(self, inputs: Sequence[Array]) -> tuple[list[Array], list[tuple[Any, ...]]]:
         """Return the arrays to send for inputs in the model's order, and their descriptions."""
-        given = [_sent(_joined(item, value)) for item, value in zip(self._given, inputs, strict=True)]
-        return given, [(item.number, *_array(value)) for item, value in zip(self._given, given, strict=True)]
+        given = [_encode_array(_join_complex(item, value)) for item, value in zip(self._given, inputs, strict=True)]
+        return given, [(item.number, *_describe_array(value)) for item, value in zip(self._given, given, strict=True)]
 
     def nodes(self) -> list[dict[str, Any]]:
         """The nodes after delegation, as Interpreter._get_ops_details() has them; types are letters of numpy's kinds."""
-        return list(self._asked({"nodes": True})["nodes"])
+        return list(self._request({"nodes": True})["nodes"])
 
     def names(self) -> dict[int, str]:
         """Return the names of all tensors by number."""
@@ -125,7 +125,7 @@ class _Described(NamedTuple):
     shape: list[int]
 
 
-def _by_name(tensors: Sequence[_Described]) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _types_by_name(tensors: Sequence[_Described]) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Return type and shape by name. A tensor without a name, or with a name already in use, is called by its number, as in the reader; a
     tensor that is listed twice has its position appended the second time."""
     found: dict[str, tuple[str, tuple[int, ...]]] = {}
@@ -136,19 +136,19 @@ def _by_name(tensors: Sequence[_Described]) -> dict[str, tuple[str, tuple[int, .
     return found
 
 
-def _joined(item: _Described, value: Array) -> Array:
+def _join_complex(item: _Described, value: Array) -> Array:
     """Return complex numbers; a graph stores their real and imaginary parts along a last axis."""
     if item.dtype != "complex64" or value.dtype == np.complex64:
         return value
     return np.ascontiguousarray(value, np.float32).view(np.complex64)[..., 0]
 
 
-def _split(value: Array) -> Array:
+def _split_complex(value: Array) -> Array:
     """Return the parts of complex numbers along a last axis; other values unchanged."""
     return np.ascontiguousarray(value)[..., None].view(np.float32) if value.dtype == np.complex64 else value
 
 
-def _sent(value: Array) -> Array:
+def _encode_array(value: Array) -> Array:
     """Return an array in C order; texts become UTF-8 bytes of the length of the longest."""
     found = np.asarray(value, order="C")
     if found.dtype.kind not in "OU":
@@ -157,13 +157,13 @@ def _sent(value: Array) -> Array:
     return np.array(texts, np.bytes_).reshape(found.shape)
 
 
-def _array(value: Array) -> tuple[str, tuple[int, ...]]:
+def _describe_array(value: Array) -> tuple[str, tuple[int, ...]]:
     return value.dtype.str if value.dtype.kind == "S" else value.dtype.name, value.shape
 
 
 def open_model(file: ModelFile) -> LiteRT:
     """See plugins.Runtime; the kernels are keys of KERNELS."""
-    return LiteRT(_accepted(file), file.kernels, file.threads)
+    return LiteRT(_read_for_litert(file), file.kernels, file.threads)
 
 
 def keeps(graph: Graph) -> frozenset[str]:
@@ -173,21 +173,21 @@ def keeps(graph: Graph) -> frozenset[str]:
     return inner_states(graph)
 
 
-def _content(file: ModelFile) -> bytes:
+def _read_content(file: ModelFile) -> bytes:
     """Return the file's content; the chosen signature comes first."""
-    from qconvert.formats.tflite.entries import entered
+    from qconvert.formats.tflite.signatures import select_signature
 
-    return bytes(entered(map_file(file.path), str(file.options.get("signature", ""))))
+    return bytes(select_signature(map_file(file.path), str(file.options.get("signature", ""))))
 
 
-def _accepted(file: ModelFile) -> bytes:
+def _read_for_litert(file: ModelFile) -> bytes:
     """Return the file's content in a form that LiteRT loads."""
     from qconvert.formats.tflite.probe import accepted_copy
 
-    return accepted_copy(_content(file))
+    return accepted_copy(_read_content(file))
 
 
-def around(
+def copy_without_operators(
     file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
 ) -> None:
     """See plugins.Runtime; the file has to state the shapes of the removed operators' results."""
@@ -198,7 +198,7 @@ def around(
         raise RuntimeRefusedError(
             f"the file does not state the shape of {unknown!r}, which a custom operator computes", rule="unknown-shape"
         )
-    copy.write_bytes(without_operators(_content(file), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
+    copy.write_bytes(without_operators(_read_content(file), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
 
 
 class LiteRTInside:
@@ -215,7 +215,7 @@ class LiteRTInside:
         from qconvert.formats.tflite.probe import with_outputs
 
         wanted = frozenset(name for name, tensor in graph.tensors.items() if not tensor.is_constant)
-        model, self._order = with_outputs(_accepted(file), wanted)
+        model, self._order = with_outputs(_read_for_litert(file), wanted)
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
         reads = (op for op in graph.ops if op.kind == "ReadState" and str(op["state"]) in keeps(graph))
@@ -227,7 +227,9 @@ class LiteRTInside:
 
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         """Return all tensors by name, and the variables of stateful operators as the previous run left them."""
-        kept = self._probe.kept(self._kept) if self._kept else {}  # a variable is given out too where a DEQUANTIZE makes its first value
+        kept = (
+            self._probe.read_variables(self._kept) if self._kept else {}
+        )  # a variable is given out too where a DEQUANTIZE makes its first value
         found = self._probe.run_in_order(list(feed.values()))
         return {**feed, **{name: np.asarray(value) for name, value in zip(self._order, found, strict=True)}, **kept}
 
@@ -241,7 +243,7 @@ class _Watched(LiteRT):
     def __init__(self, file: ModelFile, names: frozenset[str]) -> None:
         from qconvert.formats.tflite.probe import with_outputs
 
-        model, self._order = with_outputs(_accepted(file), names)
+        model, self._order = with_outputs(_read_for_litert(file), names)
         super().__init__(model, file.kernels, file.threads)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -264,14 +266,14 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
     The Python API lists the nodes after delegation: each delegated part is one more node DELEGATE, and its inputs and outputs tell its
     operators. Fusions inside XNNPACK are not listed. Kernels on integers compute in integers.
     """
-    model = LiteRT(_accepted(file), file.kernels)
+    model = LiteRT(_read_for_litert(file), file.kernels)
     nodes, names = model.nodes(), model.names()
-    delegated = _delegated(nodes)
+    delegated = _find_delegated(nodes)
     return tuple(
         Layer(
             node["op_name"],
             tuple(names.get(int(index), "") for index in node["outputs"]),
-            None if node["op_name"] == "DEQUANTIZE" else node["op_name"] not in _FLOAT and _on_integers(node),
+            None if node["op_name"] == "DEQUANTIZE" else node["op_name"] not in _FLOAT and _is_integer_node(node),
             "XNNPACK" if node["index"] in delegated else "",
         )
         for node in nodes
@@ -297,13 +299,13 @@ def taken_by(file: ModelFile) -> dict[str, str]:
     return {**dict.fromkeys((name for name, left in own.items() if left), "reference"), **joined}
 
 
-def _on_integers(node: Any) -> bool:
+def _is_integer_node(node: Any) -> bool:
     """Whether data and result of a node are stored as integers."""
     types = [*node["operand_types"][:1], *node["result_types"][:1]]
     return bool(types) and all(kind in "iu" for kind in types)
 
 
-def _delegated(nodes: list[Any]) -> set[int]:
+def _find_delegated(nodes: list[Any]) -> set[int]:
     """Return the indices of the nodes between the inputs and the outputs of each DELEGATE."""
     writers = {int(index): node for node in nodes if node["op_name"] != "DELEGATE" for index in node["outputs"]}
     found: set[int] = set()

@@ -62,12 +62,12 @@ def serve(asked: socket.socket, litert: Any) -> None:
                 os.close(descriptor)
             asked.sendall(b"%d" % number)
         elif word == b"end":
-            asked.sendall(b"%d" % ended(int(numbers[0]), float(numbers[1])))
+            asked.sendall(b"%d" % wait_or_kill(int(numbers[0]), float(numbers[1])))
         else:
-            ended(int(numbers[0]), 0.0)
+            wait_or_kill(int(numbers[0]), 0.0)
 
 
-def ended(number: int, seconds: float) -> int:
+def wait_or_kill(number: int, seconds: float) -> int:
     """Return the exit code of a child process, below 0 if a signal ended it; it is killed after so many seconds."""
     until = time.monotonic() + seconds
     while True:
@@ -91,18 +91,18 @@ def answer(given: BinaryIO, answers: BinaryIO, litert: Any) -> None:
                 found = model.load(given.read(question["load"]), **question["with"])
             elif "run" in question:
                 values = model.run([(index, read(given, dtype, shape)) for index, dtype, shape in question["run"]])
-                found = {"values": [array(value()) for value in values]}
+                found = {"values": [describe_array(value()) for value in values]}
             elif "time" in question:
-                found = model.timed([(index, read(given, dtype, shape)) for index, dtype, shape in question["time"]], question["times"])
+                found = model.time_runs([(index, read(given, dtype, shape)) for index, dtype, shape in question["time"]], question["times"])
             elif "begin" in question:
                 for index, dtype, shape in question["begin"]:
                     model.interpreter.set_tensor(index, read(given, dtype, shape))
                 found = {}
             elif "kept" in question:
                 values = [partial(model.interpreter.get_tensor, index) for index in question["kept"]]
-                found = {"values": [array(value()) for value in values]}
+                found = {"values": [describe_array(value()) for value in values]}
             else:
-                found = {"nodes": [node(item) for item in model.interpreter._get_ops_details()]}
+                found = {"nodes": [describe_node(item) for item in model.interpreter._get_ops_details()]}
         except (ValueError, RuntimeError) as error:
             found, values = {"refused": str(error)}, []
         answers.write(json.dumps(found).encode() + b"\n")
@@ -118,7 +118,7 @@ class Model:
         self.litert = litert
         self.content = b""
         forget_peak()
-        self.held = held()
+        self.held = process_memory()
 
     def load(self, content: bytes, kernels: str, threads: int) -> dict[str, Any]:
         """Load a file; without content, load the last file again, since only a new interpreter resets resource variables to their initial
@@ -134,9 +134,9 @@ class Model:
                 raise
         self.inputs, self.outputs = self.interpreter.get_input_details(), self.interpreter.get_output_details()
         return {
-            "inputs": [described(item) for item in self.inputs],
-            "outputs": [described(item) for item in self.outputs],
-            "tensors": [described(item) for item in self.interpreter.get_tensor_details()],
+            "inputs": [describe_tensor(item) for item in self.inputs],
+            "outputs": [describe_tensor(item) for item in self.outputs],
+            "tensors": [describe_tensor(item) for item in self.interpreter.get_tensor_details()],
         }
 
     def run(self, values: list[tuple[int, Any]]) -> list[Any]:
@@ -153,7 +153,7 @@ class Model:
         self.interpreter.invoke()
         return [partial(self.read, item) for item in self.outputs]
 
-    def timed(self, values: list[tuple[int, Any]], times: int) -> dict[str, Any]:
+    def time_runs(self, values: list[tuple[int, Any]], times: int) -> dict[str, Any]:
         """Runs so many times; see qconvert/plugins/types.py, Timing."""
         self.run(values)
         wall, processor = [], []
@@ -162,7 +162,7 @@ class Model:
             self.interpreter.invoke()
             wall.append(time.perf_counter() - began[0])
             processor.append(time.process_time() - began[1])
-        return {"wall": wall, "processor": processor, "memory": max(0, held(at_most=True) - self.held)}
+        return {"wall": wall, "processor": processor, "memory": max(0, process_memory(at_most=True) - self.held)}
 
     def read(self, item: Any) -> Any:
         """Return the value of a tensor; LiteRT returns none for some empty tensors."""
@@ -177,7 +177,7 @@ class Model:
             return np.zeros(item["shape"], item["dtype"])
 
 
-def held(at_most: bool = False) -> int:
+def process_memory(at_most: bool = False) -> int:
     """Return the resident memory of this process in bytes, or its peak since forget_peak(); 0 if unknown (proc(5), status)."""
     word = "VmHWM:" if at_most else "VmRSS:"
     try:
@@ -193,14 +193,14 @@ def forget_peak() -> None:
         file.write("5")
 
 
-def described(item: Any) -> list[Any]:
+def describe_tensor(item: Any) -> list[Any]:
     """Return number, name, type and shape of a tensor."""
     import numpy as np
 
     return [int(item["index"]), item["name"], np.dtype(item["dtype"]).name, [int(size) for size in item["shape"]]]
 
 
-def node(item: Any) -> dict[str, Any]:
+def describe_node(item: Any) -> dict[str, Any]:
     """Return index, name, tensors and types of a node after delegation."""
     import numpy as np
 
@@ -209,7 +209,7 @@ def node(item: Any) -> dict[str, Any]:
     return {"index": int(item["index"]), "op_name": item["op_name"], **numbers, **types}
 
 
-def array(value: Any) -> list[Any]:
+def describe_array(value: Any) -> list[Any]:
     """Return type and shape of an array; texts have the length of the longest."""
     return [value.dtype.str if value.dtype.kind == "S" else value.dtype.name, list(value.shape)]
 

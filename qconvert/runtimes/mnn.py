@@ -57,7 +57,7 @@ class MNNModel:
         packed: Collection[str] = (),
     ) -> None:
         self._child, self._packed, self._file = child or new_child(), packed, str(path)
-        found = self._child.asked({"load": {"path": os.path.realpath(path), "inputs": list(inputs), "outputs": list(outputs)}})
+        found = self._child.request({"load": {"path": os.path.realpath(path), "inputs": list(inputs), "outputs": list(outputs)}})
         try:
             self._model = int(found["model"])
             self.inputs = {str(name): (_TYPES[dtype], _sizes(shape)) for name, dtype, shape in found["inputs"]}
@@ -70,8 +70,8 @@ class MNNModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are float values by name."""
-        values, described = self._described(inputs)
-        found = self._child.asked({"run": self._model, "values": described}, values)
+        values, described = self._encode_inputs(inputs)
+        found = self._child.request({"run": self._model, "values": described}, values)
         results = self._child.arrays(found.get("values"))
         if len(results) != len(self.outputs):
             raise RuntimeRefusedError(
@@ -85,13 +85,13 @@ class MNNModel:
         """Ends the process, of whatever else it runs too."""
         self._child.close()
 
-    def timed(self, inputs: Mapping[str, Array], times: int) -> Timing:
+    def time_runs(self, inputs: Mapping[str, Array], times: int) -> Timing:
         """Runs so many times on the same values; what the process holds is not known, since it may run other files."""
-        values, described = self._described(inputs)
-        found = self._child.asked({"time": self._model, "times": times, "values": described}, values)
+        values, described = self._encode_inputs(inputs)
+        found = self._child.request({"time": self._model, "times": times, "values": described}, values)
         return Timing(tuple(found["wall"]), tuple(found["processor"]))
 
-    def _described(self, inputs: Mapping[str, Array]) -> tuple[list[Array], list[list[Any]]]:
+    def _encode_inputs(self, inputs: Mapping[str, Array]) -> tuple[list[Array], list[list[Any]]]:
         """Return the arrays to send for inputs, and their descriptions."""
         values = [np.asarray(inputs[name], dtype, "C") for name, (dtype, _) in self.inputs.items()]
         packed = [name in self._packed and value.ndim == _SPATIAL for name, value in zip(self.inputs, values, strict=True)]

@@ -30,12 +30,12 @@ def main() -> None:
         computed: list[Any] = []
         try:
             if "load" in question:
-                found = described(nn, question["load"], loaded)
+                found = load_model(nn, question["load"], loaded)
             elif "time" in question:
-                found = timed(loaded[question["time"]], values, question["times"])
+                found = time_runs(loaded[question["time"]], values, question["times"])
             else:
                 results = loaded[question["run"]].forward(values)
-                computed = [stored(var, expr) for var in (results if isinstance(results, (list, tuple)) else [results])]
+                computed = [to_numpy(var, expr) for var in (results if isinstance(results, (list, tuple)) else [results])]
                 found = {"values": [[value.dtype.name, list(value.shape)] for value in computed]}
         except Exception as error:  # of whatever class: MNN has none of its own
             found, computed = {"error": f"{type(error).__name__}: {error}"}, []
@@ -45,7 +45,7 @@ def main() -> None:
         answers.flush()
 
 
-def described(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str, Any]:
+def load_model(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str, Any]:
     """Load a file, cut at the tensors that the message names; return its inputs and outputs."""
     module = nn.load_module_from_file(question["path"], question["inputs"], question["outputs"])
     found = module.get_info()
@@ -55,7 +55,7 @@ def described(nn: Any, question: dict[str, Any], loaded: list[Any]) -> dict[str,
     return {"model": len(loaded) - 1, "inputs": inputs, "outputs": list(found["outputNames"]), "version": str(found["version"])}
 
 
-def timed(module: Any, values: list[Any], times: int) -> dict[str, Any]:
+def time_runs(module: Any, values: list[Any], times: int) -> dict[str, Any]:
     """Runs so many times; see qconvert/plugins/types.py, Timing. MNN computes when a result is read."""
     wall, processor = [], []
     for _ in range(times):
@@ -79,7 +79,7 @@ def read(given: BinaryIO, item: list[Any], expr: Any) -> Any:
     return expr.convert(var, expr.NC4HW4) if packed else var
 
 
-def stored(var: Any, expr: Any) -> Any:
+def to_numpy(var: Any, expr: Any) -> Any:
     """Return a result as a numpy array, channels first."""
     import numpy as np
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.formats.mnn.network import Node, read_network
-from qconvert.formats.mnn.places import is_packing, misnamed
+from qconvert.formats.mnn.places import find_misnamed, is_packing
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.mnn import MNNModel, new_child
@@ -58,7 +58,7 @@ class MNNInside:
         self._network = read_network(file.path)
         self._makers = {self._network.names[index]: node for node in self._network.nodes for index in node.outputs}
         wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant}
-        wanted -= {self._network.names[index] for index in misnamed(self._network.nodes, self._network.names)}
+        wanted -= {self._network.names[index] for index in find_misnamed(self._network.nodes, self._network.names)}
         self.names = frozenset(name for name in wanted & self._makers.keys() if self._makers[name].type != "Const")
         inputs = [name for name, node in self._makers.items() if node.type == "Input"]
         self._sizes = {name: tensor.static_shape for name, tensor in graph.tensors.items()}
@@ -69,7 +69,7 @@ class MNNInside:
         given = {name: value for name, value in feed.items() if name in self.names}
         return {**given, **self._whole.run(feed)}
 
-    def _measured(self) -> Mapping[str, tuple[int | None, ...]]:
+    def _measure_shapes(self) -> Mapping[str, tuple[int | None, ...]]:
         """Return the shapes of all tensors, by a run; none if inputs have dynamic dimensions, since MNN states no other shapes."""
         described = self._whole.inputs
         if not self._shapes and all(isinstance(size, int) for _, shape in described.values() for size in shape):
@@ -81,7 +81,7 @@ class MNNInside:
         child = new_child()  # its own, so that a crash stops nothing else
         parts: dict[str, MNNModel] = {}
         for name in sorted(wanted & self.names):
-            fed = self._fed(name, names)
+            fed = self._find_feeds(name, names)
             if fed:
                 parts[name] = MNNModel(self._path, fed, [name], child, [item for item in fed if self._is_packed(item)])
         if not parts:
@@ -89,24 +89,24 @@ class MNNInside:
         fed_names = tuple(dict.fromkeys(name for part in parts.values() for name in part.inputs))
 
         known = (*fed_names, *parts)
-        shapes = self._measured()
+        shapes = self._measure_shapes()
 
         def run(values: Mapping[str, Array]) -> dict[str, Array]:
-            given = {name: _reshaped(value, shapes.get(name)) for name, value in values.items()}
+            given = {name: _match_rank(value, shapes.get(name)) for name, value in values.items()}
             found = {name: list(part.run(given).values()) for name, part in parts.items()}
             if empty := next((name for name, results in found.items() if not results), ""):
                 raise RuntimeRefusedError(
                     f"MNN computes nothing for {empty!r} from {', '.join(map(repr, parts[empty].inputs))}", rule="nothing-computed"
                 )
-            return {name: _reshaped(results[0], self._sizes.get(name)) for name, results in found.items()}
+            return {name: _match_rank(results[0], self._sizes.get(name)) for name, results in found.items()}
 
         return Pieces(fed_names, frozenset(parts), dict.fromkeys(known, "float32"), {name: shapes.get(name) for name in known}, run)
 
-    def _fed(self, wanted: str, names: frozenset[str]) -> list[str]:
+    def _find_feeds(self, wanted: str, names: frozenset[str]) -> list[str]:
         """Return the tensors among `names`, and the inputs, from which MNN computes a tensor."""
         found: list[str] = []
         seen: set[str] = set()
-        waiting = self._read_by(self._makers[wanted])
+        waiting = self._input_names(self._makers[wanted])
         while waiting:
             name = waiting.pop(0)
             node = self._makers.get(name)
@@ -116,7 +116,7 @@ class MNNInside:
             if name in names or node.type == "Input":
                 found.append(name)
             else:
-                waiting += self._read_by(node)
+                waiting += self._input_names(node)
         return found
 
     def _is_packed(self, name: str) -> bool:
@@ -133,11 +133,11 @@ class MNNInside:
             name = self._network.names[node.inputs[0]]
         return False
 
-    def _read_by(self, node: Node) -> list[str]:
+    def _input_names(self, node: Node) -> list[str]:
         return [self._network.names[index] for index in node.inputs]
 
 
-def _reshaped(value: Array, shape: Sequence[int | None] | None) -> Array:
+def _match_rank(value: Array, shape: Sequence[int | None] | None) -> Array:
     """Return a value reshaped to the wanted rank: where MNN merges Reshapes, a name may stand on the other side of them."""
     if shape is None or value.ndim == len(shape) or any(size is None for size in shape):
         return value

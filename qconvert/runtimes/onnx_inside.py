@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
-from qconvert.files.memory import give_back
+from qconvert.files.memory import release_memory
 from qconvert.files.temporary import temporary_folder
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Pieces
 from qconvert.runtimes.few_bits import FEW_BITS
-from qconvert.runtimes.onnxruntime import OnnxRuntime, described
+from qconvert.runtimes.onnxruntime import OnnxRuntime, describe_values
 from qconvert.runtimes.qonnx import with_onnx_nodes
 
-__all__ = ["OnnxInside", "watch", "whole"]
+__all__ = ["OnnxInside", "load_whole_model", "watch"]
 
 #: Suffix of the second name of a value at which the file is cut: the graph output of the island.
 _COMPUTED = "/computed"
@@ -52,18 +52,18 @@ class OnnxInside:
     cuts = True
 
     def __init__(self, file: ModelFile, graph: Graph, open_piece: Callable[[bytes], LoadedModel] | None = None) -> None:
-        self._open_piece = open_piece or self._in_onnxruntime
-        self._model, self._optimize = whole(file.path), file.kernels == "optimized"
-        wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _values(self._model)
+        self._open_piece = open_piece or self._open_in_onnxruntime
+        self._model, self._optimize = load_whole_model(file.path), file.kernels == "optimized"
+        wanted = {name for name, tensor in graph.tensors.items() if not tensor.is_constant} & _value_names(self._model)
         self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize, keep_memory=False)
-        known = described((*self._probe.session.get_inputs(), *self._probe.session.get_outputs()), few=self._probe.bytes)
+        known = describe_values((*self._probe.session.get_inputs(), *self._probe.session.get_outputs()), few=self._probe.bytes)
         if hidden := {name for name in wanted if known[name][0] in FEW_BITS}:  # as nothing makes bytes of them
             wanted -= hidden
             self._probe = OnnxRuntime(_with_outputs(self._model, wanted), optimize=self._optimize, keep_memory=False)
         self._described = {name: known[name] for name in wanted}
         self.names = frozenset(name for name in wanted if self._described[name][0] in DTYPES)
 
-    def _in_onnxruntime(self, model: bytes) -> LoadedModel:
+    def _open_in_onnxruntime(self, model: bytes) -> LoadedModel:
         return OnnxRuntime(model, optimize=self._optimize, settings=_SETTINGS, keep_memory=False)
 
     def reset(self) -> None:
@@ -100,9 +100,11 @@ class _Watched(OnnxRuntime):
         from onnxruntime import OrtValue
 
         try:
-            given = {name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in self.bytes.given(inputs).items()}
-            waiting = self.session.run_with_ort_values([self.bytes.own(name) for name in self.outputs], given)[::-1]
-            return {name: self.bytes.found(name, waiting.pop().numpy()) for name in self.outputs}
+            given = {
+                name: OrtValue.ortvalue_from_numpy(np.asarray(value, order="C")) for name, value in self.bytes.pack_inputs(inputs).items()
+            }
+            waiting = self.session.run_with_ort_values([self.bytes.name_in_copy(name) for name in self.outputs], given)[::-1]
+            return {name: self.bytes.unpack_output(name, waiting.pop().numpy()) for name in self.outputs}
         except Exception as error:  # onnxruntime's errors share no base class but Exception
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
 
@@ -114,7 +116,7 @@ def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
     from qconvert.formats.onnx.container import external_files
 
     model = load(str(file.path), load_external_data=False)
-    wanted = sorted({*names} & _values(model) - {value.name for value in model.graph.input})
+    wanted = sorted({*names} & _value_names(model) - {value.name for value in model.graph.input})
     if wanted:
         del model.graph.output[:]
         model.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
@@ -124,7 +126,7 @@ def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
         try:
             save(model, str(copy))
             del model
-            give_back()
+            release_memory()
             # Between runs the values are looked at: threads that wait for work by spinning would take that time away.
             settings = {"session.intra_op.allow_spinning": "0"}
             return _Watched(copy, file.threads, optimize=file.kernels == "optimized", settings=settings, without=_BLOCKED)
@@ -137,7 +139,7 @@ def _sizes(shape: tuple[Any, ...]) -> tuple[int | None, ...] | None:
     return tuple(size if isinstance(size, int) else None for size in shape) if shape else None
 
 
-def whole(path: Path) -> Any:
+def load_whole_model(path: Path) -> Any:
     """Return the onnx.ModelProto of a file with its external data."""
     from qconvert.formats.onnx.container import external_files, load_proto
 
@@ -153,7 +155,7 @@ def whole(path: Path) -> Any:
     return model
 
 
-def _values(model: Any) -> set[str]:
+def _value_names(model: Any) -> set[str]:
     """Return the names of all values that the main graph computes or takes as inputs."""
     computed = {name for node in model.graph.node for name in node.output if name}
     return (computed | {value.name for value in model.graph.input}) - {item.name for item in model.graph.initializer}
@@ -181,7 +183,7 @@ def _cut(model: Any, known: Mapping[str, Any], wanted: frozenset[str]) -> tuple[
     and the name of each value's output."""
     from onnx import helper
 
-    islands = _leading_to(wanted, known, model)
+    islands = _extract_nodes(wanted, known, model)
     written = {name for node in islands.graph.node for name in node.output}
     read: set[str] = set()
     for node in islands.graph.node:
@@ -198,7 +200,7 @@ def _cut(model: Any, known: Mapping[str, Any], wanted: frozenset[str]) -> tuple[
     return islands.SerializeToString(), fed, computed
 
 
-def _leading_to(wanted: frozenset[str], known: Mapping[str, Any], model: Any) -> Any:
+def _extract_nodes(wanted: frozenset[str], known: Mapping[str, Any], model: Any) -> Any:
     """Return a copy of the model with only the nodes that compute `wanted` from the `known` values, and their constants."""
     needed, kept = set(wanted), []
     for node in reversed(model.graph.node):

@@ -63,15 +63,15 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
         OnnxRuntime(file.path, save_optimized=saved, exact=False)
         optimized = onnx.load(str(saved))
     stated = onnx.load(str(file.path), load_external_data=False)
-    integers = _integers(optimized)
+    integers = _integer_values(optimized)
     writers = {name: node for node in optimized.graph.node for name in node.output}
     moved = {name for node in stated.graph.node if node.op_type == "Transpose" for name in node.output}
-    became = _became(stated, writers)
+    became = _map_lost_values(stated, writers)
     found = []
     for node in optimized.graph.node:
-        real = node if moved.intersection(node.output) else _after_transposes(node, writers)
+        real = node if moved.intersection(node.output) else _skip_transposes(node, writers)
         names = (*node.output, *(gone for name in node.output for gone in became.get(name, ())))
-        integer = None if real.op_type in _CONVERT else _is_integer(real) or _reads(real, integers)
+        integer = None if real.op_type in _CONVERT else _is_integer(real) or _reads_integers(real, integers)
         found.append(Layer(_kind(real), names, integer))
     return tuple(found)
 
@@ -110,7 +110,7 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
     return found
 
 
-def _became(model: Any, writers: Mapping[str, Any]) -> dict[str, list[str]]:
+def _map_lost_values(model: Any, writers: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return value of the optimized graph -> values of the file that it replaces.
 
     The new result of a node that is rewritten for another layout has the node's name.
@@ -131,14 +131,14 @@ def _kind(node: Any) -> str:
     return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
 
 
-def _after_transposes(node: Any, writers: Mapping[str, Any]) -> Any:
+def _skip_transposes(node: Any, writers: Mapping[str, Any]) -> Any:
     """Return the node before one or several Transposes."""
     while node.op_type == "Transpose" and node.input[0] in writers:
         node = writers[node.input[0]]
     return node
 
 
-def _integers(model: Any) -> set[str]:
+def _integer_values(model: Any) -> set[str]:
     """Return the names of the values that are stored as integers of 8 or 16 bits, as far as the graph alone tells."""
     from onnx import TensorProto
 
@@ -148,7 +148,7 @@ def _integers(model: Any) -> set[str]:
     found.update(item.name for item in model.graph.initializer if item.data_type in stored)
     for node in model.graph.node:
         stores = node.op_type.startswith(("QLinear", "QuantizeLinear")) or (node.op_type == "QGemm" and len(node.input) > 8)
-        if stores or (node.op_type in _KEEP and _reads(node, found)):
+        if stores or (node.op_type in _KEEP and _reads_integers(node, found)):
             found.update(node.output if node.op_type == "Split" else node.output[:1])
     return found
 
@@ -158,7 +158,7 @@ def _is_integer(node: Any) -> bool:
     return bool(node.op_type.startswith(("QLinear", "QGemm", "MatMulInteger", "ConvInteger")))
 
 
-def _reads(node: Any, integers: set[str]) -> bool:
+def _reads_integers(node: Any, integers: set[str]) -> bool:
     """Whether a node's data are among the values called `integers`."""
     data = node.input[1:2] if node.op_type == "Where" else node.input[:1]
     return bool(integers.intersection(data))

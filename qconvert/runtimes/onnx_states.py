@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
 from qconvert.graph import Array
-from qconvert.graph.carried import Carried, of_network
+from qconvert.graph.carried_states import Carried, parse_network_states
 from qconvert.graph.metadata import STATES
 
 __all__ = ["TYPES", "CarriedStates", "states_of"]
@@ -28,7 +28,7 @@ def states_of(session: Any) -> tuple[Carried, ...]:
         InvalidModelError: they name no inputs and outputs of it.
     """
     inputs, outputs = ({item.name for item in side} for side in (session.get_inputs(), session.get_outputs()))
-    return of_network(session.get_modelmeta().custom_metadata_map.get(STATES), inputs, outputs)
+    return parse_network_states(session.get_modelmeta().custom_metadata_map.get(STATES), inputs, outputs)
 
 
 class CarriedStates:
@@ -44,7 +44,7 @@ class CarriedStates:
         from onnxruntime import OrtValue
 
         self._session, self._states, self._side = session, states, 0
-        buffers = [{item.input: OrtValue.ortvalue_from_numpy(_own(item.first)) for item in states} for _ in range(2)]
+        buffers = [{item.input: OrtValue.ortvalue_from_numpy(_copy_contiguous(item.first)) for item in states} for _ in range(2)]
         self._buffers, self._bindings = buffers, [session.io_binding() for _ in range(2)]
         known = {item.name: item for item in (*session.get_inputs(), *session.get_outputs()) if _has_size(item)}
         given = {item.name for item in session.get_inputs()} - {item.input for item in states}
@@ -64,7 +64,7 @@ class CarriedStates:
         """The next run is the first of a sequence."""
         self._side = 0
         for item in self._states:
-            self._buffers[0][item.input].update_inplace(_own(item.first))
+            self._buffers[0][item.input].update_inplace(_copy_contiguous(item.first))
 
     def values(self) -> dict[str, Array]:
         """What the inputs of states hold now."""
@@ -103,5 +103,5 @@ def _empty(item: Any) -> Any:
     return OrtValue.ortvalue_from_shape_and_type(item.shape, np.dtype(TYPES[item.type]))
 
 
-def _own(value: Array) -> Array:
+def _copy_contiguous(value: Array) -> Array:
     return np.array(value, order="C")

@@ -19,7 +19,7 @@ from qconvert.runtimes.packages import runtime_package
 from qconvert.runtimes.qonnx import without_qonnx
 from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
-__all__ = ["OnnxRuntime", "described", "open_model"]
+__all__ = ["OnnxRuntime", "describe_values", "open_model"]
 
 
 class OnnxRuntime:
@@ -72,8 +72,8 @@ class OnnxRuntime:
                 copy[1],
             )
         states = states_of(self.session)
-        self.inputs = described(self.session.get_inputs(), {item.input for item in states}, self.bytes)
-        self.outputs = described(self.session.get_outputs(), {item.output for item in states}, self.bytes)
+        self.inputs = describe_values(self.session.get_inputs(), {item.input for item in states}, self.bytes)
+        self.outputs = describe_values(self.session.get_outputs(), {item.output for item in states}, self.bytes)
         self._carried = CarriedStates(self.session, states, [*self.outputs]) if states else None
 
     @property
@@ -88,17 +88,17 @@ class OnnxRuntime:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once, the next step if the model has states. Inputs and outputs are stored values by name."""
-        feeds = self.bytes.given({name: np.asarray(value, order="C") for name, value in inputs.items()})
+        feeds = self.bytes.pack_inputs({name: np.asarray(value, order="C") for name, value in inputs.items()})
         try:
             found = self.session.run(None, feeds) if self._carried is None else self._carried.run(feeds)
-            return {name: self.bytes.found(name, value) for name, value in zip(self.outputs, found, strict=True)}
+            return {name: self.bytes.unpack_output(name, value) for name, value in zip(self.outputs, found, strict=True)}
         except QConvertError:
             raise
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"onnxruntime failed while running the model: {str(error).strip()}", rule="run-failed") from error
 
 
-def described(items: Sequence[Any], states: Collection[str] = (), few: Bytes = NO_BYTES) -> dict[str, tuple[str, tuple[Any, ...]]]:
+def describe_values(items: Sequence[Any], states: Collection[str] = (), few: Bytes = NO_BYTES) -> dict[str, tuple[str, tuple[Any, ...]]]:
     """Return types and shapes of inputs or outputs without states. An output that is listed twice has a second name there.
 
     Args:
@@ -108,7 +108,7 @@ def described(items: Sequence[Any], states: Collection[str] = (), few: Bytes = N
     """
     found: dict[str, tuple[str, tuple[Any, ...]]] = {}
     for item in items:
-        name = few.named(item.name)
+        name = few.name_in_model(item.name)
         while name in found:
             name = f"{name}_1"
         if item.name not in states:

@@ -93,7 +93,7 @@ class _Decomposition:
 
         self._nodes.append(helper.make_node("Identity", [value], [self._output]))
 
-    def rounded(self, value: str, mode: str) -> str:
+    def add_rounding(self, value: str, mode: str) -> str:
         op_type, offset = _MODES[mode]
         if offset is None:
             return self.add(op_type, value)
@@ -106,7 +106,7 @@ class _Decomposition:
         found = self._constants.get(self.inputs[index])
         return None if found is None else np.asarray(numpy_helper.to_array(found))
 
-    def limited(self, value: str, bits: str) -> str:
+    def clip_to_limits(self, value: str, bits: str) -> str:
         narrow = float(self.attribute("narrow", 0))
         if self.attribute("signed", 1):
             half = self.add("Pow", 2.0, self.add("Sub", bits, 1.0))
@@ -115,7 +115,7 @@ class _Decomposition:
             low, high = self.add("Mul", bits, 0.0), self.add("Sub", self.add("Pow", 2.0, bits), 1.0 + narrow)
         return self.add("Max", self.add("Min", value, high), low)
 
-    def shown(self, whole: str, limits: tuple[float, float], dtype: str, hint: str) -> str:
+    def add_named_integers(self, whole: str, limits: tuple[float, float], dtype: str, hint: str) -> str:
         """Clip whole numbers to limits and store them as integers with a name of their own; return them as float32."""
         from onnx import helper
 
@@ -126,7 +126,7 @@ class _Decomposition:
         self._nodes.append(helper.make_node("Cast", [name], [self._name()], to=1))
         return str(self._nodes[-1].output[0])
 
-    def signs(self, value: str) -> str:
+    def add_signs(self, value: str) -> str:
         return self.add("Where", self.add("GreaterOrEqual", value, 0.0), 1.0, -1.0)
 
 
@@ -142,22 +142,22 @@ def _quant(s: _Decomposition) -> None:
         limits = limits_of(int(width), signed, bool(s.attribute("narrow", 0)))
         dtype = storage(limits, signed, points)
     if dtype is None:
-        whole = s.rounded(s.limited(steps, bits), mode)
+        whole = s.add_rounding(s.clip_to_limits(steps, bits), mode)
         if signed:
-            whole = s.add("Where", s.add("Equal", bits, 1.0), s.signs(steps), whole)
+            whole = s.add("Where", s.add("Equal", bits, 1.0), s.add_signs(steps), whole)
     else:
         low, high = integer_range(dtype)
-        whole = s.rounded(s.add("Max", s.add("Min", steps, float(high)), float(low)), mode)
+        whole = s.add_rounding(s.add("Max", s.add("Min", steps, float(high)), float(low)), mode)
         one = scales is not None and points is not None and scales.size == points.size == 1
-        whole = s.shown(whole, (low, high) if one else limits, dtype, dtype)
+        whole = s.add_named_integers(whole, (low, high) if one else limits, dtype, dtype)
         if one and limits != (low, high):
-            whole = s.shown(whole, limits, dtype, "clipped")
+            whole = s.add_named_integers(whole, limits, dtype, "clipped")
     s.end(s.add("Mul", s.add("Sub", whole, point), scale))
 
 
 def _bipolar(s: _Decomposition) -> None:
     x, scale = s.inputs
-    s.end(s.add("Mul", s.signs(x), scale))
+    s.end(s.add("Mul", s.add_signs(x), scale))
 
 
 def _trunc(s: _Decomposition) -> None:
@@ -166,13 +166,13 @@ def _trunc(s: _Decomposition) -> None:
     mode = s.attribute("rounding_mode", "FLOOR")
     if len(others) == 1:
         divisor = s.add("Pow", 2.0, s.add("Sub", in_bits, others[0]))
-        whole = s.rounded(s.add("Div", steps, divisor), mode)
+        whole = s.add_rounding(s.add("Div", steps, divisor), mode)
         s.end(s.add("Mul", s.add("Sub", whole, point), scale))
         return
     out_scale, out_bits = others
     binary = s.add("Div", s.add("Log", s.add("Div", out_scale, scale)), float(np.log(2)))
     divisor = s.add("Pow", 2.0, s.add("Round", binary))
-    whole = s.rounded(s.limited(s.add("Div", steps, divisor), out_bits), mode)
+    whole = s.add_rounding(s.clip_to_limits(s.add("Div", steps, divisor), out_bits), mode)
     s.end(s.add("Mul", s.add("Sub", whole, s.add("Div", point, divisor)), out_scale))
 
 

@@ -74,19 +74,19 @@ def with_unsigned_weights(model: bytes | Path, optimize: bool) -> bytes | None:
         optimize: whether onnxruntime optimizes its graph, where operators between DequantizeLinear and QuantizeLinear become integer
             operators.
     """
-    proto = _parsed(model)
+    proto = _parse_model(model)
     if proto is None:
         return None
     weights = _Weights(proto.graph)
     for node in proto.graph.node:
         if node.op_type in _INTEGER_OPERATORS:
-            weights.of_integer_operator(node)
+            weights.shift_integer_operator(node)
         elif optimize and node.op_type in _WEIGHTED:
-            weights.of_real_operator(node)
+            weights.shift_float_operator(node)
     return bytes(proto.SerializeToString()) if weights.changed else None
 
 
-def _parsed(model: bytes | Path) -> Any:
+def _parse_model(model: bytes | Path) -> Any:
     """Return the ModelProto with functions inlined and external data loaded; None without an int8 constant, or if it cannot be changed."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto, TensorProto, inliner
@@ -128,36 +128,38 @@ class _Weights:
         self._types = {value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info)}
         self._new: dict[str, str] = {}
 
-    def of_integer_operator(self, node: Any) -> None:
+    def shift_integer_operator(self, node: Any) -> None:
         for places in _INTEGER_OPERATORS[node.op_type]:
-            self._of_weights(node, *places)
+            self._shift_weights(node, *places)
 
-    def _of_weights(self, node: Any, data: int, data_zero: int, weights: int, zero: int) -> None:
+    def _shift_weights(self, node: Any, data: int, data_zero: int, weights: int, zero: int) -> None:
         signed = self._is_signed_constant(_input(node, weights))
         zero_known = not _input(node, zero) or self._is_signed_constant(_input(node, zero))
         if signed and zero_known and (data_zero < 0 or self._is_unsigned(_input(node, data), _input(node, data_zero))):
-            node.input[weights] = self._shifted(node.input[weights])
+            node.input[weights] = self._shift_constant(node.input[weights])
             node.input.extend([""] * (zero + 1 - len(node.input)))
-            node.input[zero] = self._shifted(node.input[zero]) if node.input[zero] else self._zero_point(node, np.array(128, np.uint8))
+            node.input[zero] = (
+                self._shift_constant(node.input[zero]) if node.input[zero] else self._add_zero_point(node, np.array(128, np.uint8))
+            )
 
-    def of_real_operator(self, node: Any) -> None:
+    def shift_float_operator(self, node: Any) -> None:
         """Shift dequantized weights if the data are dequantized too; the storage of a DequantizeLinear does not change its result."""
-        weights, data = self._dequantize(_input(node, 1)), self._dequantize(_input(node, 0), through_all=True)
+        weights, data = self._find_dequantize(_input(node, 1)), self._find_dequantize(_input(node, 0), through_all=True)
         if weights is None or data is None or any(a.name == "block_size" and a.i for a in weights.attribute):
             return
-        zero, scale, places = _input(weights, 2), self._constants.get(weights.input[1]), self._stored_in(weights)
+        zero, scale, places = _input(weights, 2), self._constants.get(weights.input[1]), self._find_constants(weights)
         if not places or (zero and not self._is_signed_constant(zero)):
             return
         if not zero:
             if scale is None:
                 return
             del weights.input[2:]
-            weights.input.append(self._zero_point(weights, np.full(tuple(scale.dims), 128, np.uint8)))
+            weights.input.append(self._add_zero_point(weights, np.full(tuple(scale.dims), 128, np.uint8)))
             places.remove((weights, 2))
         for node, position in places:
-            node.input[position] = self._shifted(node.input[position])
+            node.input[position] = self._shift_constant(node.input[position])
 
-    def _stored_in(self, node: Any) -> list[tuple[Any, int]]:
+    def _find_constants(self, node: Any) -> list[tuple[Any, int]]:
         """Return the operator inputs with the constants of a DequantizeLinear, its zero point included; [] if not all are known."""
         places, name = [(node, 2)], node.input[0]
         while not self._is_signed_constant(name):
@@ -176,7 +178,7 @@ class _Weights:
             name = node.input[0]
         return [*places, (node, 0)]
 
-    def _dequantize(self, name: str, through_all: bool = False) -> Any:
+    def _find_dequantize(self, name: str, through_all: bool = False) -> Any:
         """Return the DequantizeLinear before a value, through data movement or through all operators; None if there is none."""
         node = self._producers.get(name)
         while node is not None and node.op_type != "DequantizeLinear":
@@ -198,18 +200,18 @@ class _Weights:
             return not _input(node, 2) or self._is_unsigned(data, node.input[2])
         return (node is not None and node.op_type == "DynamicQuantizeLinear") or self._types.get(data) == TensorProto.UINT8
 
-    def _shifted(self, name: str) -> str:
+    def _shift_constant(self, name: str) -> str:
         """Return the name of a uint8 constant that is 128 higher."""
         from onnx import numpy_helper
 
         if name not in self._new:
-            self._new[name] = self._added(name, numpy_helper.to_array(self._constants[name]).view(np.uint8) ^ np.uint8(128))
+            self._new[name] = self._add_constant(name, numpy_helper.to_array(self._constants[name]).view(np.uint8) ^ np.uint8(128))
         return self._new[name]
 
-    def _zero_point(self, node: Any, values: Array) -> str:
-        return self._added(f"{node.output[0]}/zero_point", values)
+    def _add_zero_point(self, node: Any, values: Array) -> str:
+        return self._add_constant(f"{node.output[0]}/zero_point", values)
 
-    def _added(self, wanted: str, values: Array) -> str:
+    def _add_constant(self, wanted: str, values: Array) -> str:
         from onnx import numpy_helper
 
         name = f"{wanted}/unsigned"

@@ -17,7 +17,7 @@ from qconvert.plugins import Engine, Layer, ModelFile, Timing
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.tensorrt_build import Build, Builder
 from qconvert.runtimes.tensorrt_layers import MOVES, EngineLayer
-from qconvert.runtimes.tensorrt_named import NamedModel, Node, named_model
+from qconvert.runtimes.tensorrt_node_names import NamedModel, Node, named_model
 from qconvert.targets.trtexec import bounds
 
 __all__ = ["TensorRTModel", "build_engine", "open_model"]
@@ -47,14 +47,14 @@ class TensorRTModel:
     def __init__(self, file: ModelFile) -> None:
         self._builder = Builder()
         model = named_model(file.path)
-        found, sizes = _built(self._builder, model, file, run=True)
+        found, sizes = _build_with_bounds(self._builder, model, file, run=True)
         self._simulated = OnnxRuntime(file.path, file.threads, optimize=False)
-        self._not_run = _brief(found.not_run) if found.not_run else ""
+        self._not_run = _shorten_reason(found.not_run) if found.not_run else ""
         if self._not_run:
             self._builder.close()
         self.inputs, self.outputs = self._simulated.inputs, self._simulated.outputs
         ran = f"which was not run ({self._not_run}): everything ran" if self._not_run else "and ran it; single operators ran"
-        self.note = f"{_built_by(found)}{sizes}, {ran} in onnxruntime, node by node"
+        self.note = f"{_describe_build(found)}{sizes}, {ran} in onnxruntime, node by node"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
@@ -63,7 +63,7 @@ class TensorRTModel:
         found = self._builder.run(inputs)
         return {name: found[name] for name in self.outputs}
 
-    def timed(self, inputs: Mapping[str, Array], times: int) -> Timing:
+    def time_runs(self, inputs: Mapping[str, Array], times: int) -> Timing:
         """Runs so many times on the same stored values, copies to the GPU and back included.
 
         Raises:
@@ -74,7 +74,7 @@ class TensorRTModel:
         return Timing.of(partial(self._builder.run, inputs), times)
 
 
-def _brief(reason: str) -> str:
+def _shorten_reason(reason: str) -> str:
     """Shorten the reason why an engine cannot run here; CUDA's text without a driver is long."""
     return "no GPU" if "CUDA driver version is insufficient" in reason or "no CUDA-capable device" in reason else reason[:200]
 
@@ -89,38 +89,38 @@ def build_engine(file: ModelFile) -> Engine:
     model = named_model(file.path)
     builder = Builder()
     try:
-        found, sizes = _built(builder, model, file)
+        found, sizes = _build_with_bounds(builder, model, file)
     finally:
         builder.close()
     stated = f"{sizes} (--shape states others)" if sizes else ""
-    notes = [f"{_built_by(found)}{stated}; it was not run", *(f"TensorRT warns: {text}" for text in found.warnings[:4])]
+    notes = [f"{_describe_build(found)}{stated}; it was not run", *(f"TensorRT warns: {text}" for text in found.warnings[:4])]
     return Engine(tuple(_operators(found.layers, model)), tuple(notes))
 
 
-def _built_by(found: Build) -> str:
+def _describe_build(found: Build) -> str:
     capability = f" for compute capability {found.capability[2:-1]}.{found.capability[-1]}" if found.capability else ""
     return f"TensorRT ({found.package}) built the engine{capability}, {found.size / 1e6:.1f} MB in {found.seconds:.1f} s"
 
 
-def _built(builder: Builder, model: NamedModel, file: ModelFile, *, run: bool = False) -> tuple[Build, str]:
+def _build_with_bounds(builder: Builder, model: NamedModel, file: ModelFile, *, run: bool = False) -> tuple[Build, str]:
     """Build the engine; return it, and in words the sizes chosen for dynamic dimensions. Raises RuntimeRefusedError."""
-    stated = _stated(model, file.bounds)
+    stated = _check_bounds(model, file.bounds)
     left = [name for name, shape in model.inputs.items() if name not in stated and any(isinstance(size, str) for size in shape)]
-    taken = _guessed(model, file, left) if left else {}
+    taken = _guess_bounds(model, file, left) if left else {}
     found = builder.build(model, file.kernels, {**stated, **taken}, run=run)
     if not found.built:
-        error = found.refused()
+        error = found.to_error()
         error.file = str(file.path)
         raise error
-    return found, f" with {', '.join(f'{name}:{_sized(shapes)}' for name, shapes in taken.items())}" if taken else ""
+    return found, f" with {', '.join(f'{name}:{_format_bounds(shapes)}' for name, shapes in taken.items())}" if taken else ""
 
 
-def _sized(shapes: Bounds) -> str:
+def _format_bounds(shapes: Bounds) -> str:
     """Format bounds as --shape takes them."""
     return ",".join("x".join(map(str, shape)) for shape in (shapes if len(set(shapes)) > 1 else shapes[:1]))
 
 
-def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]:
+def _check_bounds(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]:
     """Return the bounds that a user states; raise OptionError if the model has no such input."""
     for name, (least, *_) in given.items():
         if name not in model.inputs:
@@ -134,7 +134,7 @@ def _stated(model: NamedModel, given: Mapping[str, Bounds]) -> dict[str, Bounds]
     return dict(given)
 
 
-def _guessed(model: NamedModel, file: ModelFile, names: list[str]) -> dict[str, Bounds]:
+def _guess_bounds(model: NamedModel, file: ModelFile, names: list[str]) -> dict[str, Bounds]:
     """Return bounds of inputs with dynamic dimensions, as the file's operators demand them."""
     try:
         found = bounds(load(file.path, **file.options))
@@ -151,12 +151,12 @@ def _operators(layers: tuple[EngineLayer, ...], model: NamedModel) -> Iterator[L
         for node in layer.nodes:
             if node not in within or not within[node].sums:
                 within[node] = layer
-    names = _standing_for(model)
+    names = _values_by_node(model)
     for node, layer in within.items():
-        yield Layer(layer.type, tuple(names.get(node, ())), _on_integers(node, layer), operator=node.operator, within=layer.name)
+        yield Layer(layer.type, tuple(names.get(node, ())), _is_integer_node(node, layer), operator=node.operator, within=layer.name)
 
 
-def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
+def _is_integer_node(node: Node, layer: EngineLayer) -> bool | None:
     """Whether a node runs on integers, or 8-bit floats; None if it converts, or chooses among data in a kernel of other nodes."""
     if node.operator in _CONVERSIONS:
         return None
@@ -170,7 +170,7 @@ def _on_integers(node: Node, layer: EngineLayer) -> bool | None:
     return layer.integer
 
 
-def _standing_for(model: NamedModel) -> dict[Node, list[str]]:
+def _values_by_node(model: NamedModel) -> dict[Node, list[str]]:
     """Return node -> the tensors with its values, after bounds, shifts and roundings."""
     writers = {name: node for node in model.nodes for name in node.outputs if name}
     found: dict[Node, list[str]] = {}

@@ -20,7 +20,7 @@ from qconvert.graph import Array
 from qconvert.runtimes.child import Child
 from qconvert.runtimes.tensorrt_child import PACKAGES
 from qconvert.runtimes.tensorrt_layers import EngineLayer, layers_inspected, layers_listed
-from qconvert.runtimes.tensorrt_named import NamedModel, named_model
+from qconvert.runtimes.tensorrt_node_names import NamedModel, named_model
 
 __all__ = ["CAPABILITIES", "Build", "Builder", "Refusal"]
 
@@ -77,7 +77,7 @@ class Build:
     seconds: float
     not_run: str = ""
 
-    def refused(self) -> RuntimeRefusedError:
+    def to_error(self) -> RuntimeRefusedError:
         """Return the error for a model without an engine: TensorRT's text, with the node."""
         who = f"{_TITLE}'s {'builder' if self.parsed else 'parser'} ({self.package})"
         if not self.errors:
@@ -102,7 +102,7 @@ class Builder:
             raise MissingPackageError(
                 "TensorRT, which builds engines of .onnx models, is not installed", remedy=_INSTALL, rule="package-missing"
             )
-        self._child = _started()
+        self._child = _start_child()
 
     def close(self) -> None:
         self._child.close()
@@ -133,9 +133,9 @@ class Builder:
             "capability": capability.upper(), "bounds": dict(bounds or {}), "run": run,
         }  # fmt: skip
         try:
-            found = self._child.asked({"build": question}, [np.frombuffer(model.content, np.uint8)])
+            found = self._child.request({"build": question}, [np.frombuffer(model.content, np.uint8)])
         except RuntimeRefusedError as error:
-            error.reason = model.restored(error.reason)
+            error.reason = model.restore_names(error.reason)
             error.file = model.file
             raise
         if "missing" in found:
@@ -145,18 +145,18 @@ class Builder:
         done = _build(found, model)
         if done.parsed and not done.built:
             self._child.close()
-            self._child = _started()
+            self._child = _start_child()
         return done
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run the engine that was built last."""
         values = [np.ascontiguousarray(value).reshape(np.shape(value)) for value in inputs.values()]
         described = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
-        found = self._child.asked({"run": described, "sizes": [value.nbytes for value in values]}, values)
+        found = self._child.request({"run": described, "sizes": [value.nbytes for value in values]}, values)
         return dict(zip(map(str, found.get("names", ())), self._child.arrays(found.get("values")), strict=False))
 
 
-def _started() -> Child:
+def _start_child() -> Child:
     return Child(_CHILD, _TITLE, _PATIENCE, (str(_memory()),))
 
 
@@ -169,11 +169,11 @@ def _memory() -> int:
 
 
 def _build(found: Mapping[str, Any], model: NamedModel) -> Build:
-    messages = [(int(severity), model.restored(str(text)).strip(), str(text)) for severity, text in found["log"]]
+    messages = [(int(severity), model.restore_names(str(text)).strip(), str(text)) for severity, text in found["log"]]
     parsed, size = bool(found["parsed"]), int(found["size"])
     errors = [_refusal(item, model) for item in found["errors"]]
     if parsed and not size:
-        errors = [_of_builder(text, raw, model) for severity, text, raw in messages if severity < 2]
+        errors = [_builder_refusal(text, raw, model) for severity, text, raw in messages if severity < 2]
     layers = layers_listed(str(found["layers"]), model) or layers_inspected(str(found.get("inspected", "")), model)
     return Build(
         f"{found['package']} {found['version']}", str(found.get("capability", "")), parsed, size > 0, tuple(errors),
@@ -184,10 +184,10 @@ def _build(found: Mapping[str, Any], model: NamedModel) -> Build:
 
 def _refusal(item: Sequence[str], model: NamedModel) -> Refusal:
     text, operator, node = item
-    lines = [line.strip() for line in model.restored(text).splitlines()]
-    return Refusal(" ".join(line for line in lines if line and _NO_DEVICE not in line), operator, model.restored(node))
+    lines = [line.strip() for line in model.restore_names(text).splitlines()]
+    return Refusal(" ".join(line for line in lines if line and _NO_DEVICE not in line), operator, model.restore_names(node))
 
 
-def _of_builder(text: str, raw: str, model: NamedModel) -> Refusal:
+def _builder_refusal(text: str, raw: str, model: NamedModel) -> Refusal:
     node = next(iter(model.nodes_in(raw)), None)
     return Refusal(text, node.operator, node.name) if node else Refusal(text)

@@ -30,7 +30,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     given = sys.stdin.buffer
-    bounded(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    limit_memory(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
     keep_freed()
     name, trt = import_any()
     log: Any = logger_of(trt) if trt is not None else None
@@ -43,7 +43,7 @@ def main() -> None:
         try:
             if "build" in question:
                 model = given.read(question["build"]["size"])
-                found, engine = built(trt, log, model, question["build"])
+                found, engine = build_engine(trt, log, model, question["build"])
                 found.update(package=name, version=str(trt.__version__))
             else:
                 values = [given.read(int(size)) for size in question["sizes"]]
@@ -56,7 +56,7 @@ def main() -> None:
         answers.flush()
 
 
-def bounded(most: int) -> None:
+def limit_memory(most: int) -> None:
     """Limit the process to that many bytes, and make it the first one that the system kills when memory is short."""
     try:
         import resource
@@ -112,7 +112,7 @@ def logger_of(trt: Any) -> Any:
     return Logger()
 
 
-def built(trt: Any, log: Any, model: bytes, question: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+def build_engine(trt: Any, log: Any, model: bytes, question: dict[str, Any]) -> tuple[dict[str, Any], Any]:
     """Parse and build a model; return the parser's errors, messages and the list of layers, and the engine if it can run here."""
     log.kept, log.layers = [], ""
     began = time.monotonic()
@@ -125,14 +125,14 @@ def built(trt: Any, log: Any, model: bytes, question: dict[str, Any]) -> tuple[d
     plan = None
     if parsed:
         print("Building", file=sys.stderr, flush=True)
-        config, found["capability"] = configured(trt, builder, network, question)
+        config, found["capability"] = configure_builder(trt, builder, network, question)
         plan = builder.build_serialized_network(network, config)
     found.update(log=log.kept, layers=log.layers, size=plan.nbytes if plan else 0, seconds=time.monotonic() - began)
     engine = None
     if plan and (question["run"] or not log.layers):
-        engine, found["device"] = loaded(trt, log, plan)
+        engine, found["device"] = load_engine(trt, log, plan)
     if engine is not None and not found["layers"]:
-        found["inspected"] = engine.inspected()
+        found["inspected"] = engine.inspect_layers()
     return found, engine
 
 
@@ -142,7 +142,7 @@ def strong_types(trt: Any) -> int:
     return 0 if flag is None else 1 << int(flag)
 
 
-def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -> tuple[Any, str]:
+def configure_builder(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -> tuple[Any, str]:
     """Return the builder's configuration, and its compute capability; "" for that of the device at hand."""
     config = builder.create_builder_config()
     config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
@@ -151,7 +151,7 @@ def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -
         config.num_compute_capabilities = 1
         config.set_compute_capability(capability, 0)
     inputs = [network.get_input(index) for index in range(network.num_inputs)]
-    bounds = {renamed(name, [item.name for item in inputs]): shapes for name, shapes in question["bounds"].items()}
+    bounds = {tensorrt_name(name, [item.name for item in inputs]): shapes for name, shapes in question["bounds"].items()}
     stated = [(item.name, bounds[item.name]) for item in inputs if -1 in tuple(item.shape) and item.name in bounds]
     if stated:
         profile = builder.create_optimization_profile()
@@ -161,12 +161,12 @@ def configured(trt: Any, builder: Any, network: Any, question: dict[str, Any]) -
     return config, question["capability"] if capability is not None else ""
 
 
-def renamed(name: str, inputs: list[str]) -> str:
+def tensorrt_name(name: str, inputs: list[str]) -> str:
     """Return TensorRT's name of an input: the parser renames an input that is also an output."""
     return f"__{name}" if name not in inputs and f"__{name}" in inputs else name
 
 
-def loaded(trt: Any, log: Any, plan: Any) -> tuple[Any, str]:
+def load_engine(trt: Any, log: Any, plan: Any) -> tuple[Any, str]:
     """Return the engine, ready to run, and ""; or None and the reason why it cannot run here."""
     before = len(log.kept)
     try:
@@ -196,7 +196,7 @@ class Engine:
         self._context = engine.create_execution_context()
         self._cuda = next(filter(None, map(library, ("libcudart.so.13", "libcudart.so.12", "libcudart.so"))), None) or CDLL(None)
 
-    def inspected(self) -> str:
+    def inspect_layers(self) -> str:
         """Return the layers as JSON of TensorRT's inspector."""
         inspector = self._engine.create_engine_inspector()
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
@@ -210,10 +210,10 @@ class Engine:
         own = [name for name in sides if self._engine.get_tensor_mode(name) != self._trt.TensorIOMode.OUTPUT]
         try:
             for (given, shape), value in zip(inputs, values, strict=True):
-                name = renamed(given, own)
+                name = tensorrt_name(given, own)
                 self._context.set_input_shape(name, tuple(shape))
-                kept.append(self._allocated(len(value)))
-                self._called("cudaMemcpy", kept[-1], value, ctypes.c_size_t(len(value)), 1)
+                kept.append(self._allocate(len(value)))
+                self._call_cuda("cudaMemcpy", kept[-1], value, ctypes.c_size_t(len(value)), 1)
                 self._context.set_tensor_address(name, kept[-1].value or 0)
             outputs = []
             for index in range(self._engine.num_io_tensors):
@@ -222,30 +222,30 @@ class Engine:
                     shape = tuple(self._context.get_tensor_shape(name))
                     dtype = self._trt.nptype(self._engine.get_tensor_dtype(name))
                     size = math.prod(shape) * dtype().itemsize
-                    kept.append(self._allocated(size))
+                    kept.append(self._allocate(size))
                     self._context.set_tensor_address(name, kept[-1].value or 0)
                     outputs.append((name, dtype.__name__.rstrip("_"), shape, kept[-1], size))
             if not self._context.execute_async_v3(0):
                 raise RuntimeError("the engine did not run")
-            self._called("cudaDeviceSynchronize")
+            self._call_cuda("cudaDeviceSynchronize")
             results = []
             for *_, place, size in outputs:
                 buffer = ctypes.create_string_buffer(size)
-                self._called("cudaMemcpy", buffer, place, ctypes.c_size_t(size), 2)
+                self._call_cuda("cudaMemcpy", buffer, place, ctypes.c_size_t(size), 2)
                 results.append(buffer.raw)
             return {"names": [item[0] for item in outputs], "values": [[item[1], list(item[2])] for item in outputs]}, results
         finally:
             for place in kept:
                 self._cuda.cudaFree(place)
 
-    def _allocated(self, size: int) -> Any:
+    def _allocate(self, size: int) -> Any:
         import ctypes
 
         place = ctypes.c_void_p()
-        self._called("cudaMalloc", ctypes.byref(place), ctypes.c_size_t(max(size, 1)))
+        self._call_cuda("cudaMalloc", ctypes.byref(place), ctypes.c_size_t(max(size, 1)))
         return place
 
-    def _called(self, function: str, *arguments: Any) -> None:
+    def _call_cuda(self, function: str, *arguments: Any) -> None:
         if code := getattr(self._cuda, function)(*arguments):
             raise RuntimeError(f"{function} gave error {code}")
 

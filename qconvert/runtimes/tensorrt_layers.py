@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qconvert.runtimes.tensorrt_named import NamedModel, Node
+from qconvert.runtimes.tensorrt_node_names import NamedModel, Node
 
 __all__ = ["MOVES", "EngineLayer", "EngineTensor", "layers_inspected", "layers_listed"]
 
@@ -91,13 +91,15 @@ class EngineLayer:
 
 def layers_listed(text: str, model: NamedModel) -> tuple[EngineLayer, ...]:
     """Parse the layers in a message of the builder that lists them."""
-    return tuple(_listed(found, model) for line in text.splitlines() if (found := _LINE.fullmatch(line.strip())))
+    return tuple(_parse_layer_line(found, model) for line in text.splitlines() if (found := _LINE.fullmatch(line.strip())))
 
 
-def _listed(found: re.Match[str], model: NamedModel) -> EngineLayer:
+def _parse_layer_line(found: re.Match[str], model: NamedModel) -> EngineLayer:
     inputs, constants, outputs = (_tensors(found[side] or "") for side in ("inputs", "constants", "outputs"))
     nodes = model.nodes_in(found["metadata"] or found["name"])
-    return EngineLayer(model.restored(found["name"]), found["type"], inputs, constants, outputs, nodes, model.restored(found["tactic"]))
+    return EngineLayer(
+        model.restore_names(found["name"]), found["type"], inputs, constants, outputs, nodes, model.restore_names(found["tactic"])
+    )
 
 
 def _tensors(text: str) -> tuple[EngineTensor, ...]:
@@ -112,15 +114,15 @@ def layers_inspected(text: str, model: NamedModel) -> tuple[EngineLayer, ...]:
         found = json.loads(text)["Layers"]
     except (ValueError, KeyError, TypeError):
         return ()
-    return tuple(_inspected(item, model) for item in found if isinstance(item, dict))
+    return tuple(_parse_layer_json(item, model) for item in found if isinstance(item, dict))
 
 
-def _inspected(item: Mapping[str, Any], model: NamedModel) -> EngineLayer:
+def _parse_layer_json(item: Mapping[str, Any], model: NamedModel) -> EngineLayer:
     inputs, constants, outputs = (
         tuple(EngineTensor(str(side.get("Name", "")), (), _dtype(side)) for side in item.get(key, ()) if isinstance(side, dict))
         for key in ("Inputs", "Constants", "Outputs")
     )
-    name, tactic = (model.restored(str(item.get(key, ""))) for key in ("Name", "TacticName"))
+    name, tactic = (model.restore_names(str(item.get(key, ""))) for key in ("Name", "TacticName"))
     kind = str(item.get("LayerType", ""))
     kind = {"CaskConvolution": "correlation", "CaskDeconvolution": "deconv", "CaskGemmConvolution": "gemm"}.get(kind, kind)
     return EngineLayer(name, kind, inputs, constants, outputs, model.nodes_in(str(item.get("Metadata", item.get("Name", "")))), tactic)

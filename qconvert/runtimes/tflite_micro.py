@@ -12,7 +12,7 @@ from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile
 from qconvert.runtimes.packages import runtime_package
-from qconvert.runtimes.quiet import captured
+from qconvert.runtimes.stderr_capture import capture_stderr
 
 __all__ = ["TFLiteMicro", "open_model"]
 
@@ -55,7 +55,7 @@ class TFLiteMicro:
 
     def reset(self) -> None:
         """The next run is the first of a sequence; its own reset gives variables their zero points, not their first values."""
-        self._interpreter = _loaded(self._runtime.Interpreter, self._model)
+        self._interpreter = _load_interpreter(self._runtime.Interpreter, self._model)
 
     @staticmethod
     def _describe(names: list[str], details: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -71,7 +71,7 @@ class TFLiteMicro:
 
     def run_in_order(self, inputs: list[Array]) -> list[Array]:
         """Runs once with inputs and outputs in the model's order."""
-        with captured() as printed:
+        with capture_stderr() as printed:
             try:
                 for index, value in enumerate(inputs):
                     self._interpreter.set_input(np.ascontiguousarray(value), index)
@@ -84,10 +84,10 @@ class TFLiteMicro:
         ) from failure
 
 
-def _loaded(interpreter: Any, model: bytes) -> Any:
+def _load_interpreter(interpreter: Any, model: bytes) -> Any:
     """Load the model into the smallest arena that holds it."""
     for arena in _ARENAS:
-        with captured() as printed:
+        with capture_stderr() as printed:
             try:
                 return interpreter.from_bytes(model, arena_size=arena + len(model))
             except (ValueError, RuntimeError) as error:
@@ -120,6 +120,6 @@ def _names(model: bytes) -> tuple[list[str], list[str]]:
 
 def open_model(file: ModelFile) -> TFLiteMicro:
     """See plugins.Runtime; the package has one set of kernels."""
-    from qconvert.formats.tflite.entries import entered
+    from qconvert.formats.tflite.signatures import select_signature
 
-    return TFLiteMicro(bytes(entered(map_file(file.path), str(file.options.get("signature", "")))))
+    return TFLiteMicro(bytes(select_signature(map_file(file.path), str(file.options.get("signature", "")))))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.conversion.loading import as_read
+from qconvert.conversion.loading import read_literal_graph
 from qconvert.errors import InvalidGraphError, MissingPackageError, RuntimeRefusedError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.files import map_file
@@ -24,17 +24,17 @@ from qconvert.formats.torch.export.reader import program_entry
 from qconvert.formats.torch.frameworks import newer_version, torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
-from qconvert.graph.carried import carried
+from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.passes import states_to_io
 from qconvert.plugins import ModelFile, format_named
-from qconvert.runtimes.quiet import captured
-from qconvert.runtimes.torch_engines import engine_of, running, writers_of
+from qconvert.runtimes.stderr_capture import capture_stderr
+from qconvert.runtimes.torch_engines import engine_of, use_engine, writers_of
 
 #: Values of inputs in order -> those of outputs.
 Function = Callable[[Sequence[Array]], Sequence[Array]]
 
-__all__ = ["TorchModel", "arguments", "as_array", "carrying", "loaded", "open_model", "program"]
+__all__ = ["TorchModel", "arguments", "as_array", "load_module", "open_model", "program", "stateful_program"]
 
 _ANEW = "PyTorch ran programs rebuilt from what was read of the file, which itself was not loaded"
 
@@ -84,23 +84,25 @@ class TorchModel:
 
 def open_model(file: ModelFile) -> TorchModel:
     """See plugins.Runtime; the kernels are "rebuilt" or "trusted"."""
-    graph = as_read(file.path, format_named("torch"), file.options)
+    graph = read_literal_graph(file.path, format_named("torch"), file.options)
     engine = engine_of(graph)
     if file.kernels == "trusted":
         words = f"PyTorch loaded and ran the file as it is{f', by its engine {engine}' if engine else ''}"
 
         def fresh() -> Function:
-            return called(loaded(file.path, engine), engine, graph)
+            return wrap_module(load_module(file.path, engine), engine, graph)
 
         form = "the file itself" + (f", engine {engine}" if engine else "")
-        return TorchModel(graph, fresh(), words + _newer(), again=fresh if graph.states else None, form=form)
-    function, refused, again = carrying(graph, engine)
+        return TorchModel(graph, fresh(), words + _newer_version_note(), again=fresh if graph.states else None, form=form)
+    function, refused, again = stateful_program(graph, engine)
     words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
     form = "a program rebuilt from the file" + (f", engine {engine}" if engine else "")
-    return TorchModel(graph, function, "" if refused else words + _newer(), refused, again, "evaluated, not run" if refused else form, True)
+    return TorchModel(
+        graph, function, "" if refused else words + _newer_version_note(), refused, again, "evaluated, not run" if refused else form, True
+    )
 
 
-def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:
+def stateful_program(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Function] | None]:
     """Return what program() returns, for a graph with states, and what makes a function with their initial values; None without states.
 
     The states are inputs and outputs of the program, and are carried here.
@@ -109,7 +111,7 @@ def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Fun
     function, refused = program(plain, engine)
     if not graph.states:
         return function, refused, None
-    states, count = carried(plain.metadata[STATES]), len(graph.outputs)
+    states, count = parse_states(plain.metadata[STATES]), len(graph.outputs)
 
     def again() -> Function:
         values: list[Array] = [item.first for item in states]
@@ -124,7 +126,7 @@ def carrying(graph: Graph, engine: str) -> tuple[Function, str, Callable[[], Fun
     return again(), refused, again
 
 
-def _newer() -> str:
+def _newer_version_note() -> str:
     """Return a note for a PyTorch newer than the measured versions; else ""."""
     version = newer_version()
     return f"; PyTorch {version} rounds otherwise in places than 2.13, whose roundings are expected" if version else ""
@@ -140,15 +142,15 @@ def program(graph: Graph, engine: str) -> tuple[Function, str]:
         engine: whose kernels run its quantized operators; "" for PyTorch's arithmetic in float.
     """
     try:
-        with warnings.catch_warnings(), running(engine):
+        with warnings.catch_warnings(), use_engine(engine):
             warnings.simplefilter("ignore")
-            return called(live(graph, instead=writers_of(engine)), engine), ""
+            return wrap_module(live(graph, instead=writers_of(engine)), engine), ""
     except (MissingPackageError, UnsupportedError) as error:
         said = f"not judged in PyTorch: {error.sentence}. The operators' meaning was evaluated instead"
-        return (lambda values: _evaluated(graph, values)), said
+        return (lambda values: _evaluate_graph(graph, values)), said
 
 
-def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
+def _evaluate_graph(graph: Graph, values: Sequence[Array]) -> list[Array]:
     try:
         found = evaluate(graph, dict(zip(graph.inputs, values, strict=True)))
     except InvalidGraphError as error:  # as PyTorch refuses values whose sizes do not fit
@@ -156,12 +158,12 @@ def _evaluated(graph: Graph, values: Sequence[Array]) -> list[Array]:
     return [found[name] for name in graph.outputs]
 
 
-def loaded(path: Path, engine: str) -> Any:
+def load_module(path: Path, engine: str) -> Any:
     """Load the file in PyTorch; this runs code in the file."""
     torch = torch_package()
     content = io.BytesIO(bytes(map_file(path)))
     try:
-        with warnings.catch_warnings(), running(engine), captured():
+        with warnings.catch_warnings(), use_engine(engine), capture_stderr():
             warnings.simplefilter("ignore")
             if program_entry(Archive(path)):
                 return torch.export.load(content).module()
@@ -172,7 +174,7 @@ def loaded(path: Path, engine: str) -> Any:
         ) from error
 
 
-def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
+def wrap_module(module: Any, engine: str = "", graph: Graph | None = None) -> Callable[[Sequence[Array]], list[Array]]:
     """Return the function of a module: arrays of its inputs in order -> arrays of all tensors in its result.
 
     The function raises RuntimeRefusedError where PyTorch fails.
@@ -186,13 +188,13 @@ def called(module: Any, engine: str = "", graph: Graph | None = None) -> Callabl
 
     def call(values: Sequence[Array]) -> list[Array]:
         try:
-            with torch.no_grad(), warnings.catch_warnings(), running(engine):
+            with torch.no_grad(), warnings.catch_warnings(), use_engine(engine):
                 warnings.simplefilter("ignore")
                 given = [torch.from_numpy(np.array(value, order="C")) for value in values]
                 found = module(*(given if graph is None else arguments(module, graph, given)))
         except Exception as error:  # as above
             raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
-        return [as_array(value) for value in _flat(found)]
+        return [as_array(value) for value in _flatten(found)]
 
     return call
 
@@ -223,28 +225,28 @@ def arguments(module: Any, graph: Graph, given: Sequence[Any]) -> list[Any]:
         values.append(value)
     left = dict(zip(graph.inputs, values, strict=True))
 
-    def taken(name: str, kind: Any) -> Any:
+    def take_argument(name: str, kind: Any) -> Any:
         if name in left:
             return left.pop(name)
         names = [key for key in left if key.startswith(f"{name}_")]
         if kind.kind() == "TupleType":
-            return tuple(taken(f"{name}_{index}", element) for index, element in enumerate(kind.elements()))
+            return tuple(take_argument(f"{name}_{index}", element) for index, element in enumerate(kind.elements()))
         if kind.kind() == "DictType":
             return {key.removeprefix(f"{name}_"): left.pop(key) for key in names}
         return [left.pop(key) for key in names] if kind.kind() == "ListType" else None
 
     found = []
     for argument in module.forward.schema.arguments[1:]:
-        value = taken(argument.name, argument.type)
+        value = take_argument(argument.name, argument.type)
         found.append(argument.default_value if value is None and argument.has_default_value() else value)
     return values if left else found
 
 
-def _flat(value: Any) -> list[Any]:
+def _flatten(value: Any) -> list[Any]:
     """Return the tensors in a module's result, in the order of our reader."""
     if isinstance(value, Mapping):
-        return [tensor for item in value.values() for tensor in _flat(item)]
-    return [tensor for item in value for tensor in _flat(item)] if isinstance(value, (list, tuple)) else [value]
+        return [tensor for item in value.values() for tensor in _flatten(item)]
+    return [tensor for item in value for tensor in _flatten(item)] if isinstance(value, (list, tuple)) else [value]
 
 
 def as_array(value: Any) -> Array:

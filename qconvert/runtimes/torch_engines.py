@@ -19,9 +19,9 @@ from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.plugins import operators
-from qconvert.rewriting.lowering import taking_as
+from qconvert.rewriting.lowering import with_conditions_of
 
-__all__ = ["engine_of", "running", "writers_of"]
+__all__ = ["engine_of", "use_engine", "writers_of"]
 
 #: Averages that PyTorch's kernels for channels stored last give.
 _LAST = ("fbgemm_vectors", "fbgemm_adaptive")
@@ -34,7 +34,7 @@ def engine_of(graph: Graph) -> str:
 
 
 @contextmanager
-def running(engine: str) -> Iterator[None]:
+def use_engine(engine: str) -> Iterator[None]:
     """Set PyTorch's quantized engine for the block, if this PyTorch has it; "" changes nothing."""
     if not engine:
         yield
@@ -58,10 +58,10 @@ def writers_of(engine: str) -> Mapping[str, WriteFunction]:
 @cache
 def _writers() -> Mapping[str, WriteFunction]:
     known = operators("torch", "write")
-    return {kind: _either(packed, known[kind]) for kind, packed in _PACKED.items()}
+    return {kind: _with_fallback(packed, known[kind]) for kind, packed in _PACKED.items()}
 
 
-def _either(packed: Callable[[Op, Builder], Any], otherwise: WriteFunction) -> WriteFunction:
+def _with_fallback(packed: Callable[[Op, Builder], Any], otherwise: WriteFunction) -> WriteFunction:
     """Return a writer that uses the engine's kernel if it takes the operator, else `otherwise`."""
 
     def write(op: Op, b: Builder) -> None:
@@ -69,23 +69,23 @@ def _either(packed: Callable[[Op, Builder], Any], otherwise: WriteFunction) -> W
         if found is None:
             otherwise(op, b)
         else:
-            b.set(op.outputs[0], b.function(found[0], *found[1:]))
+            b.set_node(op.outputs[0], b.function(found[0], *found[1:]))
 
-    return taking_as(otherwise, write)
+    return with_conditions_of(otherwise, write)
 
 
 def _is_quantized(tensor: Tensor) -> bool:
     return tensor.dtype == "uint8" and tensor.quantization is not None and tensor.quantization.is_per_tensor
 
 
-def _numbers(tensor: Tensor) -> tuple[float, int]:
+def _scale_and_zero_point(tensor: Tensor) -> tuple[float, int]:
     assert tensor.quantization is not None
     return float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
 
-def _on(tensor: Tensor) -> Callable[[Any], Any]:
+def _as_quantized(tensor: Tensor) -> Callable[[Any], Any]:
     """Return the function from stored integers to a quantized tensor of PyTorch."""
-    scale, zero_point = _numbers(tensor)
+    scale, zero_point = _scale_and_zero_point(tensor)
     make: Callable[..., Any] = torch_package()._make_per_tensor_quantized_tensor
     return lambda values: make(values, scale, zero_point)
 
@@ -127,13 +127,13 @@ def _layer(op: Op, b: Builder, name: str, prepack: str, data: Tensor, arguments:
         packed = getattr(space, prepack)(*arguments)
     except RuntimeError:
         return None
-    quantization, on = _numbers(b.tensor(op.outputs[0])), _on(data)
+    quantization, on = _scale_and_zero_point(b.tensor(op.outputs[0])), _as_quantized(data)
     run = getattr(space, f"{name}_relu" if op["activation"] else name)
 
     def layer(values: Any) -> Any:
         return run(on(values), packed, *quantization).int_repr()
 
-    return layer, b.stored(data.name)
+    return layer, b.stored_value(data.name)
 
 
 def _spatial(op: Op, rank: int) -> tuple[list[int], list[int], list[int]] | None:
@@ -181,14 +181,14 @@ def _add(op: Op, b: Builder) -> Any:
     sides = [b.tensor(name) for name in op.inputs]
     if not op["arithmetic"] or op["activation"] not in ("", "relu") or not all(map(_is_quantized, sides)):
         return None
-    quantization, on = _numbers(b.tensor(op.outputs[0])), [_on(side) for side in sides]
+    quantization, on = _scale_and_zero_point(b.tensor(op.outputs[0])), [_as_quantized(side) for side in sides]
     space: Any = torch_package().ops.quantized
     run = space.add_relu if op["activation"] else space.add
 
     def add(first: Any, second: Any) -> Any:
         return run(on[0](first), on[1](second), *quantization).int_repr()
 
-    return add, b.stored(op.inputs[0]), b.stored(op.inputs[1])
+    return add, b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])
 
 
 def _average(op: Op, b: Builder) -> Any:
@@ -196,14 +196,14 @@ def _average(op: Op, b: Builder) -> Any:
     data = b.tensor(op.inputs[0])
     if op["arithmetic"] not in TORCH_AVERAGES or not _is_quantized(data):
         return None
-    torch, on = torch_package(), _on(data)
+    torch, on = torch_package(), _as_quantized(data)
     stored = torch.channels_last if op["arithmetic"] in _LAST else torch.contiguous_format
     run = _averaging(op, b)
 
     def average(values: Any) -> Any:
         return run(on(values.contiguous(memory_format=stored))).int_repr()
 
-    return average, b.stored(data.name)
+    return average, b.stored_value(data.name)
 
 
 def _averaging(op: Op, b: Builder) -> Callable[[Any], Any]:
@@ -225,24 +225,24 @@ def _resize(op: Op, b: Builder) -> Any:
     places = {"half_pixel": False, "align_corners": True}.get(str(op["coordinate_transformation_mode"]))
     if not op["arithmetic"] or places is None or not _is_quantized(data) or data.rank != 4 or b.constant(op.inputs[1]) is None:
         return None
-    torch, on, sizes = torch_package(), _on(data), b.integers(op, 1)
+    torch, on, sizes = torch_package(), _as_quantized(data), b.integers(op, 1)
 
     def resize(values: Any) -> Any:
         stored = on(values.contiguous())
         return torch.nn.functional.interpolate(stored, sizes, mode="bilinear", align_corners=places).int_repr()
 
-    return resize, b.stored(data.name)
+    return resize, b.stored_value(data.name)
 
 
 def _quantize(op: Op, b: Builder) -> Any:
     if b.tensor(op.inputs[0]).dtype != "float32":
         return None
-    torch, quantization = torch_package(), _numbers(b.tensor(op.outputs[0]))
+    torch, quantization = torch_package(), _scale_and_zero_point(b.tensor(op.outputs[0]))
 
     def quantize(values: Any) -> Any:
         return torch.quantize_per_tensor(values, *quantization, torch.quint8).int_repr()
 
-    return quantize, b.stored(op.inputs[0])
+    return quantize, b.stored_value(op.inputs[0])
 
 
 _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.conversion.loading import as_read
+from qconvert.conversion.loading import read_literal_graph
 from qconvert.graph import Array, Graph
 from qconvert.plugins import Inside, ModelFile, Pieces, format_named
 from qconvert.rewriting.cutting import cut
-from qconvert.runtimes.torch import carrying, program
+from qconvert.runtimes.torch import program, stateful_program
 from qconvert.runtimes.torch_engines import engine_of
 
 __all__ = ["TorchInside", "inside_of"]
@@ -38,14 +38,14 @@ class TorchInside:
     cuts = True
 
     def __init__(self, file: ModelFile, graph: Graph) -> None:
-        self._graph = as_read(file.path, format_named("torch"), file.options)
+        self._graph = read_literal_graph(file.path, format_named("torch"), file.options)
         self._engine = engine_of(self._graph)
         own, sizes = self._graph.tensors, _sizes_alone(self._graph)
         wanted = {name for name, tensor in graph.tensors.items() if name in own and _is_one_width(own[name].dtype, tensor.dtype)}
         self.names = frozenset(name for name in wanted if not own[name].is_constant and name not in sizes)
         inner = tuple(name for name in own if name in self.names and name not in self._graph.inputs)
         self._order = inner
-        self._probe, _, self._again = carrying(self._graph.evolve(outputs=inner), self._engine)
+        self._probe, _, self._again = stateful_program(self._graph.evolve(outputs=inner), self._engine)
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qconvert.conversion.loading import as_read
+from qconvert.conversion.loading import read_literal_graph
 from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import ModelFile, Pieces, format_named
-from qconvert.runtimes.quiet import captured
-from qconvert.runtimes.torch import arguments, as_array, loaded
-from qconvert.runtimes.torch_engines import engine_of, running
+from qconvert.runtimes.stderr_capture import capture_stderr
+from qconvert.runtimes.torch import arguments, as_array, load_module
+from qconvert.runtimes.torch_engines import engine_of, use_engine
 
 __all__ = ["TrustedInside"]
 
@@ -61,9 +61,9 @@ class TrustedInside:
     cuts = False
 
     def __init__(self, file: ModelFile, graph: Graph) -> None:
-        self._graph = as_read(file.path, format_named("torch"), file.options)
+        self._graph = read_literal_graph(file.path, format_named("torch"), file.options)
         self._engine = engine_of(self._graph)
-        self._module = loaded(file.path, self._engine)
+        self._module = load_module(file.path, self._engine)
         self._probe = _probe_of(self._module)
         known = sum(_operator(op.source) in self._probe.operators for op in self._graph.ops)
         if 2 * known < len(self._graph.ops):  # programs of our own have the names of their sources
@@ -74,13 +74,13 @@ class TrustedInside:
     def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
         torch = torch_package()
         try:
-            with torch.no_grad(), warnings.catch_warnings(), running(self._engine), captured():
+            with torch.no_grad(), warnings.catch_warnings(), use_engine(self._engine), capture_stderr():
                 warnings.simplefilter("ignore")
                 given = [torch.from_numpy(np.array(value, order="C")) for value in feed.values()]
                 calls = self._probe.run(arguments(self._module, self._graph, given))
         except Exception as error:  # PyTorch's errors share no base class but Exception
             raise RuntimeRefusedError(f"PyTorch failed while running the model: {str(error).strip()[:300]}", rule="run-failed") from error
-        found = dict(_matched(self._graph, calls))
+        found = dict(_match_calls(self._graph, calls))
         return {name: np.asarray(value) for name, value in {**feed, **found}.items() if name in self.names}
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
@@ -89,12 +89,12 @@ class TrustedInside:
 
 def _probe_of(module: Any) -> _Probe:
     try:
-        return _of_script(module) if isinstance(module, torch_package().jit.ScriptModule) else _of_program(module)
+        return _probe_script(module) if isinstance(module, torch_package().jit.ScriptModule) else _probe_program(module)
     except Exception as error:  # as above
         raise RuntimeRefusedError(f"PyTorch does not report what it calls: {str(error).strip()[:300]}", rule="call-mismatch") from error
 
 
-def _of_script(module: Any) -> _Probe:
+def _probe_script(module: Any) -> _Probe:
     """Return a probe of TorchScript: its code with methods inlined returns the results of all operators outside of branches."""
     torch = torch_package()
     graph = module.inlined_graph.copy()
@@ -118,7 +118,7 @@ def _of_script(module: Any) -> _Probe:
     return _Probe(frozenset(kinds), run)
 
 
-def _of_program(module: Any) -> _Probe:
+def _probe_program(module: Any) -> _Probe:
     """Return a probe of a torch.export program: it runs the nodes one after the other."""
     torch = torch_package()
 
@@ -133,7 +133,7 @@ def _of_program(module: Any) -> _Probe:
             found = super().run_node(node)
             first = next(iter(found), None) if isinstance(found, (list, tuple)) else found
             if node.op == "call_function" and isinstance(first, torch.Tensor):
-                self.calls.append(_Call(_called(node), node.name, first))
+                self.calls.append(_Call(_operator_name(node), node.name, first))
             return found
 
     def run(inputs: Sequence[Any]) -> list[_Call]:
@@ -141,10 +141,10 @@ def _of_program(module: Any) -> _Probe:
         told.run(*inputs)
         return told.calls
 
-    return _Probe(frozenset(_called(node) for node in module.graph.nodes if node.op == "call_function"), run)
+    return _Probe(frozenset(_operator_name(node) for node in module.graph.nodes if node.op == "call_function"), run)
 
 
-def _called(node: Any) -> str:
+def _operator_name(node: Any) -> str:
     """Return the operator of a call, such as "aten::add"."""
     return "::".join(str(node.target).split(".")[:2])
 
@@ -153,23 +153,23 @@ def _operator(source: str) -> str:
     return source.partition(" ")[0]
 
 
-def _matched(graph: Graph, calls: Sequence[_Call]) -> Iterator[tuple[str, Array]]:
+def _match_calls(graph: Graph, calls: Sequence[_Call]) -> Iterator[tuple[str, Array]]:
     """Yield the tensors of the graph with the results of their calls."""
     made = [(_operator(op.source), name) for op in graph.ops for name in op.outputs if name]
     outputs = {name for _, name in made}  # what is called y/… is a part of the call that gives y
     own = [(operator, graph[name]) for operator, name in made if name.rpartition("/")[0] not in outputs]
-    for tensor, value in _by_name(own, calls) if all(call.name for call in calls) else _in_order(own, calls):
+    for tensor, value in _pair_by_name(own, calls) if all(call.name for call in calls) else _pair_in_order(own, calls):
         found = as_array(value)
         if _fits(found, tensor):
             yield tensor.name, found
 
 
-def _by_name(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iterator[tuple[Tensor, Any]]:
+def _pair_by_name(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iterator[tuple[Tensor, Any]]:
     values = {call.name: call.value for call in calls}
     return ((tensor, values[tensor.name]) for _, tensor in own if tensor.name in values)
 
 
-def _in_order(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iterator[tuple[Tensor, Any]]:
+def _pair_in_order(own: Sequence[tuple[str, Tensor]], calls: Sequence[_Call]) -> Iterator[tuple[Tensor, Any]]:
     first = [(operator, _key(tensor)) for operator, tensor in own]
     second = [(call.operator, _key_of(call.value)) for call in calls]
     for block in SequenceMatcher(None, first, second, autojunk=False).get_matching_blocks():

@@ -15,7 +15,7 @@ from qconvert.operators import KINDS
 from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Verdict
 
-__all__ = ["AuditLine", "audit", "audited", "audited_counts", "count_operators", "runs_on"]
+__all__ = ["AuditLine", "audit", "audit_operators", "audited_counts", "count_operators", "runs_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def count_operators(lines: Iterable[AuditLine]) -> tuple[int, int, int]:
     return sum(line.count for line in listed if line.integer), sum(line.count for line in listed) - conversions, conversions
 
 
-def audited(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
+def audit_operators(graph: Graph, target: Target) -> Iterator[tuple[Op, Verdict]]:
     """Every operator with a quantized input or output, or for an accelerator every operator, with the target's verdict on it.
 
     Operators of functions are included, but no Call.
@@ -83,7 +83,7 @@ def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:
         graph: normalized for the target.
         target: that judges.
     """
-    found = Counter((op.kind, verdict.runs == "integers", verdict.rule) for op, verdict in audited(graph, target))
+    found = Counter((op.kind, verdict.runs == "integers", verdict.rule) for op, verdict in audit_operators(graph, target))
     name = target.accelerator.name if target.accelerator is not None else ""
     lines = [AuditLine(kind, count, integer, reason, name) for (kind, integer, reason), count in found.items()]
     return tuple(sorted(lines, key=lambda line: (not line.integer, line.kind, line.reason)))

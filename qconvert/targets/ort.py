@@ -26,15 +26,15 @@ _PASSES = (
 _LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "decompose_weights"))
 
 
-def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+def _four_bit_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """Activations of 4 bits next to operators that onnxruntime's optimizer replaces by kernels of 8 bits, whatever the width of their data
     is; the model then does not load."""
     from qconvert.operators import kind_of
+    from qconvert.plugins.operand_roles import quantized_data
     from qconvert.plugins.rules import place
-    from qconvert.plugins.sides import quantized_data
 
     def find(op: Op) -> Iterator[Violation]:
-        replaced = kind_of(op).rule == "real" and _ROWS.named(op.kind)
+        replaced = kind_of(op).rule == "real" and _ROWS.rows_of_kind(op.kind)
         for tensor in quantized_data(graph, op) if replaced else ():
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
                 rule = "activations of operators with integer kernels have 8 or 16 bits"
@@ -45,7 +45,7 @@ def _four_bits(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     return find
 
 
-def _of_the_standard(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+def _domain_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """Operators of other domains than ONNX's, which no definition gave in those of the standard."""
     from qconvert.plugins.rules import place
 
@@ -59,7 +59,7 @@ def _of_the_standard(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
 
 _X86 = Target(
     "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
-    storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bits,
+    storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bit_rules,
 )  # fmt: skip
 
 TARGETS = (
@@ -72,5 +72,5 @@ TARGETS = (
            kernels=Kernels(dynamic_range="onnx")),
     Target("portable", "onnx", "ONNX of the standard alone, for compilers, accelerators and other runtimes than onnxruntime",
            passes=("expand_definitions", *_LITERAL), layout="channels_first", write_options={"numerics": "fast", "guards": False},
-           storage=Storage(moves_in_float=True), kernels=Kernels(dynamic_range="onnx"), own_rules=_of_the_standard),
+           storage=Storage(moves_in_float=True), kernels=Kernels(dynamic_range="onnx"), own_rules=_domain_rules),
 )  # fmt: skip

@@ -11,8 +11,8 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
+from qconvert.plugins.operand_roles import addend, quantized_data
 from qconvert.plugins.rules import Breach, place
-from qconvert.plugins.sides import addend, quantized_data
 
 __all__ = ["edge_rules", "own_rules"]
 
@@ -60,25 +60,28 @@ def own_rules(graph: Graph, rtx: bool, device: str = "") -> Callable[[Op], Itera
     producers = graph.producers()
 
     def find(op: Op) -> Iterator[Violation]:
-        missing = list(_operators(op, rtx))
+        missing = list(_unsupported_operators(op, rtx))
         yield from missing
         if missing:
             return
         for text, remedy, breaches in (
-            (_TYPED, _IO, _types(graph, op)),
+            (_TYPED, _IO, _unsupported_types(graph, op)),
             ("only Dequantize reads constants of 8 bits and fewer", "cast the data, and store the constant in another type",
-             _constants(graph, op)),
-            ("activations have one scale for the whole tensor", "quantize the model's activations per tensor", _granularity(graph, op)),
-            ("windows of pools have no dilation", _KEEP, _holes(op)),
-            ("transposed convolutions have strides or dilations, not both", _KEEP, _strided(op)),
-            ("scattered values replace the old ones", _KEEP, _reduced(op)),
-            ("data that are compared along an axis have at least two axes", "give the data a first axis of 1", _flat(graph, op)),
-            ("loops that read their condition have an initial condition", "give the Loop the condition true", _unconditional(graph, op)),
+             _narrow_constants(graph, op)),
+            ("activations have one scale for the whole tensor", "quantize the model's activations per tensor",
+             _per_axis_activations(graph, op)),
+            ("windows of pools have no dilation", _KEEP, _dilated_pools(op)),
+            ("transposed convolutions have strides or dilations, not both", _KEEP, _strided_and_dilated(op)),
+            ("scattered values replace the old ones", _KEEP, _scatter_reductions(op)),
+            ("data that are compared along an axis have at least two axes", "give the data a first axis of 1",
+             _single_axis_data(graph, op)),
+            ("loops that read their condition have an initial condition", "give the Loop the condition true",
+             _missing_conditions(graph, op)),
             ("no number is divided by the result of a Dequantize: TensorRT-RTX 1.7.1 drops the division",
-             "leave the operand float", _divided(graph, op, producers)),
+             "leave the operand float", _dequantized_divisors(graph, op, producers)),
             ("no single number is added after a 1-D convolution: TensorRT-RTX 1.7.1 takes it for a bias and fails",
-             "add it to the convolution's bias", _added(graph, op, producers) if rtx else ()),
-            (_LACKING.get(device, ""), _NEWER, _lacked(graph, op, device)),
+             "add it to the convolution's bias", _single_addends(graph, op, producers) if rtx else ()),
+            (_LACKING.get(device, ""), _NEWER, _missing_device_kernels(graph, op, device)),
         ):  # fmt: skip
             yield from (Violation(f"{place(op)}: {name!r} {how}", text, remedy) for name, how in breaches)
 
@@ -99,7 +102,7 @@ def edge_rules(graph: Graph) -> Iterator[Violation]:
                 )
 
 
-def _operators(op: Op, rtx: bool) -> Iterator[Violation]:
+def _unsupported_operators(op: Op, rtx: bool) -> Iterator[Violation]:
     """Operators that there are none of."""
     name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
     if op.kind == "Opaque" and (is_custom(op) or (str(op["domain"]) not in ("", "ai.onnx") and name not in ("Gelu",))):
@@ -107,18 +110,18 @@ def _operators(op: Op, rtx: bool) -> Iterator[Violation]:
     elif op.kind == "Opaque" and name in ("QuantizeLinear", "DequantizeLinear"):
         yield Violation(f"{place(op)}: {name}", "scales and zero points are constants", "quantize the model with scales that are fixed")
     elif name in _NO_IMPORTER:
-        yield Violation(f"{place(op)}: {name}", "TensorRT has no such operator", _instead(name))
+        yield Violation(f"{place(op)}: {name}", "TensorRT has no such operator", _operator_remedy(name))
     elif rtx and name in _NOT_IN_RTX:
         yield Violation(f"{place(op)}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network before it")
 
 
-def _instead(name: str) -> str:
+def _operator_remedy(name: str) -> str:
     if name in ("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"):
         return "quantize the model's activations with scales that are fixed (qconvert calibrate)"
     return _KEEP
 
 
-def _types(graph: Graph, op: Op) -> Iterator[Breach]:
+def _unsupported_types(graph: Graph, op: Op) -> Iterator[Breach]:
     edges = graph.public.union(graph.inputs)
     data = {tensor.name for tensor in quantized_data(graph, op)} - edges  # of which the target says it
     for name in dict.fromkeys((*op.inputs, *op.outputs)):
@@ -127,11 +130,11 @@ def _types(graph: Graph, op: Op) -> Iterator[Breach]:
         tensor = graph[name]
         if tensor.dtype in _NO_TYPES:
             yield tensor.name, f"is {tensor.dtype}"
-        elif tensor.dtype == "uint8" and not _is_edge(graph, op, tensor):
+        elif tensor.dtype == "uint8" and not _is_allowed_uint8(graph, op, tensor):
             yield tensor.name, "is uint8"
 
 
-def _is_edge(graph: Graph, op: Op, tensor: Tensor) -> bool:
+def _is_allowed_uint8(graph: Graph, op: Op, tensor: Tensor) -> bool:
     """Whether TensorRT takes a uint8 tensor here: as an input or a constant that a Cast reads, as an output of a Cast, or passed on from
     input to output."""
     if op.kind == "Identity":
@@ -139,7 +142,7 @@ def _is_edge(graph: Graph, op: Op, tensor: Tensor) -> bool:
     return op.kind == "Cast" and (tensor.is_constant or tensor.name in graph.inputs or tensor.name in graph.public)
 
 
-def _constants(graph: Graph, op: Op) -> Iterator[Breach]:
+def _narrow_constants(graph: Graph, op: Op) -> Iterator[Breach]:
     """Constants of few bits that are taken as plain numbers, or handed on as they are."""
     if op.kind in ("Clip", "Dequantize"):
         return
@@ -150,37 +153,37 @@ def _constants(graph: Graph, op: Op) -> Iterator[Breach]:
             yield tensor.name, f"is a constant of {tensor.dtype}"
 
 
-def _granularity(graph: Graph, op: Op) -> Iterator[Breach]:
-    weights = kind_of(op).named(op, "factor")
+def _per_axis_activations(graph: Graph, op: Op) -> Iterator[Breach]:
+    weights = kind_of(op).inputs_with_role(op, "factor")
     for tensor in quantized_data(graph, op):
         q = tensor.quantization
         if q is not None and not q.is_per_tensor and not (tensor.is_constant and tensor.name in weights):
             yield tensor.name, f"has {q.scale.size} scales"
 
 
-def _holes(op: Op) -> Iterator[Breach]:
+def _dilated_pools(op: Op) -> Iterator[Breach]:
     if op.kind in ("MaxPool", "AveragePool", "L2Pool") and "dilations" in op.attributes and any(step != 1 for step in op["dilations"]):
         yield op.outputs[0], f"has dilations of {tuple(op['dilations'])}"
 
 
-def _strided(op: Op) -> Iterator[Breach]:
+def _strided_and_dilated(op: Op) -> Iterator[Breach]:
     if op.kind == "ConvTranspose" and any(step != 1 for step in op["strides"]) and any(step != 1 for step in op["dilations"]):
         yield op.outputs[0], f"has strides of {tuple(op['strides'])} and dilations of {tuple(op['dilations'])}"
 
 
-def _reduced(op: Op) -> Iterator[Breach]:
+def _scatter_reductions(op: Op) -> Iterator[Breach]:
     if op.kind in ("ScatterND", "ScatterElements") and op.attributes.get("reduction", "none") != "none":
         yield op.outputs[0], f"has the reduction {op['reduction']!r}"
 
 
-def _flat(graph: Graph, op: Op) -> Iterator[Breach]:
+def _single_axis_data(graph: Graph, op: Op) -> Iterator[Breach]:
     name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
     shape = graph[op.inputs[0]].shape if name in _NOT_FLAT else None
     if shape is not None and len(shape) < 2:
         yield op.inputs[0], f"has {len(shape)} axes"
 
 
-def _unconditional(graph: Graph, op: Op) -> Iterator[Breach]:
+def _missing_conditions(graph: Graph, op: Op) -> Iterator[Breach]:
     """The condition of a loop's body, which the parser does not know where the loop is given none."""
     if op.kind != "Loop" or op.has(1):
         return
@@ -190,7 +193,7 @@ def _unconditional(graph: Graph, op: Op) -> Iterator[Breach]:
         yield op.outputs[0], "is of a loop without a condition, whose body reads it"
 
 
-def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
+def _dequantized_divisors(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
     if op.kind == "Reciprocal":
         divisor = op.inputs[0]
     elif op.kind == "Div" and (above := graph[op.inputs[0]]).data is not None and above.data.size == 1:
@@ -202,14 +205,14 @@ def _divided(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]
         yield divisor, "is what a number is divided by"
 
 
-def _added(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
+def _single_addends(graph: Graph, op: Op, producers: dict[str, Op]) -> Iterator[Breach]:
     """Addends that the pass spread_addends leaves: for one channel, with one position or a dynamic number of them."""
     number = addend(graph, op, producers)
     if number is not None:
         yield number.name, "is such a number"
 
 
-def _lacked(graph: Graph, op: Op, device: str) -> Iterator[Breach]:
+def _missing_device_kernels(graph: Graph, op: Op, device: str) -> Iterator[Breach]:
     """Values for whose products a device has no kernel: of 8-bit floats before SM89, and for SM75 in float32 but those of convolutions, and
     of 4-bit blocks."""
     if not device:

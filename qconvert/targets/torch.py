@@ -23,7 +23,7 @@ _PASSES = ("expand_definitions", "carry_custom", "dynamic_range", "fuse_dilation
 _PLAIN = {"numerics": "fast", "form": "program"}
 
 
-def _of_other_types(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
+def _type_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """See plugins.Abilities.own_rules: types of which PyTorch has no quantized tensors."""
     from qconvert.formats.torch.quantized_modules.builder import is_storable
     from qconvert.plugins.rules import place
@@ -54,7 +54,7 @@ TARGETS = (
                           "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-modules", summary="TorchScript of quantized modules (.pt, .ptl), for versions without torch.export",
                   write_options={"form": "modules"}, storage=Storage(activations="uint8"),
-                  kernels=KERNELS["torch:modules"], own_rules=_of_other_types,
+                  kernels=KERNELS["torch:modules"], own_rules=_type_rules,
                   passes=(*_PASSES[:-2], "store_activations", "int32_bias_to_float", *_PASSES[-2:])),
     _TORCH.derive(name="torch-xnnpack", summary="ExecuTorch with XNNPACK: int8 activations, weights from -127 to 127",
                   write_options=_PLAIN, kernels=Kernels(),

@@ -37,18 +37,18 @@ def trtexec(graph: Graph, model: str, scales: str = "") -> str:
     # The parser calls an input that is an output besides otherwise.
     found = {f"__{name}" if name in graph.outputs else name: shapes for name, shapes in bounds(graph).items()}
     for flag, place in (("--minShapes", 0), ("--optShapes", 1), ("--maxShapes", 2)) if found else ():
-        words.append(f"{flag}={','.join(f'{_quoted(name)}:{_sized(shapes[place])}' for name, shapes in found.items())}")
+        words.append(f"{flag}={','.join(f'{_quote_name(name)}:{_format_shape(shapes[place])}' for name, shapes in found.items())}")
     words.append(f"--saveEngine={PurePath(model).with_suffix('.plan')}")
     said = "TensorRT 8 to 10; 11 takes no caches" if scales else "TensorRT 10; in 11 --stronglyTyped is always on"
     return f"{shlex.join(words)}  # {said}{'; dynamic dimensions are examples' if found else ''}"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     """A name as trtexec takes it: between single quotes where other signs than those of words are in it."""
     return name if re.fullmatch(r"[\w./-]+", name, re.ASCII) else f"'{name}'"
 
 
-def _sized(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return "x".join(map(str, shape))
 
 

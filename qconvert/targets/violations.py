@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qconvert.errors import UnsupportedError, counted
+from qconvert.errors import UnsupportedError, format_count
 from qconvert.operators.functions import closed_graphs
 from qconvert.plugins import Target, Violation
 
@@ -44,15 +44,15 @@ def refuse_violations(graph: Graph, target: Target | None) -> None:
     groups: dict[str, list[Violation]] = {}
     for violation in found:
         groups.setdefault(violation.rule, []).append(violation)
-    count = counted(len(found), "place")
+    count = format_count(len(found), "place")
     lines = [f"the target {target.name} does not accept the model, in {count}:"]
     for rule, broken in groups.items():
-        lines += _listed(rule, broken)
+        lines += _format_rule(rule, broken)
     remedies = dict.fromkeys(violation.remedy for violation in found if violation.remedy)
     raise UnsupportedError("\n".join(lines), remedy=f"What may help: {'; '.join(remedies)}." if remedies else "", rule="target-rules")
 
 
-def _listed(rule: str, found: Sequence[Violation]) -> list[str]:
+def _format_rule(rule: str, found: Sequence[Violation]) -> list[str]:
     places = [violation.where.replace("\n", "\\n") for violation in found[:_NAMED]]  # a line each, whatever their names hold
     lines = [f"- rule: {rule}. Broken by {len(found)}:", *(f"    {place}" for place in places)]
     return [*lines, f"    and {len(found) - _NAMED} more"] if len(found) > _NAMED else lines

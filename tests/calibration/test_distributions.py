@@ -65,7 +65,7 @@ def measured(values: Array, quantization: QParams) -> tuple[float, float]:
     """SQNR in dB, at most 60, and the share of clipped values."""
     noise = Noise(quantization)
     noise.update(values)
-    return min(60.0, 60.0 if noise.sqnr_db is None else noise.sqnr_db), noise.clipped
+    return min(60.0, 60.0 if noise.sqnr_db is None else noise.sqnr_db), noise.clipped_share
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "min-max" and not name.startswith("mnn")])

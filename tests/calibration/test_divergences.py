@@ -46,7 +46,7 @@ def kullback_leibler(p: Array, q: Array) -> float:
 def test_divergences_are_those_of_their_definitions(counts: Array) -> None:
     ends = np.array([64, 65, 77, 128, 200, 201, 255, 384, counts.size])
     split = Split(counts, ends, 64)
-    forward, backward, middle = split.forward(), split.backward(), split.to_the_middle()
+    forward, backward, middle = split.forward(), split.backward(), split.jensen_shannon()
     for i, end in enumerate(ends):
         p, q = by_definition(counts, int(end), 64)
         mean = (p + q) / 2
@@ -66,9 +66,9 @@ def seen(method: str, *runs: Array, **options: object) -> Observer:
 def test_the_search_of_js_finds_what_all_candidates_give() -> None:
     values = np.random.default_rng(0).laplace(size=30_000).astype(np.float32)
     found = seen("js", values)
-    counts, width = found.folded()  # type: ignore[attr-defined]
+    counts, width = found.fold_to_absolute()  # type: ignore[attr-defined]
     counts[0] = counts[1]
-    every = Split(counts, np.arange(128, counts.size + 1), 128).to_the_middle()
+    every = Split(counts, np.arange(128, counts.size + 1), 128).jensen_shannon()
     best = 128 + every.size - 1 - np.argmin(every[::-1])
     assert abs(found.absmax - found.range().highest[0]) > 1
     chosen = round(found.range().highest[0] / width - 0.5)

@@ -12,7 +12,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.calibration import METHODS
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 
 pytestmark = pytest.mark.onnxruntime
@@ -32,7 +32,7 @@ def scales(found: qconvert.calibration.driver.Calibration) -> dict[str, Any]:
 
 
 def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> None:
-    found = calibrated(FLOAT, images)
+    found = run_calibration(FLOAT, images)
     session = onnxruntime.InferenceSession(FLOAT, providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"x": images})
     report = next(item for item in found.tensors if "logits" in item.names)
@@ -48,38 +48,38 @@ def test_ranges_are_those_of_the_values_in_onnxruntime(images: np.ndarray) -> No
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_scales(method: str, images: np.ndarray) -> None:
-    found = calibrated(FLOAT, images, method=method)
-    assert len(found.tensors) == len(calibrated(FLOAT, images[:2]).tensors)
+    found = run_calibration(FLOAT, images, method=method)
+    assert len(found.tensors) == len(run_calibration(FLOAT, images[:2]).tensors)
     assert all(item.sqnr_db is None or item.sqnr_db > 5 for item in found.tensors)
 
 
 def test_batches_and_single_samples_give_the_same_scales(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qconvert.calibration import watching
+    from qconvert.calibration import network_values
 
-    together = calibrated(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
-    monkeypatch.setattr(watching, "_LARGEST_BATCH", 1)
-    alone = calibrated(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
+    together = run_calibration(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
+    monkeypatch.setattr(network_values, "_LARGEST_BATCH", 1)
+    alone = run_calibration(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
     for one, other in zip(together.tensors, alone.tensors, strict=True):
         assert one.names == other.names and np.allclose(one.qparams.quantization.scale, other.qparams.quantization.scale, rtol=1e-5)
 
 
 @pytest.mark.litert
 def test_litert_sees_what_onnxruntime_sees(images: np.ndarray) -> None:
-    ort, lite = calibrated(FLOAT, images), calibrated(FLOAT, images, runtime="litert")
+    ort, lite = run_calibration(FLOAT, images), run_calibration(FLOAT, images, runtime="litert")
     for one, other in zip(ort.tensors, lite.tensors, strict=True):
         assert one.names == other.names
         assert (one.lowest, one.highest) == pytest.approx((other.lowest, other.highest), rel=1e-4, abs=1e-5)
 
 
 def test_a_graph_and_a_function_are_sources_too(images: np.ndarray, tmp_path: Path) -> None:
-    expected = scales(calibrated(FLOAT, images))
+    expected = scales(run_calibration(FLOAT, images))
     np.save(tmp_path / "a.npy", images)
-    assert scales(calibrated(qconvert.load(FLOAT), lambda: iter(images))) == expected == scales(calibrated(FLOAT, str(tmp_path)))
+    assert scales(run_calibration(qconvert.load(FLOAT), lambda: iter(images))) == expected == scales(run_calibration(FLOAT, str(tmp_path)))
     assert {place.name for place in qconvert.calibrate(FLOAT, images).entries} == {*expected}
 
 
 def test_types_of_activations_and_weights(images: np.ndarray) -> None:
-    found = calibrated(FLOAT, images, activations="uint8", symmetric=True, weights="int4", per_channel=False)
+    found = run_calibration(FLOAT, images, activations="uint8", symmetric=True, weights="int4", per_channel=False)
     assert all(item.qparams.dtype == "uint8" and item.qparams.quantization.zero_point[0] in (0, 128) for item in found.tensors)
     weights = [one.qparams for one in found.encodings.entries.values() if one.origin == "max-abs of the weights"]
     assert {
@@ -91,7 +91,7 @@ def test_a_sample_that_gives_nan_is_named(images: np.ndarray) -> None:
     wrong = images.copy()
     wrong[7, 0, 3, 3] = np.nan
     with refused(InvalidModelError, "not-finite", where="tensor 'x'") as caught:
-        calibrated(FLOAT, wrong)
+        run_calibration(FLOAT, wrong)
     assert (caught.value.where, caught.value.file) == ("tensor 'x'", "sample 7")
 
 
@@ -109,15 +109,15 @@ def test_a_sample_that_gives_nan_is_named(images: np.ndarray) -> None:
 def test_what_is_refused(data: Any, options: dict[str, Any], rule: str) -> None:
     named = [repr(value) for value in options.values() if isinstance(value, str) and rule.startswith("unknown")]
     with refused(OptionError, rule, holds=(*named,)):
-        calibrated(FLOAT, data, **options)
+        run_calibration(FLOAT, data, **options)
 
 
 def test_a_method_of_two_passes_needs_data_twice(images: np.ndarray) -> None:
     with refused(OptionError, "iterator-exhausted"):
-        calibrated(FLOAT, iter(images), method="mnn-kl")
-    assert calibrated(FLOAT, iter(images)).samples == 40
+        run_calibration(FLOAT, iter(images), method="mnn-kl")
+    assert run_calibration(FLOAT, iter(images)).samples == 40
 
 
 def test_a_quantized_network_is_refused(images: np.ndarray) -> None:
     with refused(UnsupportedError, "already-quantized"):
-        calibrated(DIGITS / "fx.onnx", images)
+        run_calibration(DIGITS / "fx.onnx", images)

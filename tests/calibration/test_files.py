@@ -16,7 +16,7 @@ from refusals import refused
 from typer.testing import CliRunner
 
 import qconvert
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.files import calibrate_file
 from qconvert.calibration.mnn_config import read_mnn_config
 from qconvert.errors import FileAccessError, InvalidModelError, MissingPackageError, OptionError, QConvertError
@@ -130,7 +130,7 @@ def test_bias_correction_brings_the_means_of_channels_back(drawn: np.ndarray, tm
     (expected,) = OnnxRuntime(DRAWN).run({"x": drawn[100:300]}).values()
 
     def moved(**options: Any) -> float:
-        found = calibrated(DRAWN, drawn[:100], weights="int4", **options)
+        found = run_calibration(DRAWN, drawn[:100], weights="int4", **options)
         qconvert.save(qconvert.apply(found.graph, found.encodings), tmp_path / "q.onnx", force=True)
         (logits,) = OnnxRuntime(tmp_path / "q.onnx").run({"x": drawn[100:300]}).values()
         return float(np.abs((logits - expected).mean(0)).mean())
@@ -160,15 +160,15 @@ def test_a_check_compares_float_with_quantized_whatever_the_scales_say(
 
 @pytest.mark.onnxruntime
 def test_tensors_that_cost_most_stay_float(images: np.ndarray, tmp_path: Path) -> None:
-    found = calibrated(FLOAT, images[:20], keep_float=2)
+    found = run_calibration(FLOAT, images[:20], keep_float=2)
     costs = [one.sqnr_db for one in found.sensitivity]
     assert costs == sorted(costs) and len(costs) == len(found.tensors) + 8
     assert found.kept_float == (*found.sensitivity[0].names, *found.sensitivity[1].names)
     assert not {place.name for place in found.encodings.entries} & {*found.kept_float}
-    alone = calibrated(FLOAT, images[:20], skip=("conv2.weight", "/block1/Add"))
+    alone = run_calibration(FLOAT, images[:20], skip=("conv2.weight", "/block1/Add"))
     assert {"conv2.weight", "/block1/relu2/Relu_output_0"} - {place.name for place in alone.encodings.entries}
     with refused(OptionError, "unknown-tensor", where="'nothing'"):
-        calibrated(FLOAT, images[:20], skip=("nothing",))
+        run_calibration(FLOAT, images[:20], skip=("nothing",))
 
 
 @pytest.mark.onnxruntime
@@ -269,7 +269,7 @@ def test_a_network_that_gives_nan_is_an_error_that_names_tensor_and_sample(tmp_p
     data = np.ones((6, 4), np.float32)
     data[4, 2] = -1
     with refused(InvalidModelError, "not-finite", where="tensor 'a'") as caught:
-        calibrated(graph, data)
+        run_calibration(graph, data)
     assert caught.value.where == "tensor 'a'" and caught.value.file == "sample 4"
 
 
@@ -326,7 +326,7 @@ def test_a_sequence_of_mnn(images: np.ndarray, tmp_path: Path) -> None:
     found = read_mnn_config(
         write_config(tmp_path, path=str(tmp_path / "sequence"), input_type="sequence", used_image_num=None, used_sample_num=2)
     )
-    expected, report = calibrated(FLOAT, images[:2], method="mnn-kl"), calibrated(FLOAT, found.data, **found.options)
+    expected, report = run_calibration(FLOAT, images[:2], method="mnn-kl"), run_calibration(FLOAT, found.data, **found.options)
     assert report.samples == 2 and [item.qparams for item in report.tensors] == [item.qparams for item in expected.tensors]
 
 

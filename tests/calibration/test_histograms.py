@@ -21,7 +21,7 @@ RUNS = st.lists(hnp.arrays(np.float32, st.integers(0, 30), elements=FLOATS), min
 
 class Plain(Counted):
     def range(self) -> Range:
-        return self.clipped(np.inf)
+        return self.clip_to_threshold(np.inf)
 
 
 def counted(runs: list[Array]) -> Plain:
@@ -61,7 +61,7 @@ def test_each_value_is_in_its_bin(runs: list[Array]) -> None:
     own, many = np.unique(places, return_counts=True)
     np.testing.assert_array_equal(own, edges[:-1][counts > 0] / found.width)
     np.testing.assert_array_equal(many, counts[counts > 0])
-    absolute, width = found.folded()
+    absolute, width = found.fold_to_absolute()
     np.testing.assert_array_equal(absolute, np.bincount(np.floor(np.abs(values) / width).astype(int)))
 
 

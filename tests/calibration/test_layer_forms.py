@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
 import qconvert
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.files import calibrate_file
 from qconvert.errors import UnsupportedError
 from qconvert.runtimes.onnxruntime import OnnxRuntime
@@ -133,7 +133,7 @@ def test_quantized_weights_are_no_constants_to_compute(tmp_path: Path) -> None:
     nodes = [node("DequantizeLinear", ["w", "s"], ["c"]), conv()]
     form: Form = (nodes, {"w": np.ones((6, 4, 3, 3), np.int8), "s": np.float32(0.5), "b": B}, IMAGE, 1)
     with refused(UnsupportedError, "already-quantized"):
-        calibrated(written(form, tmp_path / "float.onnx"), samples(form))
+        run_calibration(written(form, tmp_path / "float.onnx"), samples(form))
 
 
 @pytest.mark.parametrize("size", [1e-38, 1e-40, 1e-25])

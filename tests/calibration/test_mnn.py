@@ -20,7 +20,7 @@ import pytest
 from qconvert import convert, extract_scales, save
 from qconvert.calibration import observer, weight_quantization
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
-from qconvert.files.processes import how_it_ended, said
+from qconvert.files.processes import describe_exit, quote_output
 from qconvert.formats.mnn.network import read_network
 from qconvert.graph import Array
 
@@ -64,7 +64,7 @@ def child(folder: Path, code: str, *arguments: str) -> None:
     command = [sys.executable, "-P", "-c", code, *arguments]
     done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, check=False)
     if done.returncode:
-        pytest.fail(f"MNN {how_it_ended(done.returncode)}{said(done.stdout)}")
+        pytest.fail(f"MNN {describe_exit(done.returncode)}{quote_output(done.stdout)}")
 
 
 class Seen(NamedTuple):
@@ -261,9 +261,9 @@ def test_sums_are_in_order() -> None:
     for row in values:
         expected += row
     np.testing.assert_array_equal(np.add.reduce(values, axis=0), expected)
-    from qconvert.calibration.mnn import _in_order
+    from qconvert.calibration.mnn import _sum_in_order
 
-    assert _in_order(values[:, 0].copy()) == expected[0]
+    assert _sum_in_order(values[:, 0].copy()) == expected[0]
 
 
 @pytest.mark.formats

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.mnn_config import read_mnn_config
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.mnn, pytest.mark.skipif(find_spec("MNN") is None, reason="MNN is not installed")]
@@ -57,5 +57,5 @@ def test_the_input_has_the_scale_of_mnns_tool(size: tuple[int, int], changes: di
     dump = json.loads((tmp_path / "q.mnn.json").read_text())
     expected = next(op["outputs"][0]["scales"][0] for op in dump if op["name"] == "x")
     asked = read_mnn_config(tmp_path / "config.json")
-    found = calibrated(tmp_path / "model.onnx", asked.data, **asked.options).encodings["x"]
+    found = run_calibration(tmp_path / "model.onnx", asked.data, **asked.options).encodings["x"]
     assert found.qparams is not None and found.qparams.quantization.scale[0] == np.float32(expected)

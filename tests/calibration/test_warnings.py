@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 from test_cli import run
 
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.files import calibrate_file
 from qconvert.errors import LossError
 
@@ -37,17 +37,17 @@ def growing(count: int = 40) -> np.ndarray:
 
 
 def test_clipped_tensors_and_lost_outputs_are_warned_of(linear: Path) -> None:
-    found = calibrated(linear, growing(), method="moving-average")
+    found = run_calibration(linear, growing(), method="moving-average")
     assert found.tensors[0].clipped > 0.5 and len(found.warnings) == 2
     assert "'x' (" in found.warnings[0] and "compared" not in found.warnings[0]
     kept = [float(word) for word in found.warnings[1].replace(";", "").split() if word.replace(".", "").replace("-", "").isdigit()]
     assert kept[1] - kept[0] > 20
-    assert calibrated(linear, growing()).warnings == ()
+    assert run_calibration(linear, growing()).warnings == ()
 
 
 def test_an_iterator_is_measured_too(linear: Path) -> None:
-    found = calibrated(linear, iter(growing()), method="moving-average")
-    expected = calibrated(linear, growing(), method="moving-average")
+    found = run_calibration(linear, iter(growing()), method="moving-average")
+    expected = run_calibration(linear, growing(), method="moving-average")
     assert found.samples == 40 and found.warnings == expected.warnings
     assert [item.clipped for item in found.tensors] == [item.clipped for item in expected.tensors]
 
@@ -71,6 +71,6 @@ def test_strict_writes_nothing(linear: Path, tmp_path: Path) -> None:
 def test_data_that_stay_away_from_zero_pass(linear: Path, method: str) -> None:
     """Their first filled bin was the threshold, and all values were clipped to it."""
     data = np.random.default_rng(2).uniform(15, 40, (64, 8)).astype(np.float32)
-    found = calibrated(linear, data, method=method, strict=True)
+    found = run_calibration(linear, data, method=method, strict=True)
     (x,) = (item for item in found.tensors if item.names == ("x",))
     assert x.range[1] > 39 and x.clipped <= 0.01 and x.sqnr_db is not None and x.sqnr_db > 45

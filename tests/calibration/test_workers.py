@@ -16,7 +16,7 @@ from dying_workers import always_ended, ended
 from refusals import refused
 
 from qconvert.calibration import workers as module
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.calibration.workers import Cluster, Processes
 from qconvert.errors import InvalidModelError, OptionError, RuntimeRefusedError
 
@@ -66,7 +66,7 @@ def test_a_process_that_dies_while_parts_are_handed_out(tmp_path: Path, monkeypa
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("method", ["entropy", "mnn-kl"])
 def test_processes_find_the_same_scales(method: str, images: np.ndarray) -> None:
-    assert scales(calibrated(FLOAT, images, method=method, jobs=2)) == scales(calibrated(FLOAT, images, method=method))
+    assert scales(run_calibration(FLOAT, images, method=method, jobs=2)) == scales(run_calibration(FLOAT, images, method=method))
 
 
 @pytest.mark.formats
@@ -74,15 +74,15 @@ def test_an_error_of_a_worker_is_the_users(images: np.ndarray) -> None:
     wrong = images.copy()
     wrong[70] = np.inf
     with refused(InvalidModelError, "not-finite", where="tensor 'x'") as caught:
-        calibrated(FLOAT, wrong, jobs=2)
+        run_calibration(FLOAT, wrong, jobs=2)
     assert caught.value.file == "sample 70" and caught.value.where == "tensor 'x'"
 
 
 @pytest.mark.onnxruntime
 def test_a_cluster_finds_the_same_scales(cluster: Any, images: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", images)
-    expected = scales(calibrated(FLOAT, images, method="mnn-kl"))
-    assert scales(calibrated(FLOAT, str(tmp_path), method="mnn-kl", scheduler=cluster.scheduler_address)) == expected
+    expected = scales(run_calibration(FLOAT, images, method="mnn-kl"))
+    assert scales(run_calibration(FLOAT, str(tmp_path), method="mnn-kl", scheduler=cluster.scheduler_address)) == expected
 
 
 @pytest.mark.onnxruntime
@@ -99,8 +99,8 @@ def test_the_work_goes_on_when_a_worker_dies(cluster: Any, images: np.ndarray) -
             time.sleep(0.002)
             yield image
 
-    found = calibrated(FLOAT, slowly, scheduler=cluster.scheduler_address, progress=kill)
-    assert killed and found.samples == 200 and scales(found) == scales(calibrated(FLOAT, images))
+    found = run_calibration(FLOAT, slowly, scheduler=cluster.scheduler_address, progress=kill)
+    assert killed and found.samples == 200 and scales(found) == scales(run_calibration(FLOAT, images))
 
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.checking.accuracy import Accuracy, Share
-from qconvert.data.labels import class_names, labelled
+from qconvert.data.labels import class_names, read_labels
 from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.graph import Graph, Op, Tensor
 
@@ -104,7 +104,7 @@ def test_lists_of_labels(form: str, tmp_path: Path) -> None:
     for name in ("a.npy", "sub/b.npy"):
         np.save(tmp_path / name, np.zeros((1, 4), np.float32))
     (tmp_path / "labels.csv").write_text(LISTS[form], encoding="utf-8")
-    found = labelled(tmp_path, tmp_path / "labels.csv", ("cat", "dog"))
+    found = read_labels(tmp_path, tmp_path / "labels.csv", ("cat", "dog"))
     assert [file.name for file in found.files] == ["a.npy", "b.npy"] and found.labels == (1, 0)
 
 
@@ -137,7 +137,7 @@ def test_bad_lists_are_one_error(form: str, tmp_path: Path) -> None:
     np.save(tmp_path / "secret.npy", np.zeros((1, 4), np.float32))
     (tmp_path / "labels.csv").write_text(text)
     with refused(kind, rule, holds=named):
-        labelled(folder, tmp_path / "labels.csv")
+        read_labels(folder, tmp_path / "labels.csv")
 
 
 @pytest.mark.onnxruntime
@@ -153,20 +153,20 @@ def test_other_bad_labels(pair: tuple[Path, Path], tmp_path: Path) -> None:
             qconvert.accuracy(*pair, tmp_path / "x.npy", tmp_path / "labels.npy")
     (tmp_path / "labels.npy").write_bytes(b"\x93NUMPY but no more")
     with refused(FileAccessError, "not-readable"):
-        labelled(tmp_path / "x.npy", tmp_path / "labels.npy")
+        read_labels(tmp_path / "x.npy", tmp_path / "labels.npy")
     with refused(FileAccessError, "not-text", holds=("UTF-8",)):
         (tmp_path / "labels.txt").write_bytes(b"\xff\xfe\x00")
-        labelled(tmp_path, tmp_path / "labels.txt")
+        read_labels(tmp_path, tmp_path / "labels.txt")
     (tmp_path / "names.txt").write_text("cat\ncat\n")
     with refused(OptionError, "class-twice"):
         class_names(tmp_path / "names.txt")
     (tmp_path / "classes" / "cat").mkdir(parents=True)
     with refused(OptionError, "class-without-input"):
-        labelled(tmp_path / "classes")
+        read_labels(tmp_path / "classes")
     with (tmp_path / "large.csv").open("wb") as file:
         file.truncate(1 << 30)
     with refused(OptionError, "file-too-large"):
-        labelled(tmp_path, tmp_path / "large.csv")
+        read_labels(tmp_path, tmp_path / "large.csv")
 
 
 @pytest.mark.end_to_end
@@ -192,11 +192,11 @@ def test_labels_beside_the_inputs_of_one_file(tmp_path: Path) -> None:
     """An .npz file of images and labels needs no other word: the model has one input, which is the other array."""
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "test.npz", images=rng.normal(size=(4, 3)).astype(np.float32), labels=np.array([2, 0, 1, 1]))
-    assert labelled(tmp_path / "test.npz").labels == (2, 0, 1, 1)
+    assert read_labels(tmp_path / "test.npz").labels == (2, 0, 1, 1)
     x, y = Tensor("x", "float32", (1, 3)), Tensor("y", "float32", (1, 3))
     graph = Graph("g", {"x": x, "y": y}, (Op("Relu", ("x",), ("y",)),), ("x",), ("y",))
     found = qconvert.accuracy(graph, graph, tmp_path / "test.npz")
     assert found.top1[0].total == 4 and found.top1[0] == found.top1[1]
     np.savez(tmp_path / "images.npz", images=np.zeros((4, 3), np.float32))
     with refused(OptionError, "labels-missing"):
-        labelled(tmp_path / "images.npz")
+        read_labels(tmp_path / "images.npz")

@@ -16,9 +16,9 @@ from refusals import refused
 
 from qconvert import Graph, Op, Tensor, check, convert, load, save
 from qconvert.checking.findings import Finding
-from qconvert.checking.requantized import Requantized
-from qconvert.checking.verdicts import costly_alone
-from qconvert.conversion.declared import Declared
+from qconvert.checking.requantized_operators import Requantized
+from qconvert.checking.verdicts import list_costly_operators
+from qconvert.conversion.declared_changes import Declared
 from qconvert.errors import LossError
 from qconvert.graph import Quantization
 from qconvert.graph.metadata import CHANGED, OPTIONS
@@ -130,8 +130,8 @@ def test_an_operator_that_loses_more_than_a_pass_may_cost_is_named() -> None:
     found = [
         Finding("requantized", "as declared", 0.1, largest, 0.0, 0, "CONV_2D #0", "y", cost) for largest, cost in ((90.0, 1.0), (2.0, 1.0))
     ]
-    assert [text[:11] for text in costly_alone(found)] == ["CONV_2D #0 "]
-    assert not costly_alone([replace(found[0], sqnr_db=6.0)])
+    assert [text[:11] for text in list_costly_operators(found)] == ["CONV_2D #0 "]
+    assert not list_costly_operators([replace(found[0], sqnr_db=6.0)])
 
 
 def _relu(*more: Op, **tensors: Tensor) -> Graph:
@@ -164,7 +164,7 @@ def test_what_reads_a_tensor_that_is_rounded_once_more_for_it_alone_is_judged_by
     result = graph.evolve(ops=[*graph.ops, aside], outputs=("y", "z"))
     restated = Requantized.of(source, result, {"a"})
     assert {name: tensor.name for name, tensor in restated.entering.items()} == {"x": "a"}
-    assert restated.concerned({"x"}) == {"y": True}
+    assert restated.find_affected({"x"}) == {"y": True}
 
 
 def test_a_result_that_is_moved_back_before_it_has_the_source_s_name_is_of_the_rounded_tensor_too() -> None:
@@ -173,4 +173,4 @@ def test_a_result_that_is_moved_back_before_it_has_the_source_s_name_is_of_the_r
     tensors["a"] = Tensor("a", "int8", (1, 4), None, Quantization.per_tensor(0.2))
     ops = (Op("Requantize", ("x",), ("a",)), Op("Relu", ("a",), ("inner",)), Op("Transpose", ("inner",), ("y",), {"perm": (0, 1)}))
     restated = Requantized.of(_relu(), Graph("moved", tensors, ops, ("x",), ("y",)), {"a"})
-    assert restated.concerned({"x"}) == {"y": True}
+    assert restated.find_affected({"x"}) == {"y": True}

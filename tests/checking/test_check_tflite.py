@@ -97,7 +97,7 @@ def rolled_bias(graph: Graph, op: Op) -> Tensor:
 def output_zero_point(graph: Graph, op: Op) -> Tensor:
     result = graph[op.outputs[0]]
     assert result.quantization is not None
-    return replace(result, quantization=result.quantization.shifted(1))
+    return replace(result, quantization=result.quantization.shift_zero_point(1))
 
 
 def output_scale(graph: Graph, op: Op) -> Tensor:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.checking.connections import find_moved_edges, find_vanished
+from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
 GRID, OTHER = Quantization.per_tensor(0.05, 3), Quantization.per_tensor(0.1, 3)
@@ -22,11 +22,15 @@ SIGMOID, MUL = Op("Sigmoid", ("x",), ("s",)), Op("Mul", ("x", "s"), ("y",))
 
 
 def test_equal_graphs_have_neither() -> None:
-    assert find_moved_edges(graph(SIGMOID, MUL), graph(SIGMOID, MUL)) == find_vanished(graph(SIGMOID, MUL), graph(SIGMOID, MUL)) == {}
+    assert (
+        find_rewired_tensors(graph(SIGMOID, MUL), graph(SIGMOID, MUL))
+        == find_missing_results(graph(SIGMOID, MUL), graph(SIGMOID, MUL))
+        == {}
+    )
 
 
 def test_an_operator_that_reads_another_tensor() -> None:
-    found = find_moved_edges(graph(SIGMOID, MUL), graph(SIGMOID, Op("Mul", ("x", "x"), ("y",))))
+    found = find_rewired_tensors(graph(SIGMOID, MUL), graph(SIGMOID, Op("Mul", ("x", "x"), ("y",))))
     assert found == {"y": "is computed from 'x' instead of 's', 'x'"}
 
 
@@ -35,27 +39,27 @@ def test_a_result_that_is_left_out_or_not_rounded() -> None:
         replace(SIGMOID, outputs=("s/kernel_scale",)), replace(MUL, inputs=("x", "s/kernel_scale")), **{"s/kernel_scale": OTHER}
     )
     for other in (graph(Op("Mul", ("x", "x"), ("y",))), unrounded):
-        assert find_vanished(graph(SIGMOID, MUL), other) == {
+        assert find_missing_results(graph(SIGMOID, MUL), other) == {
             "s": "no tensor of the result corresponds to it, and 'y' is computed without it"
         }
     stored = graph(replace(SIGMOID, outputs=("s/uint8",)), replace(MUL, inputs=("x", "s/uint8")))
-    assert find_vanished(graph(SIGMOID, MUL), stored) == {}
+    assert find_missing_results(graph(SIGMOID, MUL), stored) == {}
 
 
 def test_values_that_are_there_under_another_name_do_not_count() -> None:
     back = graph(SIGMOID, Op("Requantize", ("s",), ("t",)), Op("Mul", ("x", "t"), ("y",)))
     direct = graph(SIGMOID, Op("Requantize", ("s",), ("t",)), MUL)
-    assert find_moved_edges(back, direct) == {}
+    assert find_rewired_tensors(back, direct) == {}
     clip = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
-    assert find_vanished(clip, graph(SIGMOID, MUL)) == {}
+    assert find_missing_results(clip, graph(SIGMOID, MUL)) == {}
 
 
 def test_a_result_that_is_clipped_at_once_on_its_quantization_is_not_missed() -> None:
     clipped = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)))
     fused = graph(replace(SIGMOID, outputs=("r",)), Op("Mul", ("x", "r"), ("y",)))
-    assert find_vanished(clipped, fused) == {}
+    assert find_missing_results(clipped, fused) == {}
     elsewhere = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)), r=OTHER)
-    assert list(find_vanished(elsewhere, fused)) == ["s"]
+    assert list(find_missing_results(elsewhere, fused)) == ["s"]
 
 
 def test_a_requantization_of_data_that_are_stored_otherwise_stands_for_itself() -> None:
@@ -69,8 +73,8 @@ def test_a_requantization_of_data_that_are_stored_otherwise_stands_for_itself() 
         return found.evolve(tensors=[replace(t, dtype="uint8") for t in found.tensors.values() if t.name.endswith("uint8")])
 
     direct = graph(Op("Requantize", ("x",), ("y",)), y=OTHER)
-    assert find_vanished(made(ops, unsigned), direct) == {}
-    assert list(find_vanished(made(ops, Quantization.per_tensor(0.07, 131)), direct)) == ["y/uint8"]
+    assert find_missing_results(made(ops, unsigned), direct) == {}
+    assert list(find_missing_results(made(ops, Quantization.per_tensor(0.07, 131)), direct)) == ["y/uint8"]
 
 
 def test_integers_without_a_label_are_those_that_get_one() -> None:
@@ -82,18 +86,18 @@ def test_integers_without_a_label_are_those_that_get_one() -> None:
         found = graph(*plain, chain[2])
         return found.evolve(tensors=[replace(found["s/plain"], quantization=None)])
 
-    assert find_moved_edges(graph(*chain), made("s/plain")) == {}
-    assert list(find_moved_edges(graph(*chain), made("x"))) == ["t"]
+    assert find_rewired_tensors(graph(*chain), made("s/plain")) == {}
+    assert list(find_rewired_tensors(graph(*chain), made("x"))) == ["t"]
 
 
 def test_equal_operators_count_once() -> None:
     """A source that computes a tensor twice, and a result that has one of the two."""
     twice = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)))
     once = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
-    assert find_moved_edges(twice, once) == find_vanished(twice, once) == {}
+    assert find_rewired_tensors(twice, once) == find_missing_results(twice, once) == {}
     coarser = graph(SIGMOID, Op("Sigmoid", ("x",), ("t",)), Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "t"), ("y",)), t=OTHER)
-    assert list(find_moved_edges(coarser, once)) == ["y"]
-    assert list(find_vanished(coarser, once)) == ["t"]
+    assert list(find_rewired_tensors(coarser, once)) == ["y"]
+    assert list(find_missing_results(coarser, once)) == ["t"]
 
 
 def test_operators_whose_results_are_equal_once_they_are_stored_alike_count_once() -> None:
@@ -103,8 +107,8 @@ def test_operators_whose_results_are_equal_once_they_are_stored_alike_count_once
     for zero_point, expected in ((131, []), (130, ["t"])):
         stored = Tensor("t", "uint8", (1, 4), None, Quantization.per_tensor(0.05, zero_point))
         other = replace(source, tensors={**source.tensors, "t": stored})
-        assert list(find_vanished(other, once)) == expected
-        assert list(find_moved_edges(other, once)) == (["y"] if expected else [])
+        assert list(find_missing_results(other, once)) == expected
+        assert list(find_rewired_tensors(other, once)) == (["y"] if expected else [])
 
 
 def test_a_fused_activation_may_be_a_clip_of_an_equal_operator() -> None:
@@ -114,9 +118,9 @@ def test_a_fused_activation_may_be_a_clip_of_an_equal_operator() -> None:
     sums = Op("Mul", ("s", "a"), ("y",))
     fused = graph(doubled(activation="relu"), doubled(activation=""), sums)
     clipped = graph(doubled(activation=""), Op("Relu", ("s",), ("a",)), sums)
-    assert find_moved_edges(fused, clipped) == find_moved_edges(clipped, fused) == {}
+    assert find_rewired_tensors(fused, clipped) == find_rewired_tensors(clipped, fused) == {}
     other = graph(doubled(activation=""), Op("Relu", ("x",), ("a",)), sums)
-    assert list(find_moved_edges(fused, other)) == ["a"]
+    assert list(find_rewired_tensors(fused, other)) == ["a"]
 
 
 def test_a_result_that_is_only_stored_otherwise_is_not_missed() -> None:
@@ -125,20 +129,20 @@ def test_a_result_that_is_only_stored_otherwise_is_not_missed() -> None:
         return replace(given, tensors={**given.tensors, "s": Tensor("s", "uint8", (1, 4), None, quantization)})
 
     at_once = graph(replace(SIGMOID, outputs=("y",)))
-    assert find_vanished(stored(Quantization.per_tensor(0.05, 131)), at_once) == {}
-    assert list(find_vanished(stored(Quantization.per_tensor(0.05, 130)), at_once)) == ["s"]
+    assert find_missing_results(stored(Quantization.per_tensor(0.05, 131)), at_once) == {}
+    assert list(find_missing_results(stored(Quantization.per_tensor(0.05, 130)), at_once)) == ["s"]
 
 
 def test_a_result_that_is_gone_with_its_operator_is_missed() -> None:
     """Also where what clips it is there: that clips something else then."""
     clipped = graph(SIGMOID, Op("Relu", ("s",), ("y",)))
-    assert find_vanished(clipped, graph(replace(SIGMOID, outputs=("y",)))) == {}
-    assert list(find_vanished(clipped, graph(Op("Relu", ("x",), ("y",))))) == ["s"]
+    assert find_missing_results(clipped, graph(replace(SIGMOID, outputs=("y",)))) == {}
+    assert list(find_missing_results(clipped, graph(Op("Relu", ("x",), ("y",))))) == ["s"]
 
 
 def test_a_result_that_is_moved_at_once_is_not_missed() -> None:
     moved = graph(SIGMOID, Op("Transpose", ("s",), ("t",), {"perm": (0, 1)}), Op("Mul", ("x", "t"), ("y",)))
-    assert find_vanished(moved, graph(replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)))) == {}
+    assert find_missing_results(moved, graph(replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)))) == {}
 
 
 def test_an_output_in_the_middle_that_gets_its_type_back_is_what_its_readers_read() -> None:
@@ -149,9 +153,9 @@ def test_an_output_in_the_middle_that_gets_its_type_back_is_what_its_readers_rea
     )  # fmt: skip
     stored = stored.evolve(tensors=[replace(stored["s/uint8"], dtype="uint8")])
     direct = graph(SIGMOID, Op("Relu", ("s",), ("y",)))
-    assert find_moved_edges(direct, stored) == find_moved_edges(stored, direct) == {}
+    assert find_rewired_tensors(direct, stored) == find_rewired_tensors(stored, direct) == {}
     skipped = stored.evolve(ops=[*stored.ops[:2], Op("Relu", ("x",), ("y",))])
-    assert find_moved_edges(direct, skipped) == {"y": "is computed from 'x' instead of 's'"}
+    assert find_rewired_tensors(direct, skipped) == {"y": "is computed from 'x' instead of 's'"}
 
 
 def test_an_output_in_the_middle_that_gets_its_layout_back_is_what_its_readers_read() -> None:
@@ -160,7 +164,7 @@ def test_an_output_in_the_middle_that_gets_its_layout_back_is_what_its_readers_r
            Op("Dequantize", ("s/source_layout",), ("r",)), Op("Reshape", ("s/source_layout",), ("s",)),
            Op("Relu", ("s/channels_last",), ("y",)))  # fmt: skip
     direct = graph(SIGMOID, Op("Dequantize", ("s",), ("r",)), Op("Relu", ("s",), ("y",)))
-    assert find_moved_edges(direct, graph(*ops)) == find_moved_edges(graph(*ops), direct) == {}
+    assert find_rewired_tensors(direct, graph(*ops)) == find_rewired_tensors(graph(*ops), direct) == {}
 
 
 def test_a_row_that_is_widened_is_what_the_next_operator_reads() -> None:
@@ -168,41 +172,43 @@ def test_a_row_that_is_widened_is_what_the_next_operator_reads() -> None:
     ops = (replace(SIGMOID, outputs=("s/wide",)), Op("Transpose", ("s/wide",), ("s/wide/source_layout",)),
            Op("Squeeze", ("s/wide/source_layout",), ("s",)), Op("Relu", ("s/wide",), ("y",)))  # fmt: skip
     direct = graph(SIGMOID, Op("Relu", ("s",), ("y",)))
-    assert find_moved_edges(direct, graph(*ops)) == find_moved_edges(graph(*ops), direct) == {}
+    assert find_rewired_tensors(direct, graph(*ops)) == find_rewired_tensors(graph(*ops), direct) == {}
 
 
 def test_an_operator_that_is_spelled_out_beside_one_of_its_parts() -> None:
     """The source computes Rsqrt and Sqrt of one tensor; the result divides by a root, of which it has two."""
     source = graph(Op("Sqrt", ("x",), ("s",)), Op("Rsqrt", ("x",), ("r",)), Op("Mul", ("r", "s"), ("y",)))
     decomposed = (Op("Sqrt", ("x",), ("s",)), Op("Sqrt", ("x",), ("r/root",)), Op("Reciprocal", ("r/root",), ("r",)))
-    assert find_moved_edges(source, graph(*decomposed, Op("Mul", ("r", "s"), ("y",)))) == {}
-    assert list(find_moved_edges(source, graph(*decomposed, Op("Mul", ("s", "s"), ("y",))))) == ["y"]
+    assert find_rewired_tensors(source, graph(*decomposed, Op("Mul", ("r", "s"), ("y",)))) == {}
+    assert list(find_rewired_tensors(source, graph(*decomposed, Op("Mul", ("s", "s"), ("y",))))) == ["y"]
 
 
 def test_the_same_values_in_another_shape_or_as_real_numbers() -> None:
     move, real = Op("Reshape", ("s", "shape"), ("t",)), Op("Dequantize", ("s",), ("t",))
     for keeps in (move, real, Op("Transpose", ("s",), ("t",), {"perm": (0, 1)})):
         following = graph(SIGMOID, keeps, Op("Mul", ("x", "t"), ("y",)))
-        assert find_moved_edges(following, graph(SIGMOID, keeps, MUL)) == {}
-        assert list(find_moved_edges(following, graph(SIGMOID, keeps, Op("Mul", ("x", "x"), ("y",))))) == ["y"]
+        assert find_rewired_tensors(following, graph(SIGMOID, keeps, MUL)) == {}
+        assert list(find_rewired_tensors(following, graph(SIGMOID, keeps, Op("Mul", ("x", "x"), ("y",))))) == ["y"]
     stored = graph(Op("Requantize", ("x",), ("x/stored",)), Op("Dequantize", ("x/stored",), ("t",)), Op("Mul", ("t", "t"), ("y",)))
-    assert find_moved_edges(stored, graph(Op("Dequantize", ("x",), ("t",)), Op("Mul", ("x", "x"), ("y",)))) == {}
+    assert find_rewired_tensors(stored, graph(Op("Dequantize", ("x",), ("t",)), Op("Mul", ("x", "x"), ("y",)))) == {}
 
 
 def test_a_rounding_relu_stands_for_its_result_in_another_layout() -> None:
     before = Op("Relu", ("s",), ("r/turned",)), Op("Transpose", ("r/turned",), ("r",), {"perm": (0, 1)}), Op("Mul", ("x", "r"), ("y",))
     other = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("x", "r"), ("y",)), s=OTHER)
-    assert find_vanished(graph(SIGMOID, *before, s=OTHER), other) == {}
-    assert list(find_vanished(graph(SIGMOID, *before, s=OTHER), graph(SIGMOID, Op("Mul", ("x", "s"), ("y",)), s=OTHER))) == ["r/turned"]
+    assert find_missing_results(graph(SIGMOID, *before, s=OTHER), other) == {}
+    assert list(find_missing_results(graph(SIGMOID, *before, s=OTHER), graph(SIGMOID, Op("Mul", ("x", "s"), ("y",)), s=OTHER))) == [
+        "r/turned"
+    ]
 
 
 def test_a_result_and_its_other_form_in_either_order() -> None:
     """The source stores its result otherwise after the operator, the result before it."""
     source = graph(SIGMOID, Op("Mul", ("s", "s"), ("y/stored",)), Op("Requantize", ("y/stored",), ("y",)))
     other = graph(SIGMOID, Op("Mul", ("s", "s"), ("y",)), Op("Requantize", ("y",), ("y/stored",)))
-    assert find_moved_edges(source, other) == {}
+    assert find_rewired_tensors(source, other) == {}
     wrong = graph(SIGMOID, Op("Mul", ("x", "x"), ("y",)), Op("Requantize", ("y",), ("y/stored",)))
-    assert set(find_moved_edges(source, wrong)) == {"y", "y/stored"}
+    assert set(find_rewired_tensors(source, wrong)) == {"y", "y/stored"}
 
 
 def test_a_constant_is_no_result_that_stands_for_another() -> None:
@@ -211,7 +217,7 @@ def test_a_constant_is_no_result_that_stands_for_another() -> None:
     limit = replace(other["s/limit"], data=np.zeros((1, 4), np.int8))
     other = replace(other, tensors={**other.tensors, "s/limit": limit})
     for declared in ((), ("s/limit",)):
-        assert list(find_vanished(graph(SIGMOID, MUL), other, declared)) == ["s"]
+        assert list(find_missing_results(graph(SIGMOID, MUL), other, declared)) == ["s"]
 
 
 def test_limits_that_a_quantization_does_not_reach_keep_its_values() -> None:
@@ -224,13 +230,13 @@ def test_limits_that_a_quantization_does_not_reach_keep_its_values() -> None:
         return found.evolve(tensors=[*bounds, *(Tensor(name, "float32", (1, 4)) for name in "dc")])
 
     square = graph(SIGMOID, Op("Mul", ("s", "s"), ("y",)))
-    assert find_vanished(limited(-7, 6.2), square) == find_moved_edges(limited(-7, 6.2), square) == {}
-    assert list(find_vanished(limited(-7, 5), square)) == ["q"]
+    assert find_missing_results(limited(-7, 6.2), square) == find_rewired_tensors(limited(-7, 6.2), square) == {}
+    assert list(find_missing_results(limited(-7, 5), square)) == ["q"]
     clip = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "x"), ("y",)), s=Quantization.per_tensor(0.05, -128))
     clip = clip.evolve(tensors=[replace(clip["r"], quantization=clip["s"].quantization)])
-    assert find_moved_edges(clip, clip.evolve(ops=[*clip.ops[:2], Op("Mul", ("s", "x"), ("y",))])) == {}
+    assert find_rewired_tensors(clip, clip.evolve(ops=[*clip.ops[:2], Op("Mul", ("s", "x"), ("y",))])) == {}
     reached = graph(SIGMOID, Op("Relu", ("s",), ("r",)), Op("Mul", ("r", "x"), ("y",)))
-    assert list(find_moved_edges(reached, reached.evolve(ops=[*reached.ops[:2], Op("Mul", ("s", "x"), ("y",))]))) == ["y"]
+    assert list(find_rewired_tensors(reached, reached.evolve(ops=[*reached.ops[:2], Op("Mul", ("s", "x"), ("y",))]))) == ["y"]
 
 
 def test_integers_that_the_result_has_in_another_type_alone() -> None:
@@ -238,6 +244,6 @@ def test_integers_that_the_result_has_in_another_type_alone() -> None:
     stored = [replace(SIGMOID, outputs=("s/uint8",)), Op("Requantize", ("s/uint8",), ("s",)), Op("Mul", ("x", "s/uint8"), ("y",))]
     source = graph(*stored, **{"s/uint8": Quantization.per_tensor(0.05, 131)})
     source = replace(source.evolve(tensors=[replace(source["s/uint8"], dtype="uint8")]), outputs=("y", "s"))
-    assert find_vanished(source, graph(SIGMOID, MUL)) == find_moved_edges(source, graph(SIGMOID, MUL)) == {}
+    assert find_missing_results(source, graph(SIGMOID, MUL)) == find_rewired_tensors(source, graph(SIGMOID, MUL)) == {}
     beside = graph(SIGMOID, replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)), t=OTHER)
-    assert list(find_moved_edges(source, beside)) == ["y"]
+    assert list(find_rewired_tensors(source, beside)) == ["y"]

@@ -31,10 +31,10 @@ def test_bytes_of_tensors_follow_from_the_shapes_of_inputs() -> None:
 
 
 def test_constants_leave_less_for_tensors() -> None:
-    small, large = Room.left_by(network(100)).bytes, Room.left_by(network(100), network(10_000_000)).bytes
+    small, large = Room.for_graphs(network(100)).bytes, Room.for_graphs(network(100), network(10_000_000)).bytes
     assert 0.6 * MOST < small < MOST
     assert 10_000_000 < small - large < 100_000_000
-    assert Room.left_by(network(MOST)).bytes == 64 << 20
+    assert Room.for_graphs(network(MOST)).bytes == 64 << 20
 
 
 @pytest.mark.parametrize(("each", "samples"), [(10_000_000, 5), (60_000_000, 2), (500_000_000, 1), (0, 5)])
@@ -44,8 +44,8 @@ def test_fewer_inputs_are_run_of_larger_ones(each: int, samples: int) -> None:
 
 @pytest.mark.parametrize(("held", "at_once"), [(0, 64 << 20), (300_000_000, 60_000_000), (600_000_000, 0), (900_000_000, 0)])
 def test_groups_are_smaller_beside_more_tensors(held: int, at_once: int) -> None:
-    assert Room(600_000_000).at_once(held) == at_once
-    assert Room(600_000_000).over_ranges(held) == max(0, 600_000_000 - held) // 5
+    assert Room(600_000_000).piece_bytes(held) == at_once
+    assert Room(600_000_000).range_bytes(held) == max(0, 600_000_000 - held) // 5
 
 
 def test_tensors_are_taken_in_order_until_one_does_not_fit() -> None:

@@ -106,8 +106,8 @@ def test_curves_of_scales_whose_multiplier_c_does_not_define(name: str, scale: f
 def test_of_two_forms_each_element_is_one_and_no_other() -> None:
     forms = np.array([1, 1, 1, 5]), np.array([1, 2, 2, 5])
     found = Overflowed(forms, np.zeros(4), {}, (), "overflows")
-    assert found.may_give(np.array([1, 2, 1, 5])) and found.may_give(forms[0])
-    assert not found.may_give(np.array([1, 2, 1, 4])) and not found.may_give(np.array([1, 2, 1]))
+    assert found.can_give(np.array([1, 2, 1, 5])) and found.can_give(forms[0])
+    assert not found.can_give(np.array([1, 2, 1, 4])) and not found.can_give(np.array([1, 2, 1]))
 
 
 @pytest.mark.parametrize("made", [lambda: softmax(0.001), lambda: capped(1e-4)])

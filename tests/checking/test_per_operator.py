@@ -12,13 +12,13 @@ import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
-from qconvert.checking.findings import OUT_OF_TIME, Finding, joined
-from qconvert.checking.free_choices import is_free_choice
+from qconvert.checking.findings import OUT_OF_TIME, Finding, join_findings
 from qconvert.checking.known_tensors import complete_values
+from qconvert.checking.score_ties import is_score_tie
 from qconvert.checking.splitting import Splitting
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
-from qconvert.kernels import Kernel, Kernels, within
+from qconvert.kernels import Kernel, Kernels, constant_tolerance
 from qconvert.plugins import ModelFile, Pieces, operators, registry, runtimes
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -125,7 +125,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, wrong: str = "") -> None:
         return Evaluator(file.path, wrong)
 
     def rows(kernels: str) -> Kernels:
-        return Kernels((Kernel(tolerance=within(1e-6)),))
+        return Kernels((Kernel(tolerance=constant_tolerance(1e-6)),))
 
     added = Runtime("evaluator", ("qgraph",), "the exact evaluator", "the evaluator", opened, rows, ("exact",))
     monkeypatch.setattr(registry, "runtimes", lambda: {**runtimes(), "evaluator": added})
@@ -181,7 +181,7 @@ def test_what_a_runtime_refuses_is_left_out_and_named() -> None:
     asked: list[frozenset[str]] = []
     pieces = Splitting(refusing({"c", "k"}, asked), tuple("abcdefghijklmnop"))
     assert pieces.refused == dict.fromkeys("ck", "it has no kernel for that")
-    assert pieces.computed == set("abdefghijlmnop")
+    assert pieces.output_names == set("abdefghijlmnop")
     assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == set("abdefghijlmnop")
     assert len(asked) <= 2 * 2 * 4 + 1  # by halves, not one by one
 
@@ -227,7 +227,7 @@ def test_what_a_runtime_refuses_when_it_runs_is_named_too() -> None:
         return Pieces(("x",), wanted, {}, {}, run)
 
     pieces = Splitting(make, ("a", "b", "c"))
-    assert pieces.computed == {"a", "b", "c"}
+    assert pieces.output_names == {"a", "b", "c"}
     for _ in range(2):
         assert set(pieces.run({"x": np.zeros(1, np.int8)}.__getitem__)) == {"a", "c"}
     assert pieces.refused == {"b": "no"}
@@ -297,7 +297,7 @@ def test_a_wrong_weight_of_an_operator_that_is_read_as_several_is_named(dtype: s
 
 def test_the_mean_share_counts_every_run_alike() -> None:
     runs = [Finding("equal", "", share, 0.0, 0.0, 0) for share in (1.0, 1.0, 1.0, 0.2)]
-    assert joined(Op("Relu", ("x",), ("y",), {}, "RELU #0"), "y", runs).equal == pytest.approx(0.8)
+    assert join_findings(Op("Relu", ("x",), ("y",), {}, "RELU #0"), "y", runs).equal == pytest.approx(0.8)
 
 
 def boxes(path: Path) -> Path:
@@ -337,7 +337,7 @@ def test_other_boxes_are_no_free_choice(chosen: list[int], is_free: bool) -> Non
     tensors += [Tensor("y", "int32", (3,)), Tensor("n", "int32", ())]
     op = Op("SelectBoxes", ("b", "s", "most", "overlap", "least"), ("y", "n"))
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("b", "s"), ("y", "n"))
-    assert is_free_choice(graph, op, values, np.int32(chosen)) == is_free
+    assert is_score_tie(graph, op, values, np.int32(chosen)) == is_free
 
 
 @pytest.mark.onnxruntime

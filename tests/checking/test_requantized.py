@@ -12,7 +12,7 @@ import pytest
 from qconvert import Graph, Op, Tensor, check, convert, load, save
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.classify import classify
-from qconvert.checking.requantized import costly_constants
+from qconvert.checking.requantized_operators import find_costly_constants
 from qconvert.graph import Quantization
 
 pytestmark = pytest.mark.litert
@@ -106,7 +106,7 @@ def test_a_joined_constant_has_the_values_that_the_source_s_operator_rounds_it_t
     rounded = quantize(dequantize(data, own), joint, "int8")
     changed = replace(graph["c"], data=(rounded + np.int8(off)).astype(np.int8), quantization=joint)
     other = graph.evolve(tensors=[changed])
-    assert bool(costly_constants(graph, other, {"c"})) is found
+    assert bool(find_costly_constants(graph, other, {"c"})) is found
 
 
 def one_conv(path: Path) -> Path:

@@ -13,7 +13,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.checking.outputs import Border
-from qconvert.checking.sequences import STEPS, drift
+from qconvert.checking.sequences import STEPS, describe_drift
 from qconvert.conversion import run_passes
 from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Quantization, Tensor
@@ -132,10 +132,10 @@ def test_drift_is_said_in_words() -> None:
     graph = Graph("g", {"y": Tensor("y", "int8", (2,), None, GRID)}, (), (), ("y",))
     border = Border.of(graph, graph)
     pairs = [(np.zeros(2, np.int8), np.zeros(2, np.int8)) for _ in range(40)]
-    assert drift(border, "y", pairs, 20) == ""
+    assert describe_drift(border, "y", pairs, 20) == ""
     for index, off in ((5, 1), (26, 7), (39, 2)):
         pairs[index] = (np.zeros(2, np.int8), np.array([0, off], np.int8))
-    assert drift(border, "y", pairs, 20) == (
+    assert describe_drift(border, "y", pairs, 20) == (
         "output 'y': 3 of 40 steps differ, the earliest is step 6 of sequence 1, the largest difference 7 LSB at step 7 of sequence 2; "
         "1 of them among the last 4 of a sequence"
     )

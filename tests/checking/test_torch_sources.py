@@ -14,7 +14,7 @@ from refusals import refused
 from test_cli import run
 
 import qconvert
-from qconvert.conversion.read_options import stated
+from qconvert.conversion.read_options import read_noted_options
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.plugins import format_named
 
@@ -65,10 +65,10 @@ def test_what_the_user_says_comes_before_what_the_result_says(shaped: Path) -> N
 )  # fmt: skip
 def test_metadata_that_say_nothing_usable_give_no_options(said: str) -> None:
     metadata = {"qconvert.version": "0.1.0", "qconvert.options": said}
-    assert stated(metadata, format_named("torch")) == {}
-    assert stated({**metadata, "qconvert.options": '{"options": {"input_shape": "1,2", "opset": 13}}'}, format_named("torch")) == {
-        "input_shape": "1,2"
-    }
+    assert read_noted_options(metadata, format_named("torch")) == {}
+    assert read_noted_options(
+        {**metadata, "qconvert.options": '{"options": {"input_shape": "1,2", "opset": 13}}'}, format_named("torch")
+    ) == {"input_shape": "1,2"}
 
 
 def test_options_that_no_reader_takes_are_refused(shaped: Path) -> None:

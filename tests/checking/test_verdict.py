@@ -15,7 +15,7 @@ from tflite_models import TensorSpec, single_op
 
 from qconvert import check, convert, load, save
 from qconvert.checking.findings import Finding, OutputComparison
-from qconvert.checking.verdicts import declared_costs_nothing, distant_outputs, grown
+from qconvert.checking.verdicts import describe_growth, distant_outputs, is_declared_exact
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import CHANGED
 from qconvert.rules.changed_values import declared_changes, declared_names
@@ -290,7 +290,7 @@ def test_outputs_that_single_roundings_grew_away_from_are_not_equal(sqnr: float 
     findings.append(Finding("equal", "", 1.0, 0, 0.0, 0, "CONV_2D #9", "c"))
     tensors = {name: Tensor(name, "int8", (1, 4), None, Quantization.per_tensor(0.1, 0)) for name in ("x", "y")}
     graph = Graph("g", tensors, (Op("Sigmoid", ("x",), ("y",)),), ("x",), ("y",))
-    problems = distant_outputs(graph, [output], 30.0, grown(findings))
+    problems = distant_outputs(graph, [output], 30.0, describe_growth(findings))
     assert [(f"{sqnr} dB" in text, "MEAN #0, MEAN #1, MEAN #2 and 2 more" in text) for text in problems] == ([(True, True)] if said else [])
 
 
@@ -307,7 +307,7 @@ def test_outputs_that_single_roundings_grew_away_from_are_not_equal(sqnr: float 
 )
 def test_what_was_declared_costs_nothing_where_each_operator_gives_the_same(found: list[tuple[str, float]], nothing: bool) -> None:
     findings = [Finding(verdict, "", equal, 0.0, 0.0, 0, "Concat", "y") for verdict, equal in found]
-    assert declared_costs_nothing(findings) == nothing
+    assert is_declared_exact(findings) == nothing
 
 
 @pytest.mark.onnxruntime

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from qconvert.checkpoints import CONTAINERS
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Written
-from qconvert.checkpoints.fitting import Misfit, dtype_of, fitted
-from qconvert.checkpoints.nearest import nearest, signal_to_noise
+from qconvert.checkpoints.fitting import Misfit, dtype_of, fit_weight
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.packing import columns_of_words, pack, unpack, word_count
 from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.weight import E2M1, BlockWeight
@@ -67,7 +67,7 @@ def test_what_a_container_writes_it_reads_again(container: Container, seed: int)
     np.testing.assert_array_equal(found.codes, weight.codes)
     np.testing.assert_array_equal(found.scale.astype(np.float32), weight.scale.astype(np.float32))
     np.testing.assert_array_equal(found.exact_values(), weight.exact_values())
-    assert fitted(weight, container.needs) is weight if container.needs is not None else False
+    assert fit_weight(weight, container.needs) is weight if container.needs is not None else False
 
 
 def test_names_of_formats_are_those_of_containers_that_are_written() -> None:
@@ -113,7 +113,7 @@ def whole(zeros: Any, scale: Any = 0.5, bits: int = 4, **more: Any) -> BlockWeig
 def fit(weight: BlockWeight, name: str) -> BlockWeight | Misfit:
     needs = named(name).needs
     assert needs is not None
-    return fitted(weight, needs)
+    return fit_weight(weight, needs)
 
 
 def share(weight: BlockWeight, name: str, reason: str) -> float:
@@ -225,11 +225,11 @@ def test_the_nearest_weight_is_near(source: str, name: str) -> None:
     )
     first = named(source).needs
     assert first is not None
-    weight = nearest(plain, first)
+    weight = find_nearest_weight(plain, first)
     assert isinstance(weight, BlockWeight)
-    made = nearest(weight, needs)
-    assert isinstance(made, BlockWeight) and fitted(made, needs) is made
+    made = find_nearest_weight(weight, needs)
+    assert isinstance(made, BlockWeight) and fit_weight(made, needs) is made
     found = signal_to_noise(weight, made)
     assert found is None or found > 15
-    if isinstance(fitted(weight, needs), BlockWeight):
+    if isinstance(fit_weight(weight, needs), BlockWeight):
         assert found is None

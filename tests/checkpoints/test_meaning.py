@@ -15,7 +15,7 @@ import qconvert
 from qconvert import convert
 from qconvert.checkpoints import weight as weight_module
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.nearest import nearest, signal_to_noise
+from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.packing import pack
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
@@ -191,10 +191,10 @@ def test_a_few_outputs_at_a_time_give_the_same(needs: Needs, monkeypatch: pytest
     codes = RNG.integers(0, 256, (40, 64), np.uint8)
     scale = RNG.uniform(0.001, 0.1, (40, 2)).astype(np.float32)
     weight = BlockWeight(pack(codes, 8), 8, 64, scale, np.full((40, 2), 128, np.int16))
-    whole = nearest(weight, needs)
+    whole = find_nearest_weight(weight, needs)
     monkeypatch.setattr(weight_module, "_AT_ONCE", 64 * 7)
     assert len(list(weight.pieces())) == 6
-    parts = nearest(weight, needs)
+    parts = find_nearest_weight(weight, needs)
     assert isinstance(whole, BlockWeight) and isinstance(parts, BlockWeight)
     np.testing.assert_array_equal(whole.exact_values(), parts.exact_values())
     assert signal_to_noise(weight, parts) == pytest.approx(signal_to_noise(weight, whole))
@@ -208,6 +208,6 @@ def test_all_outputs_of_a_weight_have_one_second_level(monkeypatch: pytest.Monke
     weight = BlockWeight(pack(RNG.integers(0, 16, (40, 64), np.uint8), 4), 4, 64, scale, table=E2M1)
     monkeypatch.setattr(weight_module, "_AT_ONCE", 64 * 7)
     needs = Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), outer="divides")
-    made = nearest(weight, needs)
+    made = find_nearest_weight(weight, needs)
     assert isinstance(made, BlockWeight) and made.outer is not None
     assert (signal_to_noise(weight, made) or 99) > 20

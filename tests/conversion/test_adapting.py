@@ -13,9 +13,9 @@ from random_graphs import random_graph
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Signature, Tensor, check, convert, load
-from qconvert.checking.adapted_source import adapted_source
+from qconvert.checking.adapted_source import write_adapted_copy
 from qconvert.checking.checked_file import sides_of
-from qconvert.conversion.adapting import adapted
+from qconvert.conversion.adapting import adapt_graph
 from qconvert.conversion.adapting.batch import with_batch
 from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate
@@ -32,7 +32,7 @@ FIRST, LAST = "MobilenetV2/expanded_conv_2/add", "MobilenetV2/expanded_conv_4/ad
 
 def refuse(graph: Graph, rule: str, *named: object, where: str = "", **options: Any) -> None:
     with refused(OptionError, rule, where=where, holds=named):
-        adapted(graph, options)
+        adapt_graph(graph, options)
 
 
 def net(
@@ -220,7 +220,7 @@ def test_tflite_inputs_are_resized_as_litert_does_it(name: str, shape: tuple[int
 )
 def test_shapes_that_do_not_fit_are_refused_with_the_reason(text: str, rule: str, named: tuple[object, ...]) -> None:
     with refused(OptionError, rule, holds=named):
-        adapted(load(MOBILENET), {"input_shape": text})
+        adapt_graph(load(MOBILENET), {"input_shape": text})
 
 
 @pytest.mark.formats
@@ -233,7 +233,7 @@ def test_another_first_size_is_a_batch_where_the_model_takes_it_no_other_way() -
 def test_one_name_of_a_size_has_one_number() -> None:
     graph = net(Op("Add", ("x", "y"), ("z",)), inputs={"x": ("n", 4), "y": ("n", 4)}, outputs=("z",))
     refuse(graph, "size-contradicts", "'n'", "2 and 3", input_shape="2,4; 3,4")
-    assert adapted(graph, {"input_shape": "x=2,4"})["y"].shape == (2, 4)
+    assert adapt_graph(graph, {"input_shape": "x=2,4"})["y"].shape == (2, 4)
 
 
 def test_a_size_that_an_operator_contradicts_is_refused() -> None:
@@ -279,9 +279,9 @@ def test_a_cut_at_a_constant_is_refused() -> None:
 def test_names_may_have_colons_and_commas() -> None:
     ops = (Op("Relu", ("a:0",), ("b,c:1",)), Op("Neg", ("b,c:1",), ("d:0,e",)))
     graph = net(*ops, inputs={"a:0": (1, 2)}, outputs=("d:0,e",))
-    assert adapted(graph, {"subgraph": "b,c:1:d:0,e"}).inputs == ("b,c:1",)
-    assert adapted(graph, {"subgraph": "a:0:b,c:1"}).outputs == ("b,c:1",)
-    assert adapted(graph, {"subgraph": "b,c:1:"}).outputs == ("d:0,e",)
+    assert adapt_graph(graph, {"subgraph": "b,c:1:d:0,e"}).inputs == ("b,c:1",)
+    assert adapt_graph(graph, {"subgraph": "a:0:b,c:1"}).outputs == ("b,c:1",)
+    assert adapt_graph(graph, {"subgraph": "b,c:1:"}).outputs == ("d:0,e",)
     ops = (Op("Relu", ("a",), ("a:b",)), Op("Relu", ("a:b",), ("b:c",)), Op("Neg", ("b:c",), ("c",)))
     graph = net(*ops, inputs={"a": (1, 2)}, outputs=("c",))
     refuse(graph, "ambiguous-names", 2, subgraph="a:b:c")
@@ -292,7 +292,7 @@ def test_a_state_goes_with_what_reads_it() -> None:
     whole = load(FIXTURES / "mww_okay_nabu_streaming_int8.tflite")
     reading = next(op for op in whole if op.kind == "ReadState")
     following = next(op for op in whole if reading.outputs[0] in op.inputs)
-    part = adapted(whole, {"subgraph": f":{following.outputs[0]}"})
+    part = adapt_graph(whole, {"subgraph": f":{following.outputs[0]}"})
     assert set(part.states) == {str(op["state"]) for op in part if op.kind == "ReadState"}
     assert {op["state"] for op in part if op.kind == "WriteState"} == set(part.states)
 
@@ -309,7 +309,7 @@ def test_signatures_states_and_notes_follow_names() -> None:
         metadata={**whole.metadata, SHIFTED: f'{{"{whole.outputs[0]}": 3}}'},
         signatures=(Signature("run", {"audio": whole.inputs[0]}, {"score": whole.outputs[0]}),),
     )
-    graph = adapted(noted, {"rename": (f"{whole.inputs[0]}=audio in", f"{whole.outputs[0]}=score", f"{state}=memory")})
+    graph = adapt_graph(noted, {"rename": (f"{whole.inputs[0]}=audio in", f"{whole.outputs[0]}=score", f"{state}=memory")})
     assert (graph.inputs, graph.outputs) == (("audio in",), ("score",))
     assert graph.signatures[0].inputs == {"audio": "audio in"} and graph.signatures[0].outputs == {"score": "score"}
     assert "memory" in graph.states and state not in graph.states
@@ -319,7 +319,7 @@ def test_signatures_states_and_notes_follow_names() -> None:
 
 def test_names_may_be_exchanged() -> None:
     graph = net(Op("Sub", ("x", "y"), ("z",)), inputs={"x": (1, 2), "y": (1, 2)}, outputs=("z",))
-    assert adapted(graph, {"rename": ("x=y", "y=x")}).ops[0].inputs == ("y", "x")
+    assert adapt_graph(graph, {"rename": ("x=y", "y=x")}).ops[0].inputs == ("y", "x")
 
 
 @pytest.mark.parametrize(
@@ -382,7 +382,7 @@ def test_what_stands_for_a_source_is_held_against_its_file(tmp_path: Path) -> No
     name = next(op.inputs[1] for op in graph if op.kind == "Conv")
     data = np.array(graph[name].data)
     wrong = graph.evolve(tensors=[replace(graph[name], data=-data // 2)])
-    copy = adapted_source(source.standing_for(wrong), tmp_path)
+    copy = write_adapted_copy(source.use_graph(wrong), tmp_path)
     assert copy is not None and any("with other values" in text for text in copy.problems)
 
 

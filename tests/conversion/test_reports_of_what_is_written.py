@@ -16,7 +16,7 @@ from qconvert.conversion.report import on_floats
 from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.container import open_model
 from qconvert.formats.onnx.reader import read_inferred
-from qconvert.formats.reading.quantized import quantized
+from qconvert.formats.reading.quantized_operators import fuse_quantized_ops
 from qconvert.formats.tflite.contents import contents
 from qconvert.operators.functions import all_ops
 from qconvert.plugins import target_named
@@ -85,7 +85,7 @@ def test_operators_that_an_onnx_file_spells_out_are_counted(tmp_path: Path) -> N
 def test_nodes_that_are_read_alone_are_those_of_the_whole_file(name: str, tmp_path: Path) -> None:
     result = tmp_path / "a.onnx"
     report = convert(FIXTURES / f"{name}.tflite", result)
-    whole = quantized(read_inferred(open_model(result, infer=False), "", again=True))
+    whole = fuse_quantized_ops(read_inferred(open_model(result, infer=False), "", again=True))
     target = target_named(report.target)
     assert dict(report.on_floats) == on_floats(whole, target)
     elided = ("Requantize", "Identity", "Reinterpret")  # which are read as nothing apart from the same scales

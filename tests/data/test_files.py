@@ -156,7 +156,7 @@ def test_images_are_prepared(preparation: Preparation, expected: np.ndarray, pic
     (feed,), _ = load_inputs(PICTURE, [picture], 1, preparation)
     assert np.allclose(feed["x"][0], expected, atol=1e-5)
     first = graph_of(of("float32", (1, 3, 2, 8)))
-    (feed,), _ = load_inputs(first, [picture], 1, preparation.stretching())
+    (feed,), _ = load_inputs(first, [picture], 1, preparation.with_stretch())
     assert feed["x"].shape == (1, 3, 2, 8)
     assert np.allclose(feed["x"][0, :, :, 0], expected[:, 0].T, atol=1e-5)
 
@@ -169,7 +169,7 @@ def test_images_for_integers(picture: Path) -> None:
         (of("int8", (1, 2, 3, 3), quantization), Preparation(pixel_range=(-1, 1)), np.clip(np.rint(PIXELS - 127.5), -128, 127)),
     ):
         (feed,), _ = load_inputs(graph_of(tensor), [picture], 1, preparation)
-        assert np.abs(feed["x"][0].astype(int) - expected).max() <= (1 if preparation.given else 0)
+        assert np.abs(feed["x"][0].astype(int) - expected).max() <= (1 if preparation.has_value_rule else 0)
     with refused(OptionError, "not-an-image-input", holds=("'x'",)):
         load_inputs(ROW, [picture], 1)
 
@@ -285,9 +285,9 @@ def test_rules_of_size_and_colour_that_mean_nothing(wrong: dict[str, Any], rule:
 
 @pytest.mark.parametrize("suffix", [".npy", ".txt", ".csv"])
 def test_a_pipe_for_labels_is_not_waited_for(suffix: str, tmp_path: Path) -> None:
-    from qconvert.data.labels import labelled
+    from qconvert.data.labels import read_labels
 
     os.mkfifo(tmp_path / f"labels{suffix}")
     np.save(tmp_path / "data.npy", np.zeros((2, 4), np.float32))
     with refused(FileAccessError, "not-a-regular-file"):
-        labelled(tmp_path / "data.npy", tmp_path / f"labels{suffix}")
+        read_labels(tmp_path / "data.npy", tmp_path / f"labels{suffix}")

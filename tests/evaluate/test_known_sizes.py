@@ -67,7 +67,7 @@ def test_random_chains(steps: list[tuple[str, int, int, int]]) -> None:
             for form, value in zip(forms[name] or (), values[name].tolist(), strict=True):
                 assert number(form) in (None, value)
                 assert same.setdefault((run, form), value) == value
-                assert sizes.named(form) in (None, value) or {"h": h, "w": w}[str(sizes.named(form))] == value
+                assert sizes.dimension_of(form) in (None, value) or {"h": h, "w": w}[str(sizes.dimension_of(form))] == value
 
 
 @pytest.mark.parametrize("kind", ["Add", "Mul", "Concat"])
@@ -97,4 +97,4 @@ def test_products_of_segments() -> None:
     ids, count = _const(tensors, [0, 1, 2, 2]), _const(tensors, 3)
     ops = [Op("Shape", ("x",), ("s",)), Op("UnsortedSegment", ("s", ids, count), ("p",), {"reduction": "prod"})]
     sizes = KnownSizes(tensors, {op.outputs[0]: op for op in ops})
-    assert [sizes.named(form) for form in sizes.get("p") or ()] == ["h", "w", 16]
+    assert [sizes.dimension_of(form) for form in sizes.get("p") or ()] == ["h", "w", 16]

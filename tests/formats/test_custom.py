@@ -16,8 +16,8 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import convert, diff, load
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.flatbuffers import packed, unpacked
-from qconvert.formats.reading.flexbuffer import encoded
+from qconvert.formats.flatbuffers import pack_model, unpack_view
+from qconvert.formats.reading.flexbuffer import encode_flexbuffer
 from qconvert.formats.tflite import schema
 from qconvert.operators.opaque import TFLITE_DOMAIN
 
@@ -37,7 +37,7 @@ def custom_of(path: Path) -> tuple[str, bytes, int]:
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
-@pytest.mark.parametrize("options", [OPTIONS, b"\1\2\3\0raw", b"", encoded([1, "x"])], ids=["map", "bytes", "none", "vector"])
+@pytest.mark.parametrize("options", [OPTIONS, b"\1\2\3\0raw", b"", encode_flexbuffer([1, "x"])], ids=["map", "bytes", "none", "vector"])
 def test_there_and_back(options: Any, dtype: str, tmp_path: Path) -> None:
     """The same operator with the same bytes, scales and zero points; in ONNX a node on the stored integers in TFLite's layout."""
     source, there, back = tmp_path / "a.tflite", tmp_path / "a.onnx", tmp_path / "b.tflite"
@@ -154,9 +154,9 @@ def test_scratch_memory_of_compiled_operators_names_the_compiler(code: str, tool
 
 def test_a_list_of_tensors_names_tensorflows_loops(tmp_path: Path) -> None:
     """VARIANT, type 14, which Flex operators write."""
-    made = unpacked(schema.root(_compiled("FlexTensorListReserve", TensorSpec("list", (), "uint8"))))
+    made = unpack_view(schema.root(_compiled("FlexTensorListReserve", TensorSpec("list", (), "uint8"))))
     made.subgraphs[0].tensors[3].type = 14
-    (tmp_path / "a.tflite").write_bytes(packed(made, b"TFL3"))
+    (tmp_path / "a.tflite").write_bytes(pack_model(made, b"TFL3"))
     with refused(UnsupportedError, "tensor-list", holds=("FlexTensorListReserve",)) as caught:
         load(tmp_path / "a.tflite")
     assert caught.value.code == "unsupported-op" and "unroll=True" in caught.value.remedy
@@ -173,7 +173,7 @@ def test_a_node_of_onnx_itself_is_not_carried(tmp_path: Path) -> None:
 
 def test_flex_operators_are_named_as_tensorflows(tmp_path: Path) -> None:
     source = tmp_path / "a.tflite"
-    source.write_bytes(custom_model("FlexErf", encoded(["Erf", b"\n\3Erf"])))
+    source.write_bytes(custom_model("FlexErf", encode_flexbuffer(["Erf", b"\n\3Erf"])))
     report = convert(source, tmp_path / "a.onnx")
     assert any("FlexErf (TensorFlow's Erf, for the Flex delegate) (1)" in change.text for change in report.changes)
 
@@ -200,7 +200,7 @@ def test_a_code_that_is_a_builtins_name_is_a_custom_operator(tmp_path: Path) -> 
 def test_megabytes_of_options_and_many_operators(tmp_path: Path) -> None:
     """Options above the limits are carried as bytes alone; a chain of 3,000 operators stays linear."""
     source, there, back = tmp_path / "a.tflite", tmp_path / "a.onnx", tmp_path / "b.tflite"
-    big = encoded({"blob": bytes(3 * 2**20)})
+    big = encode_flexbuffer({"blob": bytes(3 * 2**20)})
     source.write_bytes(custom_model(options=big))
     convert(source, there)
     convert(there, back)

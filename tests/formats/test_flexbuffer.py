@@ -13,7 +13,7 @@ from refusals import refused
 
 from qconvert import QConvertError
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.flexbuffer import decoded, encoded
+from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.binary(max_size=20)
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -24,7 +24,7 @@ VALUES = st.recursive(SCALARS | TEXTS, lambda inner: st.lists(inner, max_size=4)
 @settings(max_examples=150)
 @given(VALUES)
 def test_what_is_written_is_read(value: Any) -> None:
-    assert decoded(encoded(value)) == value
+    assert decode_flexbuffer(encode_flexbuffer(value)) == value
 
 
 def test_vectors_of_one_type() -> None:
@@ -41,7 +41,7 @@ def test_vectors_of_one_type() -> None:
         builder.Key("far")
         builder.IndirectFloat(3.25)
     data = bytes(builder.Finish())
-    assert decoded(data) == {"typed": [1, -2, 3], "fixed": [1.5, 2.5], "flags": [True, False], "apart": -7, "far": 3.25}
+    assert decode_flexbuffer(data) == {"typed": [1, -2, 3], "fixed": [1.5, 2.5], "flags": [True, False], "apart": -7, "far": 3.25}
 
 
 @pytest.mark.property
@@ -52,13 +52,13 @@ def test_vectors_of_one_type() -> None:
 )
 def test_damaged_ones_are_one_error(data: bytes) -> None:
     try:
-        decoded(data)
+        decode_flexbuffer(data)
     except QConvertError as error:
         assert "FlexBuffer" in str(error)
 
 
 def patched(value: Any, patch: bytes, place: int) -> bytes:
-    data = encoded(value)
+    data = encode_flexbuffer(value)
     place %= len(data)
     return data[:place] + patch + data[place + len(patch) :]
 
@@ -82,7 +82,7 @@ def test_values_that_share_what_they_hold_are_bounded(levels: int, is_refused: b
     started = time.process_time()
     if is_refused:
         with refused(InvalidModelError, "damaged-flexbuffer"):
-            decoded(data)
+            decode_flexbuffer(data)
     else:
-        assert decoded(data) == [[[1] * 4] * 4] * 4
+        assert decode_flexbuffer(data) == [[[1] * 4] * 4] * 4
     assert time.process_time() - started < 2

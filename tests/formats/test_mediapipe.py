@@ -107,13 +107,13 @@ def test_max_pooling_with_argmax_and_back(height: int, width: int, padding: int,
 
 
 def with_options(data: bytes, options: list[bytes]) -> bytes:
-    from qconvert.formats.flatbuffers import packed, unpacked
+    from qconvert.formats.flatbuffers import pack_model, unpack_view
     from qconvert.formats.tflite.schema import root
 
-    found = unpacked(root(data))
+    found = unpack_view(root(data))
     for op, content in zip(found.subgraphs[0].operators, options, strict=True):
         op.customOptions = np.frombuffer(content, np.uint8)
-    return packed(found, b"TFL3")
+    return pack_model(found, b"TFL3")
 
 
 @pytest.mark.formats

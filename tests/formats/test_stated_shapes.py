@@ -13,7 +13,7 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 from qconvert import check, convert, load
 from qconvert.errors import RuntimeRefusedError
 from qconvert.graph.metadata import ASSUMED
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "targets"))
 from one_operator import BUILTINS, CASES, random_feed
@@ -47,7 +47,7 @@ def test_reading_has_the_shapes_that_litert_computes(tmp_path: Path, name: str) 
             (tmp_path / "m.tflite").write_bytes(data)
             graph = load(tmp_path / "m.tflite")
             shapes = [graph[output].shape for output in graph.outputs]
-            assert all(compatible(shape, result.shape) for shape, result in zip(shapes, computed, strict=True)), dtype
+            assert all(is_compatible(shape, result.shape) for shape, result in zip(shapes, computed, strict=True)), dtype
             if name != "WHERE":  # whose number of rows is open
                 assert None not in shapes and not any(isinstance(size, str) for shape in shapes for size in shape or ())
                 assert any(item.shape != result.shape for item, result in zip(stated, computed, strict=True)) == (ASSUMED in graph.metadata)

@@ -13,7 +13,7 @@ from refusals import refused
 
 from qconvert import Graph, Op, Tensor
 from qconvert.errors import InvalidModelError
-from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.onnx.check import check as check_onnx
 from qconvert.formats.onnx.writer import build as build_onnx
 from qconvert.formats.tflite.check import check as check_tflite
@@ -121,9 +121,9 @@ def test_a_tflite_file_that_contradicts_itself(case: str, tmp_path: Path) -> Non
     path, data = tmp_path / "m.tflite", build_tflite(network(), {})
     path.write_bytes(data)
     check_tflite(path)
-    model = unpacked(root(data))
+    model = unpack_view(root(data))
     change, broken = TFLITE[case]
     change(model)
-    path.write_bytes(packed(model, b"TFL3"))
+    path.write_bytes(pack_model(model, b"TFL3"))
     with refused(InvalidModelError, broken[0], holds=broken[1:]):
         check_tflite(path)

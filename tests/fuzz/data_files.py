@@ -73,13 +73,13 @@ def read_data(path: Path) -> Any:
     from qconvert.calibration.mnn_config import read_mnn_config
     from qconvert.cli.config import defaults_for
     from qconvert.data.files import InputFiles
-    from qconvert.data.labels import class_names, labelled
+    from qconvert.data.labels import class_names, read_labels
 
     match path.suffix:
         case ".json":
             return read_mnn_config(path)
         case ".csv":
-            return labelled(path.parent, path)
+            return read_labels(path.parent, path)
         case ".txt":
             return class_names(path)
         case ".toml":

@@ -46,10 +46,10 @@ def altered_mnn(data: bytes, rng: Rng) -> bytes:
 
 
 def _network(data: bytes, rng: Rng) -> bytes:
-    from qconvert.formats.flatbuffers import packed, unpacked
+    from qconvert.formats.flatbuffers import pack_model, unpack_view
     from qconvert.formats.mnn.schema import NET
 
-    return packed(altered_tables(unpacked(NET.root(data)), rng))
+    return pack_model(altered_tables(unpack_view(NET.root(data)), rng))
 
 
 def _protobuf(data: bytes, rng: Rng) -> bytes:

@@ -138,10 +138,10 @@ def _with_functions() -> bytes:
 
 def altered_tflite(data: bytes, rng: Rng) -> bytes:
     """Fields of the file's tables changed, and packed again."""
-    from qconvert.formats.flatbuffers import packed, unpacked
+    from qconvert.formats.flatbuffers import pack_model, unpack_view
     from qconvert.formats.tflite import schema
 
-    return packed(altered_tables(unpacked(schema.root(data)), rng), b"TFL3")
+    return pack_model(altered_tables(unpack_view(schema.root(data)), rng), b"TFL3")
 
 
 def altered_qgraph(data: bytes, rng: Rng) -> bytes:

@@ -238,7 +238,7 @@ def test_a_narrow_range_saturates_earlier() -> None:
     assert quantize(np.array([-9.0, -1.0, 2.5, 9.0]), NARROW, "int8").tolist() == [-7, -2, 5, 7]
     assert NARROW.limits("int8") == (-7, 7) and GRID.limits("int8") == (-128, 127)
     assert clip_range(t("x", "int8", quantization=NARROW), ACTIVATIONS["relu"]) == (0, 7)
-    assert NARROW.shifted(128).limits("uint8") == (121, 135)
+    assert NARROW.shift_zero_point(128).limits("uint8") == (121, 135)
     assert replace(NARROW, quant_min=-8) != NARROW
 
 

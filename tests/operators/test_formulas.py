@@ -11,8 +11,8 @@ from qconvert import Quantization
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
-from qconvert.operators.cells import CELLS
 from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.recurrent_cells import CELLS
 from qconvert.operators.shapes import infer
 from qconvert.operators.values import apply
 from qconvert.rewriting.lowering import lower

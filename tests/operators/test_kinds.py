@@ -30,11 +30,11 @@ def test_roles_say_how_many_inputs_there_are() -> None:
 def test_roles_tell_data_from_the_rest(name: str, count: int, data: list[str], moved: list[str]) -> None:
     op = Op(name, tuple(map(str, range(count))), ("y",))
     assert KINDS[name].data(op) == data
-    assert KINDS[name].moved(op) == moved
+    assert KINDS[name].moved_inputs(op) == moved
 
 
 def test_absent_inputs_have_no_name() -> None:
-    assert KINDS["Clip"].named(Op("Clip", ("x", "", "high"), ("y",)), "data", "parameter") == ["x", "high"]
+    assert KINDS["Clip"].inputs_with_role(Op("Clip", ("x", "", "high"), ("y",)), "data", "parameter") == ["x", "high"]
 
 
 def test_what_is_read_off_the_roles() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.kernels import Kernel, Kernels, within
+from qconvert.kernels import Kernel, Kernels, constant_tolerance
 from qconvert.plugin import Array, Codegen, Graph, ModelFile, Runtime, Target, evaluate, hookimpl, load, save
 
 KINDS = ("Conv", "Gemm", "AveragePool", "Reshape", "MaxPool", "Concat")
@@ -63,6 +63,6 @@ def qconvert_codegen() -> list[Codegen]:
 @hookimpl
 def qconvert_runtimes() -> list[Runtime]:
     def rows(kernels: str) -> Kernels:
-        return Kernels((Kernel(tolerance=within(1e-6)),))
+        return Kernels((Kernel(tolerance=constant_tolerance(1e-6)),))
 
     return [Runtime("simulator", ("sim",), "artefacts in numpy", "the simulator", Simulated, rows, ("numpy",))]

@@ -17,7 +17,7 @@ from refusals import refused
 from qconvert import Graph, Target, check, convert, diff, load, partition, save
 from qconvert.conversion import normalize
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.regions import REGIONS, put_together, taken_apart
+from qconvert.formats.onnx.regions import REGIONS, inline_regions, make_region_functions
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.graph.metadata import origin
 from qconvert.kernels import Kernel, Kernels
@@ -76,7 +76,7 @@ def test_regions_are_composites_in_tflite(model: Path, tmp_path: Path) -> None:
 
 def test_formats_without_functions_have_the_operators(tmp_path: Path) -> None:
     """A partitioned graph goes to any format: where that has no functions, the operators stand in the place of calls."""
-    from qconvert.plugins import Format, hookimpl, registered
+    from qconvert.plugins import Format, hookimpl, temporary_plugin
 
     seen: list[Graph] = []
 
@@ -86,7 +86,7 @@ def test_formats_without_functions_have_the_operators(tmp_path: Path) -> None:
             return [Format("flat", (".flat",), "no functions", write=lambda graph, path, options: seen.append(graph) or path.touch())]
 
     found = partition(RESNET, NPU)
-    with registered(Plugin(), "flat"):
+    with temporary_plugin(Plugin(), "flat"):
         save(found.graph, tmp_path / "cut.flat")
         partition(RESNET, NPU, tmp_path / "again.flat")
     assert all(diff(load(RESNET), graph) == [] for graph in seen) and len(seen) == 2
@@ -124,7 +124,7 @@ def cut_model() -> Any:
              (("Relu", "x", "a"), ("Neg", "a", "b"), ("Abs", "b", "c"), ("Relu", "c", "y"))]  # fmt: skip
     sides = [[helper.make_tensor_value_info(name, 1, [2])] for name in "xy"]
     model = helper.make_model(helper.make_graph(nodes, "g", *sides), opset_imports=[helper.make_opsetid("", 17)])
-    assert put_together(model, ["", "npu 0", "npu 0", ""], {"npu 0": "npu"})
+    assert make_region_functions(model, ["", "npu 0", "npu 0", ""], {"npu 0": "npu"})
     return model
 
 
@@ -133,7 +133,7 @@ def test_functions_of_regions_and_back() -> None:
     assert [node.op_type for node in model.graph.node] == ["Relu", "npu_0", "Relu"]
     assert model.functions[0].doc_string == "a region for npu"
     onnx.checker.check_model(model)
-    taken_apart(model)
+    inline_regions(model)
     assert [node.output[0] for node in model.graph.node] == ["a", "b", "c", "y"]
     assert not model.functions and [item.domain for item in model.opset_import] == [""]
 
@@ -144,7 +144,7 @@ def test_nodes_that_would_wait_for_each_other_stay() -> None:
     sides = [[helper.make_tensor_value_info(name, 1, [2])] for name in "xy"]
     model = helper.make_model(helper.make_graph(nodes, "g", *sides))
     before = model.SerializeToString()
-    assert not put_together(model, ["npu", "", "npu"], {"npu": "npu"})
+    assert not make_region_functions(model, ["npu", "", "npu"], {"npu": "npu"})
     assert model.SerializeToString() == before
 
 

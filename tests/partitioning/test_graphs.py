@@ -11,7 +11,7 @@ from refusals import refused
 
 from qconvert import Graph, Op, Partition, Quantization, Tensor, diff, load, partition, save
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.partitioning.staging import Staged, staged
+from qconvert.partitioning.staging import Staged, stage_graph
 from qconvert.plugin import Pattern
 from qconvert.rewriting.inlining import without_calls
 from qconvert.rules.validation import validate
@@ -25,7 +25,7 @@ def cut(graph: Graph, *kinds: str, runs: int = 3, name: str = "npu", format: str
     validate(graph)
     found = partition(graph, [fussy(name, kinds, format=format)], **options)
     validate(found.graph)
-    parts = staged(found.graph)
+    parts = stage_graph(found.graph)
     for part in parts.parts:
         validate(part.graph)
     same_runs(graph, found, parts, runs)
@@ -88,7 +88,7 @@ def test_operators_of_several_outputs() -> None:
 def test_all_and_nothing() -> None:
     graph = chain("Neg", "Relu")
     found, parts = cut(graph, "Neg", "Relu")
-    assert sizes(found) == [2] and found.outside == () and len(parts.parts) == 1 and found.taken() == 2
+    assert sizes(found) == [2] and found.outside == () and len(parts.parts) == 1 and found.taken_operators() == 2
     found, parts = cut(graph)
     assert found.regions == () and [part.name for part in parts.parts] == ["rest_0"]
     assert found.reasons() == {("npu", "Neg", "npu has no Neg"): 1, ("npu", "Relu", "npu has no Relu"): 1}
@@ -165,7 +165,7 @@ def test_groups_are_taken_together_or_not_at_all() -> None:
         "c": "npu takes Add only in scaled",
         "y": "npu takes Relu only in flipped",
     }
-    same_runs(graph, found, staged(found.graph), 1)
+    same_runs(graph, found, stage_graph(found.graph), 1)
 
 
 def test_what_a_group_computes_inside_must_not_be_read_elsewhere() -> None:
@@ -186,7 +186,7 @@ def test_several_targets_by_priority() -> None:
     assert [(region.target, region.size) for region in found.regions] == [("second", 2), ("second", 2)]
     found = partition(graph, [first, second], min_ops=2)
     assert [(region.target, region.size) for region in found.regions] == [("second", 2), ("second", 2)]
-    same_runs(graph, found, staged(found.graph), 1)
+    same_runs(graph, found, stage_graph(found.graph), 1)
 
 
 def test_regions_too_small_are_given_back() -> None:
@@ -214,7 +214,7 @@ def test_states_go_into_a_region_with_all_that_carries_them_on() -> None:
     assert [(region.operators, dict(region.groups)) for region in found.regions] == [
         ({"ReadState": 1, "Add": 1, "WriteState": 1}, {"states": 1})
     ]
-    parts = staged(found.graph)
+    parts = stage_graph(found.graph)
     assert parts.states == () and list(parts.parts[0].graph.states) == ["s"]
     same_runs(counter(), found, parts)
 
@@ -241,7 +241,7 @@ def test_a_state_that_is_read_behind_its_write_and_one_that_never_changes() -> N
     assert [(state.name, state.reads, state.written) for state in parts.states] == [("s", ("old",), "y"), ("fixed", ("k",), "")]
     found = partition(graph, fussy("npu", ("Add", "Mul", "Sin", "ReadState", "WriteState")))
     assert sizes(found) == [8]
-    same_runs(graph, found, staged(found.graph))
+    same_runs(graph, found, stage_graph(found.graph))
 
 
 def test_two_states_that_share_operators_are_in_one_region() -> None:
@@ -251,7 +251,7 @@ def test_two_states_that_share_operators_are_in_one_region() -> None:
     graph = network(ops, [], ["x"], ["y"], states={"s": t("s", data=[1, 2]), "r": t("r", data=[3, 4])})
     found = partition(graph, fussy("npu", ("Add", "Mul", "ReadState", "WriteState")))
     assert [region.operators for region in found.regions] == [{"ReadState": 2, "WriteState": 2, "Add": 1, "Mul": 1}]
-    same_runs(graph, found, staged(found.graph))
+    same_runs(graph, found, stage_graph(found.graph))
 
 
 def test_a_dequantize_that_only_a_state_wants() -> None:
@@ -281,7 +281,7 @@ def test_states_whose_ways_cross_go_apart() -> None:
     graph = network(ops, [], ["x"], ["z"], states={"s": t("s", data=[1, 2]), "r": t("r", data=[3, 4])})
     for kinds in (("Neg", "Add", "ReadState", "WriteState"), ("Neg", "Add", "Sin", "ReadState", "WriteState"), ("Add",)):
         found = partition(graph, fussy("npu", kinds))
-        same_runs(graph, found, staged(found.graph))
+        same_runs(graph, found, stage_graph(found.graph))
 
 
 def choosing() -> Graph:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from qconvert.partitioning.growing import REST, grown, reachable, sorted_groups
+from qconvert.partitioning.growing import REST, descendants, grow_regions, sorted_groups
 
 Befores = list[frozenset[int]]
 
@@ -51,13 +51,13 @@ def condensed(before: Befores, groups: Sequence[Sequence[int]]) -> list[set[int]
 @pytest.mark.parametrize("seed", range(400))
 def test_regions(seed: int) -> None:
     before, data, owners = random_units(seed)
-    regions = grown(before, data, owners)
+    regions = grow_regions(before, data, owners)
     held = [unit for region in regions for unit in region]
     assert sorted(held) == [unit for unit, owner in enumerate(owners) if owner != REST]
     groups = [*regions, *([unit] for unit in range(len(before)) if unit not in held)]
     assert sorted_groups(before, groups) is not None, "regions wait for each other"
     after = condensed(before, groups)
-    ways = reachable(after)
+    ways = descendants(after)
     for number, region in enumerate(regions):
         assert len({owners[unit] for unit in region}) == 1
         assert is_connected(region, data)
@@ -73,19 +73,19 @@ def test_regions(seed: int) -> None:
 def test_a_diamond_is_one_region_and_a_hole_in_it_makes_two() -> None:
     """0 -> 1, 2 -> 3; without 2 the ways 0 -> 2 -> 3 and 0 -> 1 -> 3 part."""
     before = [frozenset(), frozenset({0}), frozenset({0}), frozenset({1, 2})]
-    assert grown(before, before, [0, 0, 0, 0]) == [[0, 1, 2, 3]]
-    assert grown(before, before, [0, 0, REST, 0]) == [[0, 1], [3]]
-    assert grown(before, before, [0, 0, 1, 0]) == [[0, 1], [2], [3]]
+    assert grow_regions(before, before, [0, 0, 0, 0]) == [[0, 1, 2, 3]]
+    assert grow_regions(before, before, [0, 0, REST, 0]) == [[0, 1], [3]]
+    assert grow_regions(before, before, [0, 0, 1, 0]) == [[0, 1], [2], [3]]
 
 
 def test_the_rest_goes_first_so_that_regions_are_large() -> None:
     """1 and 3 are of the rest and do not depend on 0 and 2: the region goes through both."""
     before = [frozenset(), frozenset(), frozenset({0, 1}), frozenset(), frozenset({2, 3})]
-    assert grown(before, before, [0, REST, 0, REST, 0]) == [[0, 2, 4]]
+    assert grow_regions(before, before, [0, REST, 0, REST, 0]) == [[0, 2, 4]]
 
 
 def test_long_chains_take_little_time() -> None:
     count = 20_000
     before = [frozenset({unit - 1} if unit else ()) for unit in range(count)]
     owners = [REST if unit % 100 == 99 else 0 for unit in range(count)]
-    assert len(grown(before, before, owners)) == count // 100
+    assert len(grow_regions(before, before, owners)) == count // 100

@@ -62,7 +62,7 @@ def test_code_generators_of_plugins(tmp_path: Path) -> None:
 
     from qconvert import register
     from qconvert.errors import OptionError
-    from qconvert.plugin import Codegen, hookimpl, registered
+    from qconvert.plugin import Codegen, hookimpl, temporary_plugin
 
     def compiled(graph: object, path: Path) -> None:
         return None
@@ -82,10 +82,10 @@ def test_code_generators_of_plugins(tmp_path: Path) -> None:
         Codegen("t", "npu", compiled, "r")
     with refused(OptionError, "plugin-fails"):
         register(Plugin("x"), "wrong")
-    with registered(Plugin(Codegen("t", ".npu", compiled, "r")), "one"):
+    with temporary_plugin(Plugin(Codegen("t", ".npu", compiled, "r")), "one"):
         with refused(OptionError, "plugin-fails", holds=("'t'",)):
             register(Other(Codegen("t", ".npu", compiled, "r")), "two")
-        with registered(Other(Codegen("t", ".npu", compiled, "q", replaces="t")), "three"):
+        with temporary_plugin(Other(Codegen("t", ".npu", compiled, "q", replaces="t")), "three"):
             from qconvert.plugins import codegen_of
 
             found = codegen_of("t")

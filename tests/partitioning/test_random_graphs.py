@@ -11,7 +11,7 @@ from random_graphs import random_graph
 from qconvert import Graph, Op, Target, partition
 from qconvert.operators import KINDS
 from qconvert.partitioning import Partition
-from qconvert.partitioning.staging import staged
+from qconvert.partitioning.staging import stage_graph
 from qconvert.rewriting.inlining import without_calls
 from qconvert.rules.validation import validate
 from tests.partitioning.cutting import fussy, same_outputs, same_runs
@@ -71,7 +71,7 @@ def holds(graph: Graph, found: Partition, seed: int) -> None:
     validate(inlined)
     same_outputs(graph, inlined, seed)
     assert joinable(found.graph) == []
-    same_runs(graph, found, staged(found.graph), 1)
+    same_runs(graph, found, stage_graph(found.graph), 1)
     named = {str(op["function"]): str(op["target"]) for op in found.graph.ops if op.kind == "Call" and op["target"]}
     assert named == {region.name: region.target for region in found.regions}
     for region in found.regions:

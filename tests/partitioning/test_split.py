@@ -19,7 +19,7 @@ from qconvert.evaluate import evaluate
 from qconvert.files import file_digest
 from qconvert.graph import Array
 from qconvert.partitioning.manifest import read_manifest
-from qconvert.plugins import registered
+from qconvert.plugins import temporary_plugin
 from qconvert.rules.validation import validate
 from qconvert.streaming import Session
 from qconvert.testing import random_inputs
@@ -36,7 +36,7 @@ STREAMING = FIXTURES / "mww_okay_nabu_streaming_int8.tflite"
 
 @pytest.fixture(autouse=True)
 def plugin() -> Iterator[None]:
-    with registered(simulator, "simulator"):
+    with temporary_plugin(simulator, "simulator"):
         yield
     simulator.FAULTS.clear()
 
@@ -210,7 +210,7 @@ def test_inputs_and_constants_that_are_outputs(tmp_path: Path) -> None:
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A split network of two parts, made once."""
     folder = tmp_path_factory.mktemp("split") / "parts"
-    with registered(simulator, "simulator"):
+    with temporary_plugin(simulator, "simulator"):
         partition(KEYWORDS, "sim-npu", split=folder)
     return folder
 

@@ -28,10 +28,10 @@ from qconvert import (
     save_encodings,
 )
 from qconvert.arithmetic import scale_and_zero_point
-from qconvert.conversion.encoded import extract_file
+from qconvert.conversion.encodings import extract_file
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.passes.apply_encodings import applied
+from qconvert.passes.apply_encodings import quantize_by_encodings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RNG = np.random.default_rng(3)
@@ -111,7 +111,7 @@ def test_runtimes_fold_a_batch_normalization_first(name: str) -> None:
     from qconvert.passes import fold_batch_norm
 
     entries = {Place("x"): quantization(0.1), Place(name, "output"): quantization(0.05, -128), Place(name, "input", 1): CHANNELS}
-    found, notes = applied(normalized(), Encodings(entries))
+    found, notes = quantize_by_encodings(normalized(), Encodings(entries))
     assert kinds(found)[:2] == ["Quantize", "Conv"] and found["r"].quantization == Quantization.per_tensor(0.05, -128)
     folded = fold_batch_norm.run(normalized(), None)[0]
     weights = folded[folded.ops[0].inputs[1]].data
@@ -170,14 +170,16 @@ def test_a_layer_and_the_relu_behind_it_may_have_quantizations_of_their_own() ->
 
 
 def test_what_has_no_quantization_stays_real_and_is_named() -> None:
-    changed, notes = applied(network(), Encodings({"x": quantization(0.05), "w": CHANNELS}))
+    changed, notes = quantize_by_encodings(network(), Encodings({"x": quantization(0.05), "w": CHANNELS}))
     assert changed["w"].dtype == "int8" and changed["c"].dtype == "float32" == changed["y"].dtype
     assert any("1 Conv" in str(note) and "'c'" in str(note) for note in notes)
 
 
 def test_quantizations_are_inferred_through_moves_and_pools() -> None:
     """The quantization of the last reaches the layer, and that of the first the last."""
-    backwards, notes = applied(network(), Encodings({"x": quantization(0.05), "y": quantization(0.03, -128), "w": CHANNELS}), fill="infer")
+    backwards, notes = quantize_by_encodings(
+        network(), Encodings({"x": quantization(0.05), "y": quantization(0.03, -128), "w": CHANNELS}), fill="infer"
+    )
     assert kinds(backwards) == ["Quantize", "Conv", "MaxPool", "Reshape", "Dequantize"]
     assert any("2 of them inferred" in str(note) for note in notes)
     forwards = apply(network(), Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), "w": CHANNELS}), fill="infer")
@@ -272,7 +274,9 @@ def test_a_model_without_scales_has_none_to_extract(tmp_path: Path) -> None:
 
 
 def test_inputs_are_operators_of_runtimes() -> None:
-    changed, notes = applied(network(), Encodings({Place("x", "output"): quantization(0.05), Place("r", "input", 1): CHANNELS}))
+    changed, notes = quantize_by_encodings(
+        network(), Encodings({Place("x", "output"): quantization(0.05), Place("r", "input", 1): CHANNELS})
+    )
     assert "Quantize" in kinds(changed) and any("1 activations and 1 constants are quantized" in str(note) for note in notes)
 
 

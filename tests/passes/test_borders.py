@@ -15,7 +15,7 @@ from passes.graphs import applied, assert_equal, constant, make, q
 from qconvert import Graph, Op, Signature, Tensor, convert, load, save
 from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
-from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.tflite.schema import root
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
@@ -48,10 +48,10 @@ def test_the_output_of_a_signature_follows_its_name() -> None:
 @pytest.mark.parametrize("suffix", ["onnx", "tflite"])
 def test_an_output_that_a_file_gives_twice(suffix: str, options: dict[str, bool], tmp_path: Path) -> None:
     data = (FIXTURES / "tiny_resnet_cifar10_int8.tflite").read_bytes()
-    model = unpacked(root(data))
+    model = unpack_view(root(data))
     model.subgraphs[0].outputs = np.array([int(model.subgraphs[0].outputs[0])] * 2, np.int32)
     model.signatureDefs = None
-    (tmp_path / "twice.tflite").write_bytes(packed(model, b"TFL3"))
+    (tmp_path / "twice.tflite").write_bytes(pack_model(model, b"TFL3"))
     result = tmp_path / f"result.{suffix}"
     convert(tmp_path / "twice.tflite", result, **options)
     graph = load(result)

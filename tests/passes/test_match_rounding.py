@@ -88,7 +88,7 @@ def test_evaluation_with_the_kernels_of_a_runtime(builtin: str, tmp_path: Path) 
     scale, point = fixed or (0.03, -20)
     content = single_op(builtin, options, [TensorSpec("x", (1, 256), "int8", 0.045, 7)], [TensorSpec("y", (1, 256), "int8", scale, point)])
     (tmp_path / "m.tflite").write_bytes(content)
-    found = evaluate(load(tmp_path / "m.tflite"), {"x": CODES}, kernels=KERNELS["litert:default"].stored)
+    found = evaluate(load(tmp_path / "m.tflite"), {"x": CODES}, kernels=KERNELS["litert:default"].compute_stored)
     assert np.array_equal(found["y"], run_litert(content, [CODES])[0])
 
 

@@ -16,7 +16,7 @@ from qconvert.arithmetic import affine_range, dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.passes.quantizations.hulls import hulls, reached
+from qconvert.passes.quantizations.intervals import infer_intervals, infer_joint_intervals
 from qconvert.plugins import pass_named
 from qconvert.rules.validation import validate
 
@@ -221,8 +221,8 @@ def test_what_is_reached_makes_finer_quantizations() -> None:
         [Op("Quantize", ("x",), ("a",)), Op("Requantize", ("a",), ("b",)), Op("Relu", ("b",), ("c",)), Op("Dequantize", ("c",), ("y",))],
         [before["x"], before["a"], *tensors], "x", "y",
     )  # fmt: skip
-    assert reached(graph)["a"] == (-64.0, 63.5) and reached(graph)["c"] == (0.0, 63.5)
-    assert hulls(graph)["b"] == (-64.0, 63.5)
+    assert infer_intervals(graph)["a"] == (-64.0, 63.5) and infer_intervals(graph)["c"] == (0.0, 63.5)
+    assert infer_joint_intervals(graph)["b"] == (-64.0, 63.5)
     real = Op("Clip", ("x", "low", "high"), ("k",))
     bounds = [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in (("low", 0), ("high", 62))]
     fine = graph.evolve(

@@ -17,14 +17,14 @@ from random_graphs import random_graph
 
 from qconvert import Graph, Option, Pass, Target
 from qconvert.arithmetic import dequantize
-from qconvert.conversion.verifying import change, followed, random_inputs
+from qconvert.conversion.verifying import change, convert_feed, random_inputs
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.graph.printing import printed
+from qconvert.graph.printing import format_graph
 from qconvert.kernels import Kernel, Kernels
 from qconvert.passes import BUILTIN
-from qconvert.plugins import Storage, named_changes, target_named
+from qconvert.plugins import Storage, name_changes, target_named
 from qconvert.rules.validation import validate
 
 EXAMPLES = int(os.environ.get("QCONVERT_EXAMPLES", "40"))
@@ -162,11 +162,11 @@ def kept(item: Pass, seed: int, target: Target, options: dict[str, Any]) -> floa
         return None
     validate(after)
     feed = random_inputs(before, np.random.default_rng(len(before.ops)))
-    old, new = evaluate(before, feed), evaluate(after, followed(before, after, feed))
-    told = f"{item.name} on {seed} for {target.name} {options}: {notes}\n{printed(before)}\n->\n{printed(after)}"
+    old, new = evaluate(before, feed), evaluate(after, convert_feed(before, after, feed))
+    told = f"{item.name} on {seed} for {target.name} {options}: {notes}\n{format_graph(before)}\n->\n{format_graph(after)}"
     share, _ = change(before, after, old, new)
     assert not share or notes
-    said = named_changes(notes, by=item.name, exact=item.exact)
+    said = name_changes(notes, by=item.name, exact=item.exact)
     assert not (item.exact and item.within)
     if item.exact or (said and all(change.exact for change in said)):
         assert len(before.outputs) == len(after.outputs)

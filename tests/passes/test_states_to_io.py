@@ -18,7 +18,7 @@ from qconvert.conversion import run_passes
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.graph.carried import Carried, carried, carried_text
+from qconvert.graph.carried_states import Carried, carried_text, parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.rules.validation import validate
 
@@ -49,7 +49,7 @@ def evaluated(graph: Graph) -> list[list[int]]:
 
 def by_hand(graph: Graph) -> list[list[int]]:
     """The network with its states as inputs and outputs, run by what the metadata say."""
-    pairs = carried(graph.metadata[STATES])
+    pairs = parse_states(graph.metadata[STATES])
     values, found = {item.input: item.first for item in pairs}, []
     for x in FEEDS:
         results = evaluate(graph, {"x": x, **values})
@@ -113,7 +113,7 @@ def test_what_stands_in_the_metadata_is_the_state(first: Any) -> None:
         Tensor("yes", "bool", (2,), np.array([True, True])),
         Tensor("channels", "int8", (2,), np.array([1, 2], np.int8), Quantization.per_axis([0.5, 0.25], 0, [0, 3])),
     ):
-        (again,) = carried(carried_text([Carried("in", "out", tensor)]))
+        (again,) = parse_states(carried_text([Carried("in", "out", tensor)]))
         assert again == Carried("in", "out", tensor) and again.first.tobytes() == np.ascontiguousarray(tensor.data).tobytes()
 
 

@@ -13,7 +13,15 @@ import onnx
 import pytest
 
 import qconvert
-from qconvert.arithmetic import TORCH_AVERAGES, adds_alike, averaging_scale, split_product, torch_average, xnnpack_add, xnnpack_adds
+from qconvert.arithmetic import (
+    TORCH_AVERAGES,
+    averaging_scale,
+    has_xnnpack_add,
+    is_same_addition,
+    split_product,
+    torch_average,
+    xnnpack_add,
+)
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
@@ -102,7 +110,7 @@ def test_additions_come_back_from_tflite(name: str, tmp_path: Path) -> None:
         quantizations = [again[key].quantization for key in ("a", "b", "c")]
         a, b, c = (quantization for quantization in quantizations if quantization is not None)
         if stated:
-            alike = xnnpack_adds((a, b), c) and adds_alike(name, xnnpack_add, (a, b), c, again["c"].dtype)
+            alike = has_xnnpack_add((a, b), c) and is_same_addition(name, xnnpack_add, (a, b), c, again["c"].dtype)
             assert stated == [name if alike else ""]
     assert name in found
 

@@ -13,7 +13,7 @@ from passes.graphs import applied, constant, make, outputs, q, said
 import qconvert
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate
-from qconvert.evaluate.curves import lookup_of
+from qconvert.evaluate.curves import find_lookup
 from qconvert.graph import integer_range, numpy_dtype
 from qconvert.plugins import pass_named, target_named
 from qconvert.rules.validation import validate
@@ -88,7 +88,7 @@ def test_no_table_for(wanted: str) -> None:
     else:
         graph = make([Op("Erf", ("x",), ("e",)), Op("Mul", ("e", "z"), ("y",))], [x, z, y, e], "x z", "y")
     changed, _ = tabled(graph)
-    lookups = [lookup_of(changed, changed.producers(), op) for op in changed.ops]
+    lookups = [find_lookup(changed, changed.producers(), op) for op in changed.ops]
     roots = [lookup.root for lookup in lookups if lookup is not None]
     assert roots == {"float": [], "constants": ["z"], "another tensor": ["x"]}[wanted]
 
@@ -321,7 +321,7 @@ def test_chains_of_exporters_are_tables_that_the_check_finds(source: str, suffix
     assert checked.passed, checked.problems
     graph = qconvert.load(tmp_path / f"m.{suffix}")
     producers = graph.producers()
-    found = [lookup for op in graph.ops if (lookup := lookup_of(graph, producers, op)) is not None]
+    found = [lookup for op in graph.ops if (lookup := find_lookup(graph, producers, op)) is not None]
     assert found
     if source == "qonnx/residual.onnx":
         assert [op.kind for op in graph.ops].count("Transpose") == (1 if suffix == "tflite" else 0)
@@ -335,5 +335,5 @@ def test_a_table_behind_a_transpose_is_one_too() -> None:
     ops = [Op("Cast", ("x",), ("c",), {"to": "int32"}), Op("Transpose", ("c",), ("t",), {"perm": (1, 0)}),
            Op("Gather", ("table", "t"), ("y",), {"axis": 0})]  # fmt: skip
     graph = make(ops, tensors, "x", "y")
-    lookup = lookup_of(graph, graph.producers(), graph.ops[-1])
+    lookup = find_lookup(graph, graph.producers(), graph.ops[-1])
     assert lookup is not None and lookup.root == "x" and lookup.values.tolist() == list(range(255, -1, -1))

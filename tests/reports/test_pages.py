@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
 import qconvert
-from qconvert.calibration.driver import calibrated
+from qconvert.calibration.driver import run_calibration
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.reports.histograms import bars_of
 
@@ -185,7 +185,7 @@ def test_pages_of_a_conversion_and_of_a_calibration(tmp_path: Path) -> None:
     assert Read(text).texts("h1")[0].startswith(f"{MODEL.name} became model.onnx: all scales and integers are the source's; ")
     assert "quantized operators run on integers" in text
     digits = FIXTURES / "digits"
-    found = calibrated(digits / "float.onnx", np.load(digits / "test.npz")["images"][:4], method="percentile")
+    found = run_calibration(digits / "float.onnx", np.load(digits / "test.npz")["images"][:4], method="percentile")
     qconvert.html_report(found, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert len(document(text)["histograms"]) == len(found.tensors)

@@ -135,7 +135,7 @@ def test_each_spelling_is_found(kind: str, decomposition: Callable[[Net], None],
     net = Net(("batch", 3, 8) if dynamic else SHAPE)
     decomposition(net)
     graph = net.graph()
-    ((end, op),) = Recognizer(graph, KINDS).found()
+    ((end, op),) = Recognizer(graph, KINDS).find_operators()
     assert op.kind == kind and op.inputs[0] == "x" and end is graph.ops[-1]
     x = np.random.default_rng(3).normal(0, 2, SHAPE).astype(np.float32)
     alone = graph.evolve(ops=[op])
@@ -177,13 +177,13 @@ def a_mean_that_broadcasts_otherwise(n: Net) -> None:
 def test_near_misses_stay(near: Callable[[Net], None]) -> None:
     net = Net()
     near(net)
-    assert not list(Recognizer(net.graph(), KINDS).found())
+    assert not list(Recognizer(net.graph(), KINDS).find_operators())
 
 
 def test_statistics_that_broadcast_otherwise_stay() -> None:
     net = Net((8, 8, 8))
     a_mean_that_broadcasts_otherwise(net)
-    assert not list(Recognizer(net.graph(), ("LayerNormalization",)).found())
+    assert not list(Recognizer(net.graph(), ("LayerNormalization",)).find_operators())
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -196,7 +196,7 @@ def test_what_is_rounded_inside_stays(place: int) -> None:
     ops = [Op("Div", ("x", "root"), ("d",)), Op("Erf", ("d",), ("e",)), Op("Add", ("e", "one"), ("g",)), Op("Mul", ("x", "g"), ("p",)),
            Op("Mul", ("p", "half"), ("y",))]  # fmt: skip
     assert all(a.outputs[0] in b.inputs for a, b in pairwise(ops))
-    assert not list(Recognizer(make(ops, tensors, "x", "y"), KINDS).found())
+    assert not list(Recognizer(make(ops, tensors, "x", "y"), KINDS).find_operators())
 
 
 def test_quantized_data_and_results_are_taken() -> None:
@@ -207,7 +207,7 @@ def test_quantized_data_and_results_are_taken() -> None:
     ops = [Op("Dequantize", ("x",), ("r",)), Op("Div", ("r", "root"), ("d",)), Op("Erf", ("d",), ("e",)), Op("Add", ("e", "one"), ("g",)),
            Op("Mul", ("r", "g"), ("p",)), Op("Mul", ("p", "half"), ("y",))]  # fmt: skip
     graph = make(ops, tensors, "x", "y")
-    ((_, op),) = Recognizer(graph, KINDS).found()
+    ((_, op),) = Recognizer(graph, KINDS).find_operators()
     assert (op.kind, op.inputs, op.outputs) == ("Gelu", ("x",), ("y",))
     x = np.arange(48, dtype=np.int8).reshape(SHAPE)
     assert np.array_equal(evaluate(graph.evolve(ops=[op]), {"x": x})["y"], evaluate(graph, {"x": x})["y"])

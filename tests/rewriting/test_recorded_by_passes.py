@@ -13,7 +13,7 @@ from random_graphs import random_graph
 
 from qconvert import Graph
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.conversion.verifying import followed, random_inputs
+from qconvert.conversion.verifying import convert_feed, random_inputs
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.correspondence import Relation
@@ -54,7 +54,7 @@ def test_values_are_where_the_correspondence_says(name: str) -> None:
         before = random_graph(seed, (recipes.conv, recipes.gemm, recipes.shared, recipes.convert))
         after, _ = BUILTIN[name].run(before, target_named(target), **options)
         feed = random_inputs(before, np.random.default_rng(seed))
-        old, new = every_value(before, feed), every_value(after, followed(before, after, feed))
+        old, new = every_value(before, feed), every_value(after, convert_feed(before, after, feed))
         for tensor, values in old.items():
             relation = after.correspondence.get(tensor, Relation(tensor))
             if relation.tensor not in after:

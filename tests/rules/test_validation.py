@@ -242,7 +242,7 @@ def test_a_transpose_moves_blocks() -> None:
     scale = np.arange(1, 5, dtype=np.float32).reshape(1, 2, 2)
     blocks = Quantization(scale, np.zeros(scale.shape, np.int64), 0, 3)
     op = Op("Transpose", ("x",), ("y",), {"perm": (2, 0, 1)})
-    for quantization, is_sound in ((blocks.transposed((2, 0, 1)), True), (replace(blocks, axis=1), False), (HALF, False)):
+    for quantization, is_sound in ((blocks.transpose((2, 0, 1)), True), (replace(blocks, axis=1), False), (HALF, False)):
         tensors = [t("x", shape=(3, 2, 2), quantization=blocks), t("y", shape=(2, 3, 2), quantization=quantization)]
         graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
         if is_sound:

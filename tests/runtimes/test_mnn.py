@@ -210,7 +210,7 @@ def test_real_outputs_that_are_wrong_by_more_than_half_a_step_fail(tmp_path: Pat
     convert(source, result)
     graph = load(source)
     values = {"y": np.array([[5, 20, -30, 7, 40, 5, 5, 5, 5, 5]], np.int8)}
-    side = sides_of(source, result, "", {})[0][1].standing_for(graph, {"s"})
+    side = sides_of(source, result, "", {})[0][1].use_graph(graph, {"s"})
     judge = Judge(graph, graph.producers(), graph, graph.producers(), (side, side), {}, {"y"}, {"y"})
     exact = evaluate_op(graph.evolve(tensors=[Tensor("s", "float32", (1, 10))]), graph.producers()["s"], [values["y"]])[0].stored
     rounded = (np.rint(exact * 256) / 256).astype(np.float32)

@@ -12,7 +12,7 @@ import pytest
 from qconvert import check, convert, load
 from qconvert.conversion import normalize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.plugin import Accelerator, Kernel, Kernels, ModelFile, OnnxInside, Runtime, Target, hookimpl, registered
+from qconvert.plugin import Accelerator, Kernel, Kernels, ModelFile, OnnxInside, Runtime, Target, hookimpl, temporary_plugin
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -61,7 +61,7 @@ class Plugin:
 
 @pytest.fixture
 def plugin(request: pytest.FixtureRequest) -> Iterator[None]:
-    with registered(Plugin(request.param), "halves"):
+    with temporary_plugin(Plugin(request.param), "halves"):
         yield
 
 

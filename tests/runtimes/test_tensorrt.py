@@ -24,7 +24,7 @@ from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.tensorrt import build_engine, open_model
 from qconvert.runtimes.tensorrt_build import CAPABILITIES, Builder
 from qconvert.runtimes.tensorrt_layers import layers_inspected, layers_listed
-from qconvert.runtimes.tensorrt_named import named_model
+from qconvert.runtimes.tensorrt_node_names import named_model
 
 pytest.importorskip("tensorrt_rtx_bindings")
 
@@ -153,7 +153,7 @@ def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_process_may_not_take_all_memory() -> None:
     from qconvert.runtimes import tensorrt_child
 
-    program = f"import runpy; runpy.run_path({tensorrt_child.__file__!r})['bounded'](2**28); bytearray(2**30)"
+    program = f"import runpy; runpy.run_path({tensorrt_child.__file__!r})['limit_memory'](2**28); bytearray(2**30)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "MemoryError" in done.stderr
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qconvert.runtimes.tensorrt_child import Engine, loaded
+from qconvert.runtimes.tensorrt_child import Engine, load_engine
 
 
 class _Cuda:
@@ -104,7 +104,7 @@ class _Log:
 
 
 def _engine(cuda: _Cuda) -> Engine:
-    engine, said = loaded(_TensorRT, _Log(), b"plan")
+    engine, said = load_engine(_TensorRT, _Log(), b"plan")
     assert said == ""
     engine._cuda = cuda
     return engine  # type: ignore[no-any-return]
@@ -131,5 +131,5 @@ def test_an_error_of_the_device_is_named_and_nothing_stays() -> None:
 
 def test_an_engine_that_does_not_load() -> None:
     log = _Log()
-    assert loaded(_TensorRT, log, b"none") == (None, "no device")
+    assert load_engine(_TensorRT, log, b"none") == (None, "no device")
     assert log.kept == []

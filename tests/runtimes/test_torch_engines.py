@@ -17,7 +17,7 @@ from qconvert.graph.metadata import SOURCE_ENGINE
 from qconvert.plugins import ModelFile
 from qconvert.runtimes.saturation import has_vnni
 from qconvert.runtimes.torch import open_model
-from qconvert.runtimes.torch_engines import running
+from qconvert.runtimes.torch_engines import use_engine
 
 _FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 _QNNPACK = _FIXTURES / "vision" / "eager_qnnpack_frozen.pt"
@@ -50,7 +50,7 @@ def test_additions_of_all_pairs(engine: str) -> None:
             scales[1] = scales[0]
         points = [0, 0, 0] if index % 5 == 0 else [int(point) for point in rng.integers(0, 256, 3)]
         quantizations = [Quantization.per_tensor(*item) for item in zip(scales, points, strict=True)]
-        with running(engine):
+        with use_engine(engine):
             operands = [_quantized(stored, *item) for stored, *item in zip(pairs, scales[:2], points[:2], strict=True)]
             found = torch.ops.quantized.add(*operands, scales[2], points[2]).int_repr().numpy()
         name = "qnnpack" if engine == "qnnpack" else "fbgemm"
@@ -58,7 +58,7 @@ def test_additions_of_all_pairs(engine: str) -> None:
             scales,
             points,
         )
-        signed = [quantization.shifted(-128) for quantization in quantizations]
+        signed = [quantization.shift_zero_point(-128) for quantization in quantizations]
         moved = ADDITIONS[name](*(stored - 128 for stored in pairs), (signed[0], signed[1]), signed[2], "int8")
         assert np.array_equal(moved.astype(np.int64) + 128, found)
 
@@ -124,7 +124,7 @@ def test_averages(engine: str, kernel: str, last: bool, name: str) -> None:
         stored = rng.integers(0, 256, (2, 32, *space))
         data = _quantized(stored, scale, zero_point)
         data = data.contiguous(memory_format=torch.channels_last) if last else data
-        with running(engine):
+        with use_engine(engine):
             result = {
                 "windows": lambda data, sizes: torch.nn.functional.avg_pool2d(data, sizes),
                 "adaptive": lambda data, sizes: torch.nn.functional.adaptive_avg_pool2d(data, (1, 1)),
@@ -149,7 +149,7 @@ def test_qnnpack_rounds_the_bias_first() -> None:
     data, weights = _float32(0.013), _float32(0.0021)
     scale = np.float32(data) * np.float32(weights)
     bias = (rng.uniform(-100, 100, 512) * scale).astype(np.float32)
-    with running("qnnpack"):
+    with use_engine("qnnpack"):
         zeros = torch._make_per_tensor_quantized_tensor(torch.zeros((512, 4, 1, 1), dtype=torch.int8), weights, 0)
         packed = torch.ops.quantized.conv2d_prepack(zeros, torch.from_numpy(bias), [1, 1], [0, 0], [1, 1], 1)
         found = torch.ops.quantized.conv2d(_quantized(np.zeros((1, 4, 1, 1)), data, 0), packed, float(scale), 128).int_repr().numpy()

@@ -15,7 +15,7 @@ from qconvert.errors import OptionError
 from qconvert.formats.tflite.contents import listed_operators
 from qconvert.graph import Graph, Op
 from qconvert.plugin import Accelerator, Engine, Kernels, Layer, ModelFile, Runtime, Target, Violation, hookimpl
-from qconvert.plugins import registered, target_named
+from qconvert.plugins import target_named, temporary_plugin
 from qconvert.targets.violations import violations
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -65,7 +65,7 @@ class Plugin:
 
 @pytest.fixture(autouse=True)
 def plugin() -> Iterator[None]:
-    with registered(Plugin(), "my-npu"):
+    with temporary_plugin(Plugin(), "my-npu"):
         yield
 
 

@@ -19,7 +19,7 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
 from qconvert.kernels import KERNELS
-from qconvert.plugins import registered, registry, target_named
+from qconvert.plugins import registry, target_named, temporary_plugin
 from qconvert.targets.violations import violations
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def plugin() -> Iterator[ModuleType]:
     """The example as a loaded plugin, for one test."""
     module = ModuleType("my_npu")
     exec(compile(example(), "docs/targets.md", "exec"), module.__dict__)
-    with registered(module, "my-npu"):
+    with temporary_plugin(module, "my-npu"):
         yield module
 
 
@@ -186,7 +186,7 @@ def test_a_target_of_nothing_is_named() -> None:
     lost = ModuleType("lost")
     given = [Target.derive("no-such-target", name="lost"), Target.derive("hen", name="egg"), Target.derive("egg", name="hen")]
     lost.__dict__["qconvert_targets"] = __import__("qconvert").hookimpl(lambda: given)
-    with registered(lost):
+    with temporary_plugin(lost):
         assert "lost" not in registry.targets() and "my-npu" in registry.targets()
         with refused(OptionError, "unknown-target", holds=("'lost'", "no-such-target")):
             target_named("lost")

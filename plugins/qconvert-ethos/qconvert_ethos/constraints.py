@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Violation, tflite_written
+from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Violation, write_tflite_operators
 
 __all__ = ["FAMILIES", "Family", "lacks", "reasons", "refused", "violations"]
 
@@ -390,7 +390,7 @@ def refused(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[tuple
 
 def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """What Vela refuses of an operator of a normalized graph, as qconvert.plugin.Target has it as own_rules."""
-    found = tflite_written(graph)
+    found = write_tflite_operators(graph)
     broken: dict[int, list[Violation]] = {}
     for writing in (found.writing, *found.functions):
         for operator in writing.operators:
@@ -408,7 +408,7 @@ def lacks(family: str, graph: Graph) -> Callable[[Op], str]:
         family: a name of FAMILIES.
         graph: fitted to its target.
     """
-    found = tflite_written(graph)
+    found = write_tflite_operators(graph)
     words: dict[int, list[str]] = {}
     for writing in (found.writing, *found.functions):
         for operator in writing.operators:

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import qconvert_ethos
 
-from qconvert.plugin import loaded, registered
+from qconvert.plugin import list_plugins, temporary_plugin
 
 
 @pytest.fixture(autouse=True, scope="session")
 def there() -> Iterator[None]:
-    if "ethos-u" in {item.name for item in loaded()}:
+    if "ethos-u" in {item.name for item in list_plugins()}:
         yield
     else:
-        with registered(qconvert_ethos, "ethos-u"):
+        with temporary_plugin(qconvert_ethos, "ethos-u"):
             yield
 
 

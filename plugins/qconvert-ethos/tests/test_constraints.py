@@ -11,7 +11,18 @@ from qconvert_ethos.vela import compile_file
 
 from qconvert import audit
 from qconvert.kernels.problems import KINDS_TRIED, problem
-from qconvert.plugin import Graph, Op, QConvertError, Quantization, Tensor, TfliteListed, UnsupportedError, normalize, save, tflite_written
+from qconvert.plugin import (
+    Graph,
+    Op,
+    QConvertError,
+    Quantization,
+    Tensor,
+    TfliteListed,
+    UnsupportedError,
+    normalize,
+    save,
+    write_tflite_operators,
+)
 from qconvert.plugins import target_named
 from qconvert.targets.violations import refuse_violations
 
@@ -44,7 +55,7 @@ def test_the_prediction_for_whole_models_is_what_vela_does(name: str, family: st
 def compared(graph: Graph, family: str, path: Path) -> int:
     """How many operators of a graph's file are placed as predicted; all of them are."""
     save(graph, path, force=True)
-    found, writing = compile_file(path, NPUS[family]), tflite_written(graph).writing
+    found, writing = compile_file(path, NPUS[family]), write_tflite_operators(graph).writing
     for op in writing.operators:
         words = list(reasons(family, writing, op))
         assert bool(words) == found.leaves(TfliteListed(op.builtin, op.inputs, op.outputs)), (op.builtin, words, found)

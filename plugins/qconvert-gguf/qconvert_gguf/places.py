@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from qconvert.plugin import Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, near
+from qconvert.plugin import Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, quote_nearest
 
 __all__ = ["by_file", "is_turned", "require_known", "turned"]
 
@@ -85,7 +85,11 @@ def require_known(stated: Mapping[str, str], graph: Graph, stored: list[str], pa
     lost = [name for name in stated if name not in graph.tensors or not graph[name].is_constant]
     if lost:
         constants = [tensor.name for tensor in graph.constants()]
-        raise InvalidModelError(f"the network has no weights of these names: {near(lost, constants)}", file=path, rule="unknown-tensor")
+        raise InvalidModelError(
+            f"the network has no weights of these names: {quote_nearest(lost, constants)}", file=path, rule="unknown-tensor"
+        )
     missing = [name for name in stated.values() if name not in stored]
     if missing:
-        raise InvalidModelError(f"the .gguf file has no tensors of these names: {near(missing, stored)}", file=path, rule="unknown-tensor")
+        raise InvalidModelError(
+            f"the .gguf file has no tensors of these names: {quote_nearest(missing, stored)}", file=path, rule="unknown-tensor"
+        )

@@ -20,11 +20,11 @@ from qconvert.plugin import (
     Quantization,
     Tensor,
     UnsupportedError,
-    fitted,
+    fit_weight,
     load,
     map_file,
-    near,
     numpy_dtype,
+    quote_nearest,
     run_passes,
 )
 from qconvert_gguf.blocks import TYPES, unpacked
@@ -61,7 +61,8 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
         made.put(name, tensor, raw(data, tensor))
     if not made.tensors:
         raise InvalidModelError(
-            f"the file has no weights of the network: {near([item.name for item in stored], list(graph.tensors))}", rule="unknown-tensor"
+            f"the file has no weights of the network: {quote_nearest([item.name for item in stored], list(graph.tensors))}",
+            rule="unknown-tensor",
         )
     return graph.evolve(tensors=made.tensors, ops=[*made.ops, *graph.ops])
 
@@ -103,7 +104,7 @@ def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> 
     if lost and options.get("rest") != "ignore":
         raise InvalidModelError(
             f"{len(lost)} of the file's tensors are not weights of the network: "
-            f"{near(lost, [tensor.name for tensor in graph.constants()])}",
+            f"{quote_nearest(lost, [tensor.name for tensor in graph.constants()])}",
             remedy="State names that differ in a JSON file (-O names=names.json), or leave such tensors out (-O rest=ignore).",
             rule="unknown-tensor",
         )
@@ -208,7 +209,7 @@ class _Made:
             assert stored.quantization is not None
             perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
             data = np.ascontiguousarray(integers.transpose(perm))
-            stored = Tensor(q, dtype, data.shape, data, stored.quantization.transposed(perm))
+            stored = Tensor(q, dtype, data.shape, data, stored.quantization.transpose(perm))
         self.tensors.append(stored)
         self.ops.append(Op("Dequantize", (stored.name,), (own.name,), {}, f"GGUF {own.name}"))
 
@@ -241,7 +242,7 @@ def _with_zero_points(weight: BlockWeight) -> BlockWeight:
     weight = weight.integers()
     if weight.offset is None:
         return weight
-    found = fitted(weight, Needs((weight.bits,), zeros=lambda bits: (0, 2**bits - 1), scales=("float32",)))
+    found = fit_weight(weight, Needs((weight.bits,), zeros=lambda bits: (0, 2**bits - 1), scales=("float32",)))
     return found if isinstance(found, BlockWeight) else weight
 
 

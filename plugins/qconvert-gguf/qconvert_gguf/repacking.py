@@ -25,10 +25,10 @@ from qconvert.plugin import (
     OptionError,
     Repacked,
     UnsupportedError,
-    in_form,
-    in_order,
+    convert_layer,
     map_file,
-    near,
+    map_in_order,
+    quote_nearest,
     refusal,
 )
 from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, packed, unpacked
@@ -123,7 +123,7 @@ def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Calla
     writer = _writer(path, template)
     result, types, misfits = Repacked(), Counter[str](), list[ConvertedLayer]()
     try:
-        for done, layer in enumerate(in_order(work.converted, list(template.tensors)), 1):
+        for done, layer in enumerate(map_in_order(work.converted, list(template.tensors)), 1):
             progress("tensors", done, len(template.tensors))
             if layer.misfit is not None:
                 misfits.append(layer)
@@ -145,7 +145,7 @@ def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Calla
     result.notes = [f"note: {note}" for note in checkpoint.notes]
     result.notes.append(f"note: tensors of the file: {', '.join(f'{count} of {name}' for name, count in types.most_common())}")
     if kept:
-        result.notes.append(f"note: the checkpoint has no tensors for {near(kept, ())}: the template's are taken")
+        result.notes.append(f"note: the checkpoint has no tensors for {quote_nearest(kept, ())}: the template's are taken")
     return result
 
 
@@ -173,7 +173,7 @@ def _names(checkpoint: CheckpointSource, template: _Template) -> dict[str, str]:
             lost.append(full)
     if lost:
         raise InvalidModelError(
-            f"{len(lost)} tensors of the checkpoint have no place in the template: {near(lost, list(template.tensors))}",
+            f"{len(lost)} tensors of the checkpoint have no place in the template: {quote_nearest(lost, list(template.tensors))}",
             remedy=_TEMPLATE,
             rule="unknown-tensor",
         )
@@ -209,7 +209,7 @@ class _Work:
         if item in self._checkpoint.layers:
             weight = self._checkpoint.weight(item)
             rows = self._rows(name, weight.values(), own)
-            made = in_form(name, weight if rows is None else weight.rows(rows), _forms(weight), requantize=self._requantize)
+            made = convert_layer(name, weight if rows is None else weight.rows(rows), _forms(weight), requantize=self._requantize)
             self._checkpoint.release(item)
             return made
         numbers = self._checkpoint.plain[item]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import Array, BlockWeight, Change, Graph, Op, OptionError, Tensor, UnsupportedError, near, pack_words
+from qconvert.plugin import Array, BlockWeight, Change, Graph, Op, OptionError, Tensor, UnsupportedError, pack_words, quote_nearest
 from qconvert_gguf.blocks import BLOCK, KINDS, packed
 from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
 from qconvert_gguf.places import by_file, is_turned
@@ -81,7 +81,7 @@ def _names(found: list[str], path: str) -> dict[str, str]:
     stated = by_file(path)
     lost = [name for name in stated if name not in found]
     if lost:
-        raise OptionError(f"no weights that are written have these names: {near(lost, found)}", file=path, rule="unknown-tensor")
+        raise OptionError(f"no weights that are written have these names: {quote_nearest(lost, found)}", file=path, rule="unknown-tensor")
     names = {name: stated.get(name, name) for name in found}
     if len(set(names.values())) < len(names):
         raise OptionError("two tensors get the same name", file=path, rule="duplicate-name")

@@ -27,7 +27,7 @@ from qconvert.plugin import (
     QConvertError,
     UnsupportedError,
     evaluate,
-    fitted,
+    fit_weight,
     map_file,
 )
 
@@ -210,7 +210,7 @@ def test_any_blocks_are_those_of_the_gguf_package(type: str, rows: int, count: i
     assert np.array_equal(weight.values(), gguf.dequantize(data, GGMLQuantizationType[type]))
     assert np.array_equal(weight.integers().values(), weight.values())
     if kind.needs is not None:
-        again = fitted(weight, kind.needs)
+        again = fit_weight(weight, kind.needs)
         assert isinstance(again, BlockWeight) and np.array_equal(packed(again, type), data)
 
 

@@ -26,7 +26,7 @@ class _Net:
         """What blobs hold, as float32, for what is fed to others."""
         values = [np.ascontiguousarray(value, np.float32) for value in inputs.values()]
         asked = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
-        answer = self._child.asked({"run": asked, "give": [*wanted]}, values)
+        answer = self._child.request({"run": asked, "give": [*wanted]}, values)
         return self._child.arrays(answer.get("arrays"))
 
 
@@ -40,7 +40,7 @@ def child_of(path: Path, threads: int) -> _Net:
     if find_spec("ncnn") is None:
         raise MissingPackageError("ncnn is not installed", remedy="Install it with: pip install ncnn", rule="package-missing")
     child = Child(Path(__file__).parent / "child.py", "ncnn", _PATIENCE)
-    found = child.asked({"load": [str(path), str(path.with_suffix(".bin")), threads]})
+    found = child.request({"load": [str(path), str(path.with_suffix(".bin")), threads]})
     return _Net(child, str(found.get("version"))[:40])
 
 
@@ -73,10 +73,10 @@ class NcnnModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name; ncnn gets and gives the real ones."""
-        values = self._carrier.fed(inputs)
+        values = self._carrier.feed_states(inputs)
         given = [np.ascontiguousarray(self._real(name, values[name]), np.float32) for name in self._taken]
         found = self._net.given({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])
-        return self._carrier.given({name: self._stored(name, value[None]) for name, value in zip(self._given, found, strict=True)})
+        return self._carrier.keep_states({name: self._stored(name, value[None]) for name, value in zip(self._given, found, strict=True)})
 
     def _real(self, name: str, value: Array) -> Array:
         q = self._graph[name].quantization

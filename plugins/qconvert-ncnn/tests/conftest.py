@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import qconvert_ncnn
 
-from qconvert.plugin import Graph, load, loaded, normalize, registered, save
+from qconvert.plugin import Graph, list_plugins, load, normalize, save, temporary_plugin
 
 
 @pytest.fixture(autouse=True, scope="session")
 def there() -> Iterator[None]:
     """The plugin, whether it is installed or not."""
-    if "ncnn-net" in {item.name for item in loaded()}:
+    if "ncnn-net" in {item.name for item in list_plugins()}:
         yield
     else:
-        with registered(qconvert_ncnn, "ncnn-net"):
+        with temporary_plugin(qconvert_ncnn, "ncnn-net"):
             yield
 
 

@@ -50,14 +50,14 @@ class OpenVinoModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        values = self._carrier.fed(inputs)
+        values = self._carrier.feed_states(inputs)
         try:
             fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._inputs.items()]
             found = self._request.infer(dict(enumerate(fed)), share_inputs=False, share_outputs=False)
             results = {name: np.array(found[index]) for index, name in enumerate(self._outputs)}
         except Exception as error:  # OpenVINO's errors are RuntimeErrors, and others of its Python package
             raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_short(error)}", rule="run-failed") from error
-        return self._carrier.given(results)
+        return self._carrier.keep_states(results)
 
 
 def _compiled(file: ModelFile) -> tuple[Any, int, Any]:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 import qconvert_openvino
 
-from qconvert.plugin import Graph, load, loaded, normalize, registered, save
+from qconvert.plugin import Graph, list_plugins, load, normalize, save, temporary_plugin
 
 
 @pytest.fixture(autouse=True, scope="session")
 def there() -> Iterator[None]:
     """The plugin, whether it is installed or not."""
-    if "openvino" in {item.name for item in loaded()}:
+    if "openvino" in {item.name for item in list_plugins()}:
         yield
     else:
-        with registered(qconvert_openvino, "openvino"):
+        with temporary_plugin(qconvert_openvino, "openvino"):
             yield
 
 

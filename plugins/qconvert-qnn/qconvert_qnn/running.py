@@ -33,7 +33,7 @@ def _loaded(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
         remedy = "Install it with: pip install onnxruntime-qnn"
         raise MissingPackageError("onnxruntime-qnn, which computes as HTP does, is not installed", remedy=remedy, rule="package-missing")
     child = Child(Path(__file__).parent / "child.py", "HTP", _PATIENCE)
-    found = child.asked({"load": [str(file.path), CHIPS[file.kernels], file.threads]})
+    found = child.request({"load": [str(file.path), CHIPS[file.kernels], file.threads]})
     try:
         for side in ("inputs", "outputs"):
             for name, dtype, _ in found[side]:
@@ -73,10 +73,10 @@ class HtpModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        values = self._carrier.fed(inputs)
+        values = self._carrier.feed_states(inputs)
         given = [np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in self._taken.items()]
-        answer = self._child.asked({"run": [[item.dtype.name, list(item.shape)] for item in given]}, given)
-        return self._carrier.given(dict(zip(self._given, self._child.arrays(answer.get("arrays")), strict=True)))
+        answer = self._child.request({"run": [[item.dtype.name, list(item.shape)] for item in given]}, given)
+        return self._carrier.keep_states(dict(zip(self._given, self._child.arrays(answer.get("arrays")), strict=True)))
 
 
 def inside(file: ModelFile, graph: Graph) -> OnnxInside:

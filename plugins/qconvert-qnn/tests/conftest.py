@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import qconvert_qnn
 
-from qconvert.plugin import loaded, registered
+from qconvert.plugin import list_plugins, temporary_plugin
 
 
 @pytest.fixture(autouse=True, scope="session")
 def there() -> Iterator[None]:
-    if "qnn" in {item.name for item in loaded()}:
+    if "qnn" in {item.name for item in list_plugins()}:
         yield
     else:
-        with registered(qconvert_qnn, "qnn"):
+        with temporary_plugin(qconvert_qnn, "qnn"):
             yield
 
 

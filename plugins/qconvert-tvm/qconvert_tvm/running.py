@@ -44,14 +44,14 @@ class TvmModel:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs once. Inputs and outputs are stored values by name."""
-        values = self._carrier.fed(inputs)
+        values = self._carrier.feed_states(inputs)
         try:
             fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._taken.items()]
             found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
             arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
         except Exception as error:  # errors of TVM share no base class but Exception
             raise RuntimeRefusedError(f"TVM failed while running the model: {_short(error)}", rule="run-failed") from error
-        return self._carrier.given(dict(zip(self._given, arrays, strict=True)))
+        return self._carrier.keep_states(dict(zip(self._given, arrays, strict=True)))
 
 
 def _package() -> Any:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from qconvert.errors import counted
-from qconvert.tables import Rows, Shown, shown
+from qconvert.errors import format_count
+from qconvert.tables import Rows, Shown, format_text
 
 __all__ = ["CLASSES", "EQUAL_CLASSES", "Proof", "Proved"]
 
@@ -75,8 +75,8 @@ class Proof(Shown):
         counts = Counter(item.class_ for item in self.operators)
         equal, count = sum(counts[name] for name in EQUAL_CLASSES), len(self.operators)
         if self.claim:
-            return f"{self.claim}: {counted(count, 'operator')} ({_listed(counts)})"
-        text = f"proved: {equal} of {counted(count, 'operator')} are equal for all inputs ({_listed(counts)})"
+            return f"{self.claim}: {format_count(count, 'operator')} ({_format_counts(counts)})"
+        text = f"proved: {equal} of {format_count(count, 'operator')} are equal for all inputs ({_format_counts(counts)})"
         near = "each of the others differs by at most one step" if counts["A"] == count - equal > 0 else ""
         return "; ".join(filter(None, (text, near, *self.problems[:1])))
 
@@ -88,9 +88,11 @@ class Proof(Shown):
     @staticmethod
     def table(operators: Sequence[Proved]) -> Rows:
         """Operators with their classes."""
-        rows = [(shown(item.operator), shown(item.output), item.class_, item.method, shown(item.why)) for item in operators]
+        rows = [
+            (format_text(item.operator), format_text(item.output), item.class_, item.method, format_text(item.why)) for item in operators
+        ]
         return Rows("Proof", ("~operator", "~output", "class", "method", "why"), tuple(rows), folded=len(rows) > 40)
 
 
-def _listed(counts: Counter[str]) -> str:
+def _format_counts(counts: Counter[str]) -> str:
     return ", ".join(f"{counts[name]} {name}" for name in CLASSES if counts[name])

@@ -13,13 +13,13 @@ from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["is_clipped_sum", "name_other_codes"]
+__all__ = ["describe_other_codes", "is_clipped_sum"]
 
 #: What a bound may be off the middle between two codes by rounding alone, in steps.
 _CLOSE = 1e-3
 
 
-def name_other_codes(graph: Graph, writers: Mapping[str, Op], own: Elements, given: Elements) -> str:
+def describe_other_codes(graph: Graph, writers: Mapping[str, Op], own: Elements, given: Elements) -> str:
     """In words, which codes of their root make other ones in the result, of those that it can have; "" if none does.
 
     Args:
@@ -31,7 +31,7 @@ def name_other_codes(graph: Graph, writers: Mapping[str, Op], own: Elements, giv
     tensor = graph[own.root]
     codes = codes_of(tensor.dtype).astype(np.int64)
     a, b = (codes if side.codes is None else side.codes for side in (own, given))
-    differ = np.flatnonzero((a != b) & _can_be(graph, writers, own.root, codes))
+    differ = np.flatnonzero((a != b) & _find_possible_codes(graph, writers, own.root, codes))
     if not differ.size:
         return ""
     code = codes[differ[0]]
@@ -40,7 +40,7 @@ def name_other_codes(graph: Graph, writers: Mapping[str, Op], own: Elements, giv
     return f"{at}: {a[differ[0]]} in the source, {b[differ[0]]} in the result{f' ({by})' if by else ''}"
 
 
-def _can_be(graph: Graph, writers: Mapping[str, Op], name: str, codes: Array) -> Array:
+def _find_possible_codes(graph: Graph, writers: Mapping[str, Op], name: str, codes: Array) -> Array:
     """Which codes a tensor of the source can have before an activation."""
     writer, quantization = writers.get(name), graph[name].quantization
     assert quantization is not None

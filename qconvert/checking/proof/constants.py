@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.arithmetic import accumulator_scale, dequantize, scale_and_zero_point
 from qconvert.graph import Array, Quantization, Tensor, equal_data
 
-__all__ = ["constants_differ", "float_values", "has_byte_codes", "is_rounded_bias", "stored_offset"]
+__all__ = ["compare_constants", "float_values", "has_byte_codes", "is_rounded_bias", "stored_offset"]
 
 #: What a bias may be off a tie by rounding alone, in steps of the accumulator.
 _CLOSE = 1e-3
@@ -40,11 +40,11 @@ def stored_offset(before: Tensor, after: Tensor) -> int | None:
     return difference if bits and difference == (bits if after.dtype.startswith("u") else -bits) else None
 
 
-def constants_differ(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
+def compare_constants(before: Tensor, after: Tensor, perm: Sequence[int]) -> str:
     """In words, how constants differ in what they mean; "" if they do not. Constants next to data may be turned with these."""
     if not perm and before.shares_quantization(after) and equal_data(before.data, after.data):
         return ""
-    for word, a, b in zip(("values", "scales"), _meant(before), _meant(after), strict=True):
+    for word, a, b in zip(("values", "scales"), _remove_zero_point(before), _remove_zero_point(after), strict=True):
         if perm and max(a.ndim, b.ndim) > len(perm):
             return f"has other {word}"
         if perm and a.ndim and b.ndim:
@@ -64,7 +64,7 @@ def float_values(tensor: Tensor) -> Array:
     return tensor.data.astype(np.float64) if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)
 
 
-def _meant(tensor: Tensor) -> tuple[Array, Array]:
+def _remove_zero_point(tensor: Tensor) -> tuple[Array, Array]:
     """A constant's integers from the zero point, and its scales, which broadcast against them; or plain values and 0."""
     assert tensor.data is not None
     if tensor.quantization is None:

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.checking.outputs import Border
-from qconvert.checking.proof.codes import is_clipped_sum, name_other_codes
-from qconvert.checking.proof.constants import constants_differ, float_values, is_rounded_bias, stored_offset
+from qconvert.checking.proof.codes import describe_other_codes, is_clipped_sum
+from qconvert.checking.proof.constants import compare_constants, float_values, is_rounded_bias, stored_offset
 from qconvert.checking.proof.elements import Elements, apply_activation, follow_clip, follow_elements
 from qconvert.checking.proof.sizes import fix_sizes, list_layouts
 from qconvert.graph import Graph, Op, Quantization, Tensor
@@ -100,38 +100,38 @@ class Trace:
         trace = cls(forms[0](source), forms[1](result))
         trace._read_source()
         for name, other in border.inputs.items():
-            trace._start(name, other, name in border.turned)
+            trace._trace_input(name, other, name in border.turned)
         for op in trace.result.ops:
-            trace._follow(op)
+            trace._trace_operator(op)
         for name, other in border.outputs.items():
-            if words := trace._ends_apart(name, other):
+            if words := trace._compare_output(name, other):
                 trace.ends[name] = words
         unpaired = {id(op) for op in trace.clips[1]}
         trace.strange += [(op, _NO_SUCH) for op in trace._clipping if id(op) not in unpaired]
         return trace
 
     @property
-    def lost(self) -> list[Op]:
+    def lost_operators(self) -> list[Op]:
         """Operators of the source that compute something and stand for none of the result."""
         found = {id(op) for op in (*(pair.source for pair in self.pairs), *self.clips[0])}
         lost = {id(reader.op): reader.op for readers in self._readers.values() for reader in readers}
         return [op for key, op in lost.items() if key not in found]
 
-    def _ends_apart(self, name: str, other: str) -> str:
+    def _compare_output(self, name: str, other: str) -> str:
         """In words, how an output of the result is another one; "" if it has the elements of the source's in their order."""
         given, words = self.elements.get(other), NOT_TRACED
         for known in (self._own, self._through):
             own = known.get(name)
             if given is None or own is None or self.source[name].shape != self.result[other].shape:
                 return words
-            if own.is_turned(given, range(self.source[name].rank or 0)):
-                words, doubt = name_other_codes(self.source, self._writers, own, given), self._doubtful.get(given.root, "")
+            if own.is_transposed(given, range(self.source[name].rank or 0)):
+                words, doubt = describe_other_codes(self.source, self._writers, own, given), self._doubtful.get(given.root, "")
                 if not words or doubt:
-                    self._take(own, given)
+                    self._collect_clips(own, given)
                     return NOT_TRACED if words else doubt
         return words
 
-    def states_differ(self) -> Iterator[str]:
+    def compare_states(self) -> Iterator[str]:
         """In sentences, which states are not the source's."""
         for name in dict.fromkeys((*self.source.states, *self.result.states)):
             before, after = self.source.states.get(name), self.result.states.get(name)
@@ -141,7 +141,7 @@ class Trace:
                 yield f"the state {name!r} is stored otherwise"
             elif (before.data is None) != (after.data is None):
                 yield f"the state {name!r} has a first value on one side alone"
-            elif before.data is not None and after.data is not None and (words := constants_differ(before, after, ())):
+            elif before.data is not None and after.data is not None and (words := compare_constants(before, after, ())):
                 yield f"the state {name!r} {words}"
 
     def _read_source(self) -> None:
@@ -151,24 +151,24 @@ class Trace:
             self._own[name] = self._through[name] = Elements.of(self.source[name])
         for op in self.source.ops:
             moved = follow_elements(self.source, op, self._own)
-            own = self._computed(op, self._own) if moved is None else moved
+            own = self._add_reader(op, self._own) if moved is None else moved
             through = follow_clip(self.source, op, self._through) if moved is None else None
             if through is None and all(self._own.get(name) is self._through.get(name) for name in op.inputs):
                 through = own
             elif through is None:
-                through = follow_elements(self.source, op, self._through) or self._computed(op, self._through)
+                through = follow_elements(self.source, op, self._through) or self._add_reader(op, self._through)
             names = [name for name in op.outputs if name]
             self._own.update(zip(names, own, strict=True))
             self._through.update(zip(names, through, strict=True))
 
-    def _computed(self, op: Op, known: dict[str, Elements]) -> list[Elements]:
+    def _add_reader(self, op: Op, known: dict[str, Elements]) -> list[Elements]:
         """The results of an operator of the source, as roots; those of its twin where it has one, else it becomes a reader."""
-        key = _reads(self.source, op, known)
+        key = _reader_key(self.source, op, known)
         readers = self._readers.setdefault(key, [])
         twin = next((reader.op for reader in readers if reader.own is known and self._is_twin(reader.op, op, known)), None)
         if twin is not None:
             return [known[name] for name in twin.outputs if name]
-        if known is self._own or key != _reads(self.source, op, self._own):
+        if known is self._own or key != _reader_key(self.source, op, self._own):
             readers.append(_Reader(op, known))
         return [self._with_activation(op, name, Elements.of(self.source[name])) for name in op.outputs if name]
 
@@ -180,7 +180,7 @@ class Trace:
         if forms[0] != forms[1]:
             return False
         outputs = zip(op.outputs, other.outputs, strict=True)
-        if not all(_is_alike(self.source[a], self.source[b]) for a, b in outputs if a):
+        if not all(_has_same_type(self.source[a], self.source[b]) for a, b in outputs if a):
             return False
         return all(self._is_same(a, b, known) for a, b in zip(op.inputs, other.inputs, strict=True) if a)
 
@@ -188,8 +188,8 @@ class Trace:
         """Whether two tensors of the source have the same elements, or are equal constants."""
         a, b = self.source[name], self.source[other]
         if a.data is not None or b.data is not None:
-            return a.data is not None and b.data is not None and not constants_differ(a, b, ())
-        return name == other or (_is_alike(a, b) and name in known and known[name].is_same(known[other], a.rank or 0))
+            return a.data is not None and b.data is not None and not compare_constants(a, b, ())
+        return name == other or (_has_same_type(a, b) and name in known and known[name].is_same(known[other], a.rank or 0))
 
     def _with_activation(self, op: Op, name: str, root: Elements) -> Elements:
         """The result of an operator of the source, whose root it is: of sums of products before their activation."""
@@ -197,35 +197,35 @@ class Trace:
             return root
         return apply_activation(self.source[name], activated_range(self.source, op), root)
 
-    def _start(self, name: str, other: str, is_turned: bool) -> None:
+    def _trace_input(self, name: str, other: str, is_turned: bool) -> None:
         """An input of the result, which may be stored as the other type, or turned."""
         before, after = self.source[name], self.result[other]
         if before.rank != after.rank or (offset := stored_offset(before, after)) is None:
             return
         perm = tuple(range(before.rank or 0))
         if is_turned or (before.shape != after.shape and before.rank is not None):
-            perm = next((p for p in list_layouts(before.rank or 0) if _shape(before, p) == after.shape), perm)
-        if _shape(before, perm) == after.shape:
+            perm = next((p for p in list_layouts(before.rank or 0) if _transpose_shape(before, p) == after.shape), perm)
+        if _transpose_shape(before, perm) == after.shape:
             self.elements[other] = Elements.of(before, offset, perm)
 
-    def _follow(self, op: Op) -> None:
+    def _trace_operator(self, op: Op) -> None:
         found = follow_elements(self.result, op, self.elements)
         if found is not None:
             self.elements.update(zip(filter(None, op.outputs), found, strict=True))
             return
-        reads = _reads(self.result, op, self.elements)
+        reads = _reader_key(self.result, op, self.elements)
         candidates = self._readers.get(reads, []) if reads else []
         why = "what it reads is not traced to the source" if not reads else _NO_SUCH
         likely: tuple[int, ...] = ()
         apart: list[tuple[_Reader, tuple[int, ...], str]] = []
         for other in candidates:
-            turned, reason = self._find_turn(other, op)
+            turned, reason = self._find_permutation(other, op)
             if turned is None:
-                why, likely = reason, likely or next(self._orders(other, op), ())
-            elif not (words := self._data_differ(other, op)):
-                self._pair(other, op, turned, self._doubts(op))
+                why, likely = reason, likely or next(self._list_orders(other, op), ())
+            elif not (words := self._compare_data(other, op)):
+                self._add_pair(other, op, turned, self._find_doubts(op))
                 return
-            elif self._is_meant(other.op, op):
+            elif self._is_likely_pair(other.op, op):
                 apart.append((other, turned, words))
             else:
                 why = words
@@ -235,41 +235,43 @@ class Trace:
             return
         if apart:
             reader, turned, words = apart[0]
-            self._pair(reader, op, turned, words, is_sure=not self._doubts(op))
+            self._add_pair(reader, op, turned, words, is_sure=not self._find_doubts(op))
             return
         self.strange.append((op, why))
-        self._go_on_after(op, likely)
+        self._resume_after(op, likely)
 
-    def _ends_clips(self, op: Op) -> bool:
+    def _is_clip_boundary(self, op: Op) -> bool:
         """Whether what is clipped after an operator of the result is not what is clipped before it."""
         kind = kind_of(op)
         if kind.rule == "convert":
             return op.outputs[0] in self.result.outputs
         return kind.rule == "real" and not kind.chooses and not kind.clips
 
-    def _is_meant(self, source: Op, result: Op) -> bool:
+    def _is_likely_pair(self, source: Op, result: Op) -> bool:
         """Whether two operators are one although codes of their data differ: by their names, or products by their weights."""
         named = any(a and (b == a or b.startswith(f"{a}/")) for a, b in zip(source.outputs[:1], result.outputs[:1], strict=False))
         return named or (kind_of(result).sums_products and self.result[result.inputs[1]].data is not None)
 
-    def _doubts(self, op: Op) -> str:
+    def _find_doubts(self, op: Op) -> str:
         """Which codes of what an operator of the result reads may be other ones than in the source, in words."""
         return next(
             (self._doubtful[known.root] for name in op.inputs if (known := self.elements.get(name)) and known.root in self._doubtful), ""
         )
 
-    def _data_differ(self, other: _Reader, op: Op) -> str:
+    def _compare_data(self, other: _Reader, op: Op) -> str:
         """In words, which codes of an operator's data are other ones than those of the source's; "" if none is."""
         sides = [(other.own.get(name), self.elements.get(its)) for name, its in zip(other.op.inputs, op.inputs, strict=True)]
-        found = (name_other_codes(self.source, self._writers, own, given) for own, given in sides if own is not None and given is not None)
+        found = (
+            describe_other_codes(self.source, self._writers, own, given) for own, given in sides if own is not None and given is not None
+        )
         return next(filter(None, found), "")
 
-    def _take(self, own: Elements, given: Elements) -> None:
+    def _collect_clips(self, own: Elements, given: Elements) -> None:
         """Collect operators that clip the elements of a tensor on either side."""
         for known, side in zip(self.clips, (own, given), strict=True):
             known += [op for op in side.by if all(op is not other for other in known)]
 
-    def _go_on_after(self, op: Op, likely: tuple[int, ...]) -> None:
+    def _resume_after(self, op: Op, likely: tuple[int, ...]) -> None:
         """Take the results of an operator that is none of the source's for those of the same names: what follows is compared too.
 
         Their axes are in the order of its data, `likely`, or in another one that fits their shapes.
@@ -279,43 +281,46 @@ class Trace:
             if before is None or name not in self._own or (offset := stored_offset(before, after)) is None or before.rank != after.rank:
                 continue
             orders = [likely, tuple(range(before.rank or 0)), *list_layouts(before.rank or 0)]
-            perm = next((order for order in orders if len(order) == before.rank and _shape(before, order) == after.shape), None)
+            perm = next((order for order in orders if len(order) == before.rank and _transpose_shape(before, order) == after.shape), None)
             if perm is not None and self._own[name].root == name:
                 self.elements[name] = replace(Elements.of(before, offset, perm), codes=self._own[name].codes)
 
-    def _pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "", is_sure: bool = True) -> None:
+    def _add_pair(self, reader: _Reader, result: Op, perm: Sequence[int], other: str = "", is_sure: bool = True) -> None:
         source = reader.op
-        ends = self._ends_clips(result)
-        self.pairs.append(Pair(source, result, self._chooses(source), other, ends and is_sure, self._lost(source, result)))
+        ends = self._is_clip_boundary(result)
+        self.pairs.append(Pair(source, result, self._is_movement(source), other, ends and is_sure, self._bias_distance(source, result)))
         if other and not ends:
             self._doubtful.update((name, other) for name in source.outputs if name)
         for before, after in zip(source.inputs, result.inputs, strict=True):
             if before in reader.own and after in self.elements:
-                self._take(reader.own[before], self.elements[after])
+                self._collect_clips(reader.own[before], self.elements[after])
         for before, after in zip(source.outputs, result.outputs, strict=True):
             if after and before:
-                offset, turned = stored_offset(self.source[before], self.result[after]), _of_result(source, before, perm, self.source)
+                offset, turned = (
+                    stored_offset(self.source[before], self.result[after]),
+                    _result_permutation(source, before, perm, self.source),
+                )
                 assert offset is not None
                 if turned is not None:
                     found = Elements.of(self.source[before], offset, turned)
                     limits = activated_range(self.result, result) if is_clipped_sum(result, self.result) else None
                     self.elements[after] = found if limits is None else apply_activation(self.result[after], limits, found)
 
-    def _lost(self, source: Op, result: Op) -> float:
+    def _bias_distance(self, source: Op, result: Op) -> float:
         """See Pair.lost."""
         quantization = self.result[result.outputs[0]].quantization if kind_of(result).sums_products else None
         if quantization is None or not (source.has(2) and result.has(2)):
             return 0.0
         biases = self.source[source.inputs[2]], self.result[result.inputs[2]]
-        if any(item.data is None for item in biases) or not constants_differ(*biases, ()):
+        if any(item.data is None for item in biases) or not compare_constants(*biases, ()):
             return 0.0
         return float(np.abs(np.subtract(*map(float_values, biases))).max(initial=0) / quantization.scale.min())
 
-    def _scales(self, op: Op) -> list[Quantization | None]:
+    def _operand_quantizations(self, op: Op) -> list[Quantization | None]:
         """The quantizations of data and weights of a product of the result."""
         return [self.result[name].quantization for name in op.inputs[:2]]
 
-    def _chooses(self, op: Op) -> bool:
+    def _is_movement(self, op: Op) -> bool:
         """Return whether an operator of the source is data movement, or a choice of stored integers of one quantization."""
         kind = kind_of(op)
         if kind.rule in ("move", "state"):
@@ -325,20 +330,20 @@ class Trace:
             return False
         return all(self.source[name].shares_quantization(result) for name in kind.data(op))
 
-    def _find_turn(self, reader: _Reader, result: Op) -> tuple[tuple[int, ...] | None, str]:
+    def _find_permutation(self, reader: _Reader, result: Op) -> tuple[tuple[int, ...] | None, str]:
         """The transposition of the source's results that gives the result's, if the operators are one; else None, and why not."""
         source = reader.op
         if len(source.inputs) != len(result.inputs) or len(source.outputs) != len(result.outputs):
             return None, "it has other operands"
         words = ""
-        for perm in self._orders(reader, result):
-            reason = self._difference(reader, result, perm)
+        for perm in self._list_orders(reader, result):
+            reason = self._compare_operators(reader, result, perm)
             if not reason:
                 return perm, ""
             words = words or reason
         return None, words or "its data are in another order"
 
-    def _orders(self, reader: _Reader, result: Op) -> Iterator[tuple[int, ...]]:
+    def _list_orders(self, reader: _Reader, result: Op) -> Iterator[tuple[int, ...]]:
         """Transpositions of the data that may be meant."""
         source, own = reader.op, reader.own
         layout = kind_of(result).layout.suits
@@ -348,18 +353,18 @@ class Trace:
             yield tuple(range(rank or 0)) if wanted == source["data_format"] else permutation(wanted, rank or 0)
             return
         for before, after in zip(source.inputs, result.inputs, strict=True):
-            if before in own and after in self.elements and (perm := own[before].turned_into(self.elements[after])) is not None:
+            if before in own and after in self.elements and (perm := own[before].find_permutation(self.elements[after])) is not None:
                 if layout is not Suits.PINNED or perm == tuple(range(len(perm))):
                     yield perm
         yield tuple(range(rank or 0))
 
-    def _difference(self, reader: _Reader, result: Op, perm: tuple[int, ...]) -> str:
+    def _compare_operators(self, reader: _Reader, result: Op, perm: tuple[int, ...]) -> str:
         """In words, in what two operators differ apart from how they compute; "" in nothing."""
         source = reader.op
         for index, (before, after) in enumerate(zip(source.inputs, result.inputs, strict=True)):
             if bool(before) != bool(after):
                 return f"input {index} is given on one side alone"
-            if before and (reason := self._operand(reader, result, index, perm)):
+            if before and (reason := self._compare_operand(reader, result, index, perm)):
                 return f"input {index} {reason}"
         own, other = (replace(op, attributes={k: v for k, v in op.attributes.items() if k not in _HOW}) for op in (source, result))
         if words := next(attribute_differences(own, other), ""):
@@ -375,14 +380,18 @@ class Trace:
                 return "its result has another shape"
         if is_clipped_sum(source, self.source) and is_clipped_sum(result, self.result):
             return ""
-        return "" if self._limits(source, self.source) == self._limits(result, self.result) else "its activation leaves another range"
+        return (
+            ""
+            if self._activation_limits(source, self.source) == self._activation_limits(result, self.result)
+            else "its activation leaves another range"
+        )
 
     def _has_shape(self, source: Op, before: str, after: str, perm: tuple[int, ...]) -> bool:
         """Whether a result has the shape of the source's, turned; nothing is said of one that is not followed."""
-        own, turned = self.source[before], _of_result(source, before, perm, self.source)
-        return turned is None or _shape(own, turned) == self.result[after].shape
+        own, turned = self.source[before], _result_permutation(source, before, perm, self.source)
+        return turned is None or _transpose_shape(own, turned) == self.result[after].shape
 
-    def _limits(self, op: Op, graph: Graph) -> Any:
+    def _activation_limits(self, op: Op, graph: Graph) -> Any:
         """What a fused activation leaves: integers from the zero point, or its name."""
         if not op.outputs or not op.outputs[0]:
             return ""
@@ -391,7 +400,7 @@ class Trace:
             return op.attributes.get("activation", "")
         return tuple(limit - int(tensor.quantization.zero_point[0]) for limit in activated_range(graph, op))
 
-    def _operand(self, reader: _Reader, result: Op, index: int, perm: tuple[int, ...]) -> str:
+    def _compare_operand(self, reader: _Reader, result: Op, index: int, perm: tuple[int, ...]) -> str:
         """In words, in what an operand is another one; "" if it is the source's."""
         source = reader.op
         before, after = self.source[source.inputs[index]], self.result[result.inputs[index]]
@@ -404,15 +413,15 @@ class Trace:
             if layout.per_axis == index:
                 each = before.data.reshape(-1, len(perm))[:, perm].reshape(-1)
                 return "" if np.array_equal(each, after.data.reshape(-1)) else f"has other {layout.word}"
-            if index == 2 and kind_of(result).sums_products and is_rounded_bias(before, after, self._scales(result)):
+            if index == 2 and kind_of(result).sums_products and is_rounded_bias(before, after, self._operand_quantizations(result)):
                 return ""
-            return constants_differ(before, after, perm if broadcasts else ())
+            return compare_constants(before, after, perm if broadcasts else ())
         own, given = reader.own.get(before.name), self.elements.get(after.name)
         if own is None or given is None:
             return "is constant on one side alone"
         turned = perm if len(perm) == rank else tuple(range(rank))
         stretched = broadcasts and len(perm) != rank and perm != tuple(range(len(perm))) and before.static_shape != (1,) * rank
-        if stretched or not own.is_turned(given, turned):
+        if stretched or not own.is_transposed(given, turned):
             return "has its elements in another order"
         if (before.quantization is None) != (after.quantization is None):
             return "is quantized on one side alone"
@@ -424,7 +433,7 @@ class Trace:
         return "" if np.array_equal(*points) else "has another zero point"
 
 
-def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ...]:
+def _reader_key(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ...]:
     """What an operator is found by: its kind, and the roots of its operands; () if one is not known."""
     roots = []
     for name in op.inputs:
@@ -435,15 +444,15 @@ def _reads(graph: Graph, op: Op, known: Mapping[str, Elements]) -> tuple[Any, ..
     return op.kind, tuple(roots)
 
 
-def _shape(tensor: Tensor, perm: Sequence[int]) -> Any:
+def _transpose_shape(tensor: Tensor, perm: Sequence[int]) -> Any:
     return None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
 
 
-def _is_alike(a: Tensor, b: Tensor) -> bool:
+def _has_same_type(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.shares_quantization(b)
 
 
-def _of_result(op: Op, name: str, perm: Sequence[int], graph: Graph) -> tuple[int, ...] | None:
+def _result_permutation(op: Op, name: str, perm: Sequence[int], graph: Graph) -> tuple[int, ...] | None:
     """How a result of an operator is turned whose data are: axes that go are left out; None where it is not known."""
     count, rank = len(perm), graph[name].rank or 0
     if rank == count:

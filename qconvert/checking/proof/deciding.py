@@ -60,7 +60,7 @@ class Computed:
         return str(self.op.attributes.get("arithmetic", ""))
 
     @property
-    def known_as(self) -> str:
+    def arithmetic_name(self) -> str:
         """The name by which forms of other runtimes ask for its integers; "" if there is none."""
         own = self.row.arithmetic if self.row is not None else None
         return self.form or ("" if own is None else own(self.graph, self.op))
@@ -117,7 +117,7 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
     if rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
         return found("?", why=ROUNDS_INPUTS)
-    return _of_kernels(found, own, other, pair.lost)
+    return _decide_by_kernels(found, own, other, pair.lost)
 
 
 def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
@@ -135,28 +135,28 @@ def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
         constant = side.graph[side.op.inputs[1]]
         assert constant.data is not None
         values = values[:, int(constant.data.reshape(-1)[0]) - integer_range(constant.dtype)[0]]
-    return _of_codes(found, codes, values, [side.graph[side.op.outputs[0]].dtype] * 2)
+    return _decide_by_codes(found, codes, values, [side.graph[side.op.outputs[0]].dtype] * 2)
 
 
-def _of_kernels(found: Found, own: Computed, other: Computed, lost: float) -> Proved:
+def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float) -> Proved:
     """The class of an operator with a quantized result, by what its kernels give; `lost` is Pair.lost."""
     if own.row is None or other.row is None:
         return found("?", why="no kernel is known for it")
     if other.form and not other.has_forms:
         return found("?", why=f"its form has the integers of {other.form} in another set of kernels")
     if lost:
-        return _within_tolerances(found, own, other, lost, "source")
-    if (own.form or other.form) and own.known_as == other.known_as:
+        return _decide_by_tolerances(found, own, other, lost, "source")
+    if (own.form or other.form) and own.arithmetic_name == other.arithmetic_name:
         return found("E1", "form of the kernel")
     if own.requantizer is not None and other.requantizer is not None:
-        return _of_products(found, (own.requantizer, other.requantizer), other)
+        return _decide_products(found, (own.requantizer, other.requantizer), other)
     values = own.for_all_codes(), other.for_all_codes()
     if values[0] is not None and values[1] is not None:
-        return _of_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
-    return _within_tolerances(found, own, other, 0.0, "source" if own.requantizer is None and values[0] is None else "result")
+        return _decide_by_codes(found, values[0], values[1], [side.graph[side.op.outputs[0]].dtype for side in (own, other)])
+    return _decide_by_tolerances(found, own, other, 0.0, "source" if own.requantizer is None and values[0] is None else "result")
 
 
-def _within_tolerances(found: Found, own: Computed, other: Computed, lost: float, unknown: str) -> Proved:
+def _decide_by_tolerances(found: Found, own: Computed, other: Computed, lost: float, unknown: str) -> Proved:
     """The class of an operator whose integers are not compared one by one; of the `unknown` side they are not known."""
     allowed = own.tolerance(), other.tolerance()
     if allowed[0] is not None and allowed[1] is not None and allowed[0] + allowed[1] + lost < 1:
@@ -174,7 +174,7 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in (*given, *results))
 
 
-def _of_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: Computed) -> Proved:
+def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: Computed) -> Proved:
     if not Requantizer.takes(side.graph, side.op):
         return found("?", why="its accumulator, bias or weights are none that the kernels' arithmetic is known for")
     if kernels[0] == kernels[1]:
@@ -189,7 +189,7 @@ def _of_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: C
     return found("R1", "thresholds", f"{share}, such as {acc} in channel {channel}: {one} in the source, {other} in the result")
 
 
-def _of_codes(found: Found, first: Array, second: Array, dtypes: list[str]) -> Proved:
+def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str]) -> Proved:
     count = len(first) if first.shape[-1:] == (2,) else first.size  # of results of two elements, or of one
     method = f"{count} {'codes' if first.ndim == 1 else 'pairs'}"
     a, b = (values.astype(np.int64) - integer_range(dtype)[0] for values, dtype in zip((first, second), dtypes, strict=True))

@@ -59,7 +59,7 @@ class Elements:
             return None
         return np.arange(int(np.prod(self.shape)), dtype=np.int32).reshape(self.shape).transpose(self.perm)
 
-    def is_turned(self, other: Elements, perm: Sequence[int]) -> bool:
+    def is_transposed(self, other: Elements, perm: Sequence[int]) -> bool:
         """Whether a transposition of these elements gives others of the same root."""
         if self.root != other.root:
             return False
@@ -74,9 +74,9 @@ class Elements:
         alike = self.codes is other.codes or (
             self.codes is not None and other.codes is not None and np.array_equal(self.codes, other.codes)
         )
-        return alike and self.offset == other.offset and self.is_turned(other, range(rank))
+        return alike and self.offset == other.offset and self.is_transposed(other, range(rank))
 
-    def turned_into(self, other: Elements) -> tuple[int, ...] | None:
+    def find_permutation(self, other: Elements) -> tuple[int, ...] | None:
         """A transposition of these elements that gives others of the same root; None if there is none."""
         if self.root != other.root:
             return None
@@ -119,7 +119,7 @@ def _move_elements(graph: Graph, op: Op, given: Elements) -> list[Elements] | No
         return [given]
     results = [graph[name] for name in op.outputs if name]
     if kind.rule != "move" and (
-        kind.layout.suits is not Suits.DECIDES or kind.sums_products or not _repeats(graph[op.inputs[0]], results[0])
+        kind.layout.suits is not Suits.DECIDES or kind.sums_products or not _is_exact_upscale(graph[op.inputs[0]], results[0])
     ):
         return None
     if given.perm is not None and kind.layout.suits is Suits.TRANSPOSES and len(given.perm) == len(op["perm"]):
@@ -132,14 +132,14 @@ def _move_elements(graph: Graph, op: Op, given: Elements) -> list[Elements] | No
     # What chooses by value, computes, or fills gaps gives other elements for other values, or none of them.
     codes = np.random.default_rng(0).permutation(np.arange(1, listed.size + 1)) * np.where(np.arange(listed.size) % 3, 1, -1)
     order = np.arange(listed.size).reshape(listed.shape)
-    found, coded = (_run(graph, op, values) for values in (order + 1, codes[order]))
-    if found is None or coded is None or not all(_same_places(*pair, codes) for pair in zip(found, coded, strict=True)):
+    found, coded = (_evaluate_places(graph, op, values) for values in (order + 1, codes[order]))
+    if found is None or coded is None or not all(_has_same_places(*pair, codes) for pair in zip(found, coded, strict=True)):
         return None
     flat = listed.reshape(-1)
     return [replace(given, perm=None, places=flat[np.asarray(value, np.int64) - 1]) for value in found]
 
 
-def _same_places(found: Array, coded: Array, codes: Array) -> bool:
+def _has_same_places(found: Array, coded: Array, codes: Array) -> bool:
     """Whether results are the same elements whatever their values are: numbers from 1 on, and codes of these."""
     whole = np.asarray(found)
     if whole.size and not ((whole >= 1) & (whole <= codes.size) & (whole == np.rint(whole))).all():
@@ -147,7 +147,7 @@ def _same_places(found: Array, coded: Array, codes: Array) -> bool:
     return np.array_equal(codes[whole.astype(np.int64) - 1], coded)
 
 
-def _repeats(data: Tensor, result: Tensor) -> bool:
+def _is_exact_upscale(data: Tensor, result: Tensor) -> bool:
     """Whether data of one quantization may be made larger by powers of two, for which all kernels find the same nearest elements."""
     before, after = data.static_shape, result.static_shape
     if before is None or after is None or len(before) != len(after) or 0 in before or not data.shares_quantization(result):
@@ -155,7 +155,7 @@ def _repeats(data: Tensor, result: Tensor) -> bool:
     return all(b % a == 0 and (b // a) & (b // a - 1) == 0 for a, b in zip(before, after, strict=True))
 
 
-def _run(graph: Graph, op: Op, values: Array) -> list[Array] | None:
+def _evaluate_places(graph: Graph, op: Op, values: Array) -> list[Array] | None:
     names = op.inputs[0], *op.outputs
     tensors = {name: replace(graph[name], dtype="int64", quantization=None) for name in names if name}
     constants = [graph.constant(name) if name else None for name in op.inputs[1:]]
@@ -203,7 +203,7 @@ def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
         found = evaluate_op(graph, op, [codes, *(graph.constant(name) if name else None for name in op.inputs[1:])])[0].stored
     except QConvertError:
         return None
-    return replace(given, codes=_after(given, found.reshape(codes.shape), codes), by=(*given.by, op))
+    return replace(given, codes=_compose_codes(given, found.reshape(codes.shape), codes), by=(*given.by, op))
 
 
 def apply_activation(tensor: Tensor, limits: tuple[int, int], given: Elements) -> Elements:
@@ -211,10 +211,10 @@ def apply_activation(tensor: Tensor, limits: tuple[int, int], given: Elements) -
     if not has_byte_codes(tensor) or limits == integer_range(tensor.dtype):
         return given
     codes = codes_of(tensor.dtype)
-    return replace(given, codes=_after(given, np.clip(codes, *limits), codes))
+    return replace(given, codes=_compose_codes(given, np.clip(codes, *limits), codes))
 
 
-def _after(given: Elements, found: Array, codes: Array) -> Array:
+def _compose_codes(given: Elements, found: Array, codes: Array) -> Array:
     """What is made of each code of the root, if `found` is made of each of the tensor's."""
     low = int(codes[0])
     before = np.arange(codes.size) if given.codes is None else given.codes + given.offset - low

@@ -15,7 +15,7 @@ from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
 from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decide, decide_clip
 from qconvert.checking.proof.elements import Elements, clip_elements
-from qconvert.checking.proof.running import integers_by_running
+from qconvert.checking.proof.running import run_all_codes
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernels
@@ -24,7 +24,7 @@ from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
 from qconvert.plugins.option_types import ReadOptions
 
-__all__ = ["proof_of", "prove"]
+__all__ = ["prove", "prove_sides"]
 
 
 @with_checked_arguments
@@ -56,16 +56,16 @@ def prove(
     """
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
-        return proof_of(sides_of(before, after, kernels, options, (formats[0], formats[1]))[0])
+        return prove_sides(sides_of(before, after, kernels, options, (formats[0], formats[1]))[0])
 
 
-def proof_of(sides: tuple[Side, Side]) -> Proof:
+def prove_sides(sides: tuple[Side, Side]) -> Proof:
     """Proves what can be proved of a result, the second side, next to its source."""
     source, result = sides
     border = Border.of(source.graph, result.graph)
-    trace = Trace.of(border, (partial(_compared, source), partial(_compared, result)))
+    trace = Trace.of(border, (partial(_make_comparison_graph, source), partial(_make_comparison_graph, result)))
     own, other = _Read(source, trace.source), _Read(result, trace.result)
-    found = [decide(pair, trace, own.computed(pair.source), other.computed(pair.result)) for pair in trace.pairs]
+    found = [decide(pair, trace, own.resolve_operator(pair.source), other.resolve_operator(pair.result)) for pair in trace.pairs]
     starts = [
         item
         for pair, item in zip(trace.pairs, found, strict=True)
@@ -76,7 +76,7 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
         clips = [side.decide_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
     ends = {name: f"output {name!r} {words}" for name, words in trace.ends.items()}
-    problems = (*border.problems, *trace.states_differ(), *ends.values())
+    problems = (*border.problems, *trace.compare_states(), *ends.values())
     faults = [
         f"{item.operator} ({item.output!r}): {pair.other}"
         for pair, item in zip(trace.pairs, found, strict=False)
@@ -84,20 +84,20 @@ def proof_of(sides: tuple[Side, Side]) -> Proof:
     ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
-    lost = tuple(op.source or op.kind for op in trace.lost)
+    lost = tuple(op.source or op.kind for op in trace.lost_operators)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
 
 
-def _compared(side: Side, graph: Graph) -> Graph:
+def _make_comparison_graph(side: Side, graph: Graph) -> Graph:
     """A side's graph in the form of comparisons, with the biases that its kernels add where they round those of the file."""
     graph = to_comparison_form(graph)
     tensors: dict[str, Tensor] = {}
 
-    def rounding(op: Op) -> Op:
+    def round_bias(op: Op) -> Op:
         if not kind_of(op).sums_products or not op.has(2) or not graph[op.outputs[0]].is_quantized or graph[op.inputs[2]].is_quantized:
             return op
-        row = _rows(side, op.outputs[0]).of(graph, op)
+        row = _find_kernels(side, op.outputs[0]).of(graph, op)
         bias = rounded_bias(graph, op) if row is not None and row.rounds_bias else None
         if bias is None:
             return op
@@ -105,11 +105,11 @@ def _compared(side: Side, graph: Graph) -> Graph:
         tensors[name] = replace(bias, name=name)
         return replace(op, inputs=(*op.inputs[:2], name, *op.inputs[3:]))
 
-    ops = [rounding(op) for op in graph.ops]
+    ops = [round_bias(op) for op in graph.ops]
     return graph.evolve(tensors=tensors.values(), ops=ops) if tensors else graph
 
 
-def _rows(side: Side, name: str) -> Kernels:
+def _find_kernels(side: Side, name: str) -> Kernels:
     """The kernels that compute a tensor of a side.
 
     If the runtime replaces the chosen set of kernels by another one that a user may choose, the variant that runs is not known: rows then
@@ -135,25 +135,25 @@ class _Read:
         """The class of an operator of this side that clips codes and is paired with none."""
         exact = clip_elements(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
         assert exact is not None and exact.codes is not None
-        return decide_clip(op.source or op.kind, self.computed(op), exact.codes)
+        return decide_clip(op.source or op.kind, self.resolve_operator(op), exact.codes)
 
     def output(self, op: Op) -> str:
         """The first result of an operator, by its name in the file."""
         name = next(filter(None, op.outputs), "")
-        read = None if name in self._producers else self._as_read(op)
+        read = None if name in self._producers else self._find_read_product(op)
         return name if read is None else read.outputs[0]
 
-    def computed(self, op: Op) -> Computed:
+    def resolve_operator(self, op: Op) -> Computed:
         """An operator in the form of comparisons as the side computes it: as it was read, if it was, and its kernels."""
         side, name = self._side, next(filter(None, op.outputs), "")
-        rows = _rows(side, self.output(op))
-        read = self._producers.get(name) or self._as_read(op)
+        rows = _find_kernels(side, self.output(op))
+        read = self._producers.get(name) or self._find_read_product(op)
         alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and read.kind != op.kind))
         graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
         has_forms = side.kernels == side.runtime.kernels[0]
-        return Computed(graph, found, rows, partial(integers_by_running, side), has_forms)
+        return Computed(graph, found, rows, partial(run_all_codes, side), has_forms)
 
-    def _as_read(self, op: Op) -> Op | None:
+    def _find_read_product(self, op: Op) -> Op | None:
         """The product that is computed row by row here, and whose result is brought back to its shape."""
         readers = self._readers.get(next(filter(None, op.outputs), ""), []) if kind_of(op).sums_products else []
         return self._producers.get(readers[0].outputs[0]) if len(readers) == 1 and kind_of(readers[0]).keeps_order else None

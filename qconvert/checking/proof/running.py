@@ -18,13 +18,13 @@ from qconvert.kernels.proofs import all_codes
 from qconvert.operators import kind_of
 from qconvert.operators.layout import ALONG_AXIS
 
-__all__ = ["integers_by_running"]
+__all__ = ["run_all_codes"]
 
 #: How far the codes are moved in a second run, so that vectors and what is left over compute the same ones.
 _MOVED = 7
 
 
-def integers_by_running(side: Side, graph: Graph, op: Op) -> Array | None:
+def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
     """The stored results for all codes of an operator's operands; None where it is not run alone.
 
     Each is computed twice, at different places of vectors, and None is given where the two are not equal.
@@ -37,7 +37,7 @@ def integers_by_running(side: Side, graph: Graph, op: Op) -> Array | None:
     if tried is None:
         return None
     given, axis, shape = tried
-    count = len(given) if _joins(graph, op) else 1
+    count = len(given) if _is_concat(graph, op) else 1
     names, size = [f"x{place}" for place in range(len(given))], len(given[0])
     sides = [(name, graph[other], size + _MOVED) for name, other in zip(names, op.inputs, strict=True)]
     sides.append(("y", graph[op.outputs[0]], count * (size + _MOVED)))
@@ -68,9 +68,9 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array], int | None, tuple[
     Those are all_codes(); where each element of the result is made of one operand (Concat), the codes of each; and of an operator along an
     axis of two elements (Softmax of two classes) all pairs.
     """
-    if _joins(graph, op):
+    if _is_concat(graph, op):
         return [codes_of(graph[name].dtype) for name in op.inputs], 0, (-1,)
-    if _pairs_up(graph, op):
+    if _is_pairwise(graph, op):
         each = codes_of(graph[op.inputs[0]].dtype)
         return [np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)], 1, (-1, 2)
     codes = all_codes(graph, op)
@@ -80,12 +80,12 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array], int | None, tuple[
     return [np.ascontiguousarray(item).reshape(-1) for item in spread], None, spread[0].shape
 
 
-def _joins(graph: Graph, op: Op) -> bool:
+def _is_concat(graph: Graph, op: Op) -> bool:
     """Whether an operator puts bytes of several operands, each with one scale, one after the other, without doing more."""
     return kind_of(op).chooses and "axis" in op.attributes and not op.attributes.get("activation", "") and _is_of_bytes(graph, op)
 
 
-def _pairs_up(graph: Graph, op: Op) -> bool:
+def _is_pairwise(graph: Graph, op: Op) -> bool:
     """Whether an operator of one tensor of bytes computes along an axis of two elements."""
     if len(op.inputs) != 1 or len(op.outputs) != 1 or "axis" not in op.attributes or kind_of(op).layout is not ALONG_AXIS:
         return False

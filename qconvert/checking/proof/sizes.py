@@ -20,37 +20,37 @@ def fix_sizes(border: Border) -> tuple[Graph, Graph]:
     tried = sizes_to_try(border.graph)
     for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
         try:
-            return _with_numbers(border, numbers)
+            return _set_input_sizes(border, numbers)
         except InvalidGraphError:
             continue
     return border.graph, border.other
 
 
-def _with_numbers(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
+def _set_input_sizes(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
     """Both graphs with numbers for the names of the source's sizes. Raises InvalidGraphError if operators do not take them."""
-    source = _with_sizes(border.graph, numbers)
+    source = _set_sizes(border.graph, numbers)
     given: dict[str, int] = {}
     for name, other in border.inputs.items():
         sizes, wanted = source[name].static_shape, border.other[other].shape
         if sizes is not None and wanted is not None and len(sizes) == len(wanted):
-            turned = _turned_sizes(sizes, wanted, name in border.turned)
+            turned = _transpose_sizes(sizes, wanted, name in border.turned)
             given.update((size, turned[axis]) for axis, size in enumerate(wanted) if isinstance(size, str))
-    return source, _with_sizes(border.other, given)
+    return source, _set_sizes(border.other, given)
 
 
-def _turned_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:
+def _transpose_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:
     """Sizes of the source's input in the order of the result's."""
     orders = [*([] if is_turned else [tuple(range(len(sizes)))]), *list_layouts(len(sizes))]
     found = (tuple(sizes[axis] for axis in perm) for perm in orders)
     return next((item for item in found if all(isinstance(b, str) or a == b for a, b in zip(item, wanted, strict=True))), sizes)
 
 
-def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
+def _set_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
     """The graph with numbers for names of sizes; what follows from them is inferred."""
     if not numbers:
         return graph
 
-    def with_numbers(tensor: Tensor) -> Tensor:
+    def set_shape(tensor: Tensor) -> Tensor:
         assert tensor.shape is not None
         shape = tuple(numbers.get(size, size) if isinstance(size, str) else size for size in tensor.shape)
         known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
@@ -58,7 +58,7 @@ def _with_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
 
     return infer(
         graph.evolve(
-            tensors=[with_numbers(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
+            tensors=[set_shape(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
         )
     )
 

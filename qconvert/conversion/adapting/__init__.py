@@ -8,24 +8,24 @@ from typing import Any
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.plugins import Format
-from qconvert.plugins.options import for_every_format, picked
+from qconvert.plugins.options import is_for_every_format, pick_declared
 from qconvert.rules.validation import validate
 
-__all__ = ["adapted", "asked", "left_to_reader"]
+__all__ = ["adapt_graph", "pick_reader_options", "pick_shared_options"]
 
 
-def left_to_reader(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
+def pick_reader_options(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the reader of a format takes itself, without those that are for every format."""
-    return picked(options, (option for option in reader.read_options if not for_every_format(option)))
+    return pick_declared(options, (option for option in reader.read_options if not is_for_every_format(option)))
 
 
-def asked(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
+def pick_shared_options(reader: Format, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options for every format that are not at their default, and that the reader does not take itself."""
-    shared = [option for option in reader.read_options if for_every_format(option)]
+    shared = [option for option in reader.read_options if is_for_every_format(option)]
     return {option.name: options[option.name] for option in shared if options.get(option.name, option.default) != option.default}
 
 
-def adapted(graph: Graph, options: Mapping[str, Any]) -> Graph:
+def adapt_graph(graph: Graph, options: Mapping[str, Any]) -> Graph:
     """The graph with what is asked for, in this order: the part between tensors, sizes of inputs, the batch, names. All names in the
     options are those that the graph has before.
 
@@ -37,7 +37,7 @@ def adapted(graph: Graph, options: Mapping[str, Any]) -> Graph:
         OptionError: a name is none of the graph's, or sizes do not go through it; the operator is named.
     """
     from qconvert.conversion.adapting.batch import with_batch
-    from qconvert.conversion.adapting.renaming import renamed
+    from qconvert.conversion.adapting.renaming import rename_tensors
     from qconvert.conversion.adapting.shapes import with_shapes
     from qconvert.conversion.adapting.subgraph import cut_out
 
@@ -53,6 +53,6 @@ def adapted(graph: Graph, options: Mapping[str, Any]) -> Graph:
     if number := options.get("batch"):
         graph = with_batch(graph, number)
     if pairs := options.get("rename"):
-        graph = renamed(graph, pairs, whole)
+        graph = rename_tensors(graph, pairs, whole)
     validate(graph)
     return graph

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from qconvert.conversion.adapting.batch_propagation import Walk
 from qconvert.conversion.adapting.samples import Choices, Place
-from qconvert.conversion.adapting.walking import Walk
 from qconvert.errors import InvalidGraphError, OptionError, QConvertError
 from qconvert.graph import Graph, Shape
 from qconvert.operators.functions import with_used_functions
 from qconvert.operators.sizes import Size
 
-__all__ = ["rebatched", "with_batch"]
+__all__ = ["change_batch", "with_batch"]
 
 #: How often a network is walked through until all choices fit.
 _MOST_WALKS = 50
@@ -34,7 +34,7 @@ def with_batch(graph: Graph, number: int) -> Graph:
     Raises:
         OptionError: inputs have different first sizes, or an operator mixes or loses samples, or does not take more; it is named.
     """
-    from qconvert.conversion.adapting.shapes import settled
+    from qconvert.conversion.adapting.shapes import set_dynamic_sizes
 
     if number > _LARGEST:
         raise OptionError(f"the batch is {number}; at most {_LARGEST} is allowed", rule="number-out-of-range")
@@ -60,30 +60,30 @@ def with_batch(graph: Graph, number: int) -> Graph:
     old = sizes[0] if sizes else number
     symbols = [size for size in firsts.values() if isinstance(size, str)]
     try:
-        found = settled(graph, dict.fromkeys(symbols, old), {})
+        found = set_dynamic_sizes(graph, dict.fromkeys(symbols, old), {})
     except InvalidGraphError as error:
-        if sizes or (mended := _of_one(graph, symbols, axes, number)) is None:
+        if sizes or (mended := _change_batch_from_one(graph, symbols, axes, number)) is None:
             raise OptionError(
                 f"the model does not accept a batch of {old}: {error.reason}", where=error.where, rule="batch-not-accepted"
             ) from error
         return mended
-    if sizes or (mended := _of_one(graph, symbols, axes, number)) is None:
-        return rebatched(found, axes, old, number)
+    if sizes or (mended := _change_batch_from_one(graph, symbols, axes, number)) is None:
+        return change_batch(found, axes, old, number)
     # A file that takes any batch may still put all samples into one row at its end.
     return mended if any(mended[name].shape != found[name].shape for name in graph.outputs) else found
 
 
-def _of_one(graph: Graph, symbols: Sequence[str], axes: Mapping[str, int], number: int) -> Graph | None:
+def _change_batch_from_one(graph: Graph, symbols: Sequence[str], axes: Mapping[str, int], number: int) -> Graph | None:
     """The graph for one sample, rebatched: sizes inside may be stated for that, whatever the inputs say. None where that does not go."""
-    from qconvert.conversion.adapting.shapes import settled
+    from qconvert.conversion.adapting.shapes import set_dynamic_sizes
 
     try:
-        return rebatched(settled(graph, dict.fromkeys(symbols, 1), {}), axes, 1, number)
+        return change_batch(set_dynamic_sizes(graph, dict.fromkeys(symbols, 1), {}), axes, 1, number)
     except QConvertError:
         return None
 
 
-def rebatched(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Graph:
+def change_batch(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Graph:
     """The graph with `new` instead of `old` samples along an axis of some inputs.
 
     Raises:
@@ -97,7 +97,7 @@ def rebatched(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Gr
         walk = Walk(graph, places, (old, new), choices)
         try:
             found = with_used_functions(walk.result())
-            if all(_is_own(graph[name].shape or (), walk.places[name], old) for name in graph.outputs if name in walk.places):
+            if all(_has_own_axis(graph[name].shape or (), walk.places[name], old) for name in graph.outputs if name in walk.places):
                 return found
             spare = spare or found  # an output has samples side by side in one row
         except OptionError as error:
@@ -110,7 +110,7 @@ def rebatched(graph: Graph, inputs: Mapping[str, int], old: int, new: int) -> Gr
     raise problem
 
 
-def _is_own(shape: Shape, place: Place, old: int) -> bool:
+def _has_own_axis(shape: Shape, place: Place, old: int) -> bool:
     """Whether samples have an axis for themselves."""
     return place.before == 1 and shape[place.axis] == old
 

@@ -10,12 +10,12 @@ from typing import Any
 from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Signature
 from qconvert.graph.metadata import NAMING
-from qconvert.graph.names import near
+from qconvert.graph.names import quote_nearest
 
-__all__ = ["new_names", "renamed"]
+__all__ = ["new_names", "rename_tensors"]
 
 
-def renamed(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) -> Graph:
+def rename_tensors(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) -> Graph:
     """The graph with other names of tensors and states; signatures, states and notes follow.
 
     Args:
@@ -28,16 +28,16 @@ def renamed(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) -> G
     """
     new = new_names(graph, pairs, whole)
 
-    def called(names: Sequence[str]) -> tuple[str, ...]:
+    def map_names(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(new.get(name, name) for name in names)
 
     states = {new.get(name, name): replace(state, name=new.get(name, name)) for name, state in graph.states.items()}
     return replace(
         graph,
         tensors={new.get(name, name): replace(tensor, name=new.get(name, name)) for name, tensor in graph.tensors.items()},
-        ops=tuple(replace(_with_state(op, new), inputs=called(op.inputs), outputs=called(op.outputs)) for op in graph.ops),
-        inputs=called(graph.inputs),
-        outputs=called(graph.outputs),
+        ops=tuple(replace(_with_state(op, new), inputs=map_names(op.inputs), outputs=map_names(op.outputs)) for op in graph.ops),
+        inputs=map_names(graph.inputs),
+        outputs=map_names(graph.outputs),
         signatures=tuple(_signature(item, new) for item in graph.signatures),
         states=states,
         functions={
@@ -56,7 +56,7 @@ def new_names(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) ->
     """
     found: dict[str, str] = {}
     for text in pairs:
-        old, new = _divided(graph, text, whole)
+        old, new = _parse_pair(graph, text, whole)
         if old in found:
             raise OptionError(f"--rename gives {old!r} two names, {found[old]!r} and {new!r}", rule="renamed-twice")
         found[old] = new
@@ -72,7 +72,7 @@ def new_names(graph: Graph, pairs: Sequence[str], whole: Graph | None = None) ->
     return {old: new for old, new in found.items() if old != new}
 
 
-def _divided(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
+def _parse_pair(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
     """The two names in a text; the old one may have "=" itself."""
     places = [place for place, letter in enumerate(text) if letter == "="]
     pairs = [(text[:place].strip(), text[place + 1 :].strip()) for place in places]
@@ -91,7 +91,7 @@ def _divided(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]:
     if whole is not None and old in whole.tensors:
         raise OptionError(f"--rename names {old!r}, which is not in the part that --subgraph keeps", rule="renamed-outside")
     raise OptionError(
-        f"there is no tensor {near([old], [*graph.states, *graph.tensors])}",
+        f"there is no tensor {quote_nearest([old], [*graph.states, *graph.tensors])}",
         remedy="`qconvert inspect --all` lists them.",
         rule="unknown-tensor",
     )

@@ -104,7 +104,7 @@ class Samples:
     def begin(self, name: str, place: Place) -> None:
         """Where the samples of a tensor stand that no operator computes."""
         shape, axis = self.graph[name].shape or (), place.axis
-        self.tensors[name] = replace(self.graph[name], shape=(*shape[:axis], self.scaled(shape[axis]), *shape[axis + 1 :]))
+        self.tensors[name] = replace(self.graph[name], shape=(*shape[:axis], self.scale_size(shape[axis]), *shape[axis + 1 :]))
         self.places[name] = place
         self.touched.add(name)
 
@@ -124,14 +124,14 @@ class Samples:
         values = np.repeat(first, self.new, axis)
         return replace(state, shape=values.shape, data=values), axis
 
-    def scaled(self, size: Size) -> Size:
+    def scale_size(self, size: Size) -> Size:
         return int(size) // self.old * self.new
 
     def integers(self, name: str) -> list[Size] | None:
         forms = self.known.get(name)
-        return None if forms is None else [UNKNOWN if (size := self.known.named(form)) is None else size for form in forms]
+        return None if forms is None else [UNKNOWN if (size := self.known.dimension_of(form)) is None else size for form in forms]
 
-    def refused(self, op: Op, reason: str) -> OptionError:
+    def batch_error(self, op: Op, reason: str) -> OptionError:
         remedy = "Convert the part of the network without it: --subgraph."
         return OptionError(f"--batch: this operator {reason}", where=f"{op.source} {op}".strip(), remedy=remedy, rule="batch-not-separable")
 
@@ -162,8 +162,8 @@ class Samples:
         if values is not None:
             return self.with_constant(op, index, values, self.graph[name])
         if self.graph[name].is_constant or shape is None or axis >= len(shape) or not shape[axis] == self.old == 1:
-            raise self.refused(op, f"combines samples with {name!r}, which is not the same for each sample")
-        repeats = self.added(name, np.array([self.new if at == axis else 1 for at in range(len(shape))], np.int64), None)
+            raise self.batch_error(op, f"combines samples with {name!r}, which is not the same for each sample")
+        repeats = self.add_constant(name, np.array([self.new if at == axis else 1 for at in range(len(shape))], np.int64), None)
         tiled = self.new_tensor(name, (*shape[:axis], self.new, *shape[axis + 1 :]), axis)
         self.ops.append(Op("Tile", (name, repeats), (tiled,), {}, op.source))
         return replace(op, inputs=tuple(tiled if place == index else other for place, other in enumerate(op.inputs)))
@@ -182,14 +182,14 @@ class Samples:
         values = self._repeated_values(name, place.axis) if place.before == 1 else None
         if values is None:
             return False
-        self.outputs[index] = self.added(name, values, self.graph[name])
+        self.outputs[index] = self.add_constant(name, values, self.graph[name])
         return True
 
     def with_constant(self, op: Op, index: int, values: Array, like: Tensor | None = None) -> Op:
-        name = self.added(op.inputs[index], values, like)
+        name = self.add_constant(op.inputs[index], values, like)
         return replace(op, inputs=tuple(name if place == index else other for place, other in enumerate(op.inputs)))
 
-    def added(self, hint: str, values: Array, like: Tensor | None) -> str:
+    def add_constant(self, hint: str, values: Array, like: Tensor | None) -> str:
         """Adds a constant, whose name is returned."""
         name = self.names.fresh(f"{hint}/batch")
         tensor = Tensor(name, "int64", values.shape, values) if like is None else replace(like, name=name, shape=values.shape, data=values)
@@ -200,5 +200,5 @@ class Samples:
         """Says where the samples of a result stand that has as many axes as before. Raises OptionError where its sizes are not known."""
         shape = self.graph[name].shape
         if shape is None or place.axis >= len(shape) or not isinstance(shape[place.axis], int):
-            raise self.refused(op, f"gives {name!r} a dynamic shape")
+            raise self.batch_error(op, f"gives {name!r} a dynamic shape")
         self.begin(name, place)

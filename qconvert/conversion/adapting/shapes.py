@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from qconvert.conversion.adapting.batch import rebatched
-from qconvert.errors import InvalidGraphError, OptionError, QConvertError, counted
+from qconvert.conversion.adapting.batch import change_batch
+from qconvert.errors import InvalidGraphError, OptionError, QConvertError, format_count
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.graph.names import near
+from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
-from qconvert.operators.shapes import UNKNOWN, compatible, merged, output_shapes
+from qconvert.operators.shapes import UNKNOWN, is_compatible, merge_shapes, output_shapes
 from qconvert.operators.sizes import Size, failure
 
-__all__ = ["inferred", "settled", "stated", "with_shapes"]
+__all__ = ["infer_shapes", "parse_input_shapes", "set_dynamic_sizes", "with_shapes"]
 
 _REMEDY = "Write --input-shape 1,3,224,224, or --input-shape 'x=1,3,224,224; y=1,10' for several inputs."
 _LARGEST = 2**31 - 1
@@ -23,7 +23,7 @@ _UNSIZED = ("control", "opaque", "state")
 
 
 def with_shapes(graph: Graph, text: str) -> Graph:
-    """The graph whose inputs have the sizes that a text states; see stated().
+    """The graph whose inputs have the sizes that a text states; see parse_input_shapes().
 
     Sizes that were open become numbers, or get other names, everywhere. Where a number becomes another, operators have the shapes that
     their rules give, as a runtime's resizing of inputs does it; where they do not fit and the first axis changed, that is the batch.
@@ -31,7 +31,7 @@ def with_shapes(graph: Graph, text: str) -> Graph:
     Raises:
         OptionError: no input is called so, the rank is another, or an operator does not take the sizes; it is named.
     """
-    wanted = stated(graph, text)
+    wanted = parse_input_shapes(graph, text)
     symbols: dict[str, Size] = {}
     for name, shape in wanted.items():
         for old, new in zip(graph[name].shape or (), shape, strict=False):
@@ -40,9 +40,9 @@ def with_shapes(graph: Graph, text: str) -> Graph:
                     f"--input-shape sets the dynamic dimension {old!r} to both {symbols[old]} and {new}", rule="size-contradicts"
                 )
     try:
-        graph = settled(graph, symbols, wanted)
+        graph = set_dynamic_sizes(graph, symbols, wanted)
         changed = {name: shape for name, shape in wanted.items() if graph[name].shape != shape}
-        return inferred(graph, changed) if changed else graph
+        return infer_shapes(graph, changed) if changed else graph
     except QConvertError as error:
         if isinstance(error, InvalidGraphError):
             if (found := _as_batch(graph, wanted)) is not None:
@@ -61,13 +61,13 @@ def _as_batch(graph: Graph, wanted: Mapping[str, Shape]) -> Graph | None:
     old, new = next(iter(first.values()))
     others = {name: (old, *shape[1:]) if name in first else shape for name, shape in wanted.items()}
     try:
-        sized = inferred(graph, {name: shape for name, shape in others.items() if graph[name].shape != shape})
-        return rebatched(sized, dict.fromkeys(first, 0), int(old), int(new))
+        sized = infer_shapes(graph, {name: shape for name, shape in others.items() if graph[name].shape != shape})
+        return change_batch(sized, dict.fromkeys(first, 0), int(old), int(new))
     except QConvertError:
         return None
 
 
-def stated(graph: Graph, text: str) -> dict[str, Shape]:
+def parse_input_shapes(graph: Graph, text: str) -> dict[str, Shape]:
     """The shapes that a text states: "1,3,224,224" in the order of the inputs, or each after a name and "=", with ";" between. An open
     size may stay open, by a name.
 
@@ -85,7 +85,7 @@ def stated(graph: Graph, text: str) -> dict[str, Shape]:
             continue  # names may have semicolons
         if not equals and listed >= len(graph.inputs):
             raise OptionError(
-                f"--input-shape has {counted(listed + 1, 'shape')}; the model has {counted(len(graph.inputs), 'input')}",
+                f"--input-shape has {format_count(listed + 1, 'shape')}; the model has {format_count(len(graph.inputs), 'input')}",
                 rule="too-many-shapes",
             )
         name = name.strip() if equals else graph.inputs[listed]
@@ -94,7 +94,7 @@ def stated(graph: Graph, text: str) -> dict[str, Shape]:
             raise OptionError(f"--input-shape has two shapes for {name!r}", rule="shape-twice")
         entry = ""
     if entry:
-        raise _wrong(graph, entry)
+        raise _shape_error(graph, entry)
     for name, shape in found.items():
         _require_fitting(graph[name], shape)
     return found
@@ -107,11 +107,11 @@ def _shape(text: str) -> Shape | None:
     return tuple(int(item) if item.isdecimal() else item for item in items)
 
 
-def _wrong(graph: Graph, entry: str) -> OptionError:
+def _shape_error(graph: Graph, entry: str) -> OptionError:
     name, equals, sizes = entry.rpartition("=")
     if equals and _shape(sizes) is not None:
         return OptionError(
-            f"--input-shape names no input: {near([name.strip()], graph.inputs)}",
+            f"--input-shape names no input: {quote_nearest([name.strip()], graph.inputs)}",
             remedy=f"Inputs: {', '.join(map(repr, graph.inputs[:8]))}.",
             rule="unknown-input",
         )
@@ -122,7 +122,9 @@ def _require_fitting(tensor: Tensor, shape: Shape) -> None:
     old = tensor.shape
     what = f"the input {tensor.name!r}"
     if old is not None and len(old) != len(shape):
-        raise OptionError(f"{what} has {len(old)} axes, {_listed(old)}; --input-shape has {len(shape)}", remedy=_REMEDY, rule="wrong-rank")
+        raise OptionError(
+            f"{what} has {len(old)} axes, {_format_shape(old)}; --input-shape has {len(shape)}", remedy=_REMEDY, rule="wrong-rank"
+        )
     for axis, size in enumerate(shape):
         if isinstance(size, int) and not 1 <= size <= _LARGEST:
             raise OptionError(
@@ -134,11 +136,11 @@ def _require_fitting(tensor: Tensor, shape: Shape) -> None:
             )
 
 
-def _listed(shape: Shape) -> str:
+def _format_shape(shape: Shape) -> str:
     return ",".join(map(str, shape)) or "none"
 
 
-def settled(graph: Graph, symbols: Mapping[str, Size], inputs: Mapping[str, Shape]) -> Graph:
+def set_dynamic_sizes(graph: Graph, symbols: Mapping[str, Size], inputs: Mapping[str, Shape]) -> Graph:
     """The graph with sizes in place of open ones, and what follows from them. Inputs without a rank get the shape stated.
 
     Raises:
@@ -148,27 +150,29 @@ def settled(graph: Graph, symbols: Mapping[str, Size], inputs: Mapping[str, Shap
     if not symbols and not ranked:
         return graph
 
-    def exchanged(tensor: Tensor) -> Tensor:
+    def set_sizes(tensor: Tensor) -> Tensor:
         if tensor.name in ranked:
             return replace(tensor, shape=ranked[tensor.name])
         if tensor.shape is None or not any(size in symbols for size in tensor.shape if isinstance(size, str)):
             return tensor
         return replace(tensor, shape=tuple(symbols.get(size, size) if isinstance(size, str) else size for size in tensor.shape))
 
-    tensors = {name: exchanged(tensor) for name, tensor in graph.tensors.items()}
+    tensors = {name: set_sizes(tensor) for name, tensor in graph.tensors.items()}
     found = replace(graph, tensors=tensors)
 
     def shape_of(op: Op, name: str, shape: Shape | None, old: Shape | None) -> Shape | None:
-        if not compatible(old, shape):
+        if not is_compatible(old, shape):
             raise failure(
-                op, f"gives {name!r} the shape {_listed(shape or ())}, but the model states {_listed(old or ())}", rule="shape-mismatch"
+                op,
+                f"gives {name!r} the shape {_format_shape(shape or ())}, but the model states {_format_shape(old or ())}",
+                rule="shape-mismatch",
             )
-        return merged(name, shape, old)
+        return merge_shapes(name, shape, old)
 
-    return _walked(found, tensors, {op.outputs for op in graph.ops}, shape_of)
+    return _infer_op_shapes(found, tensors, {op.outputs for op in graph.ops}, shape_of)
 
 
-def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
+def infer_shapes(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     """The graph with these shapes of inputs, and of all that depends on them the shapes that the rules of the operators give.
 
     Raises:
@@ -188,10 +192,10 @@ def inferred(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
                 )
             touched.update(op.outputs)
             following.add(op.outputs)
-    return _walked(graph, tensors, following, lambda op, name, shape, old: merged(name, shape, None))
+    return _infer_op_shapes(graph, tensors, following, lambda op, name, shape, old: merge_shapes(name, shape, None))
 
 
-def _walked(
+def _infer_op_shapes(
     graph: Graph,
     tensors: dict[str, Tensor],
     following: set[tuple[str, ...]],
@@ -202,7 +206,7 @@ def _walked(
 
     def integers(name: str) -> list[Size] | None:
         forms = known.get(name)
-        return None if forms is None else [UNKNOWN if (size := known.named(form)) is None else size for form in forms]
+        return None if forms is None else [UNKNOWN if (size := known.dimension_of(form)) is None else size for form in forms]
 
     for op in graph.ops:
         if op.outputs not in following or kind_of(op).rule in _UNSIZED:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Signature
-from qconvert.graph.names import near
-from qconvert.operators.functions import all_graphs, functions_run, with_used_functions
+from qconvert.graph.names import quote_nearest
+from qconvert.operators.functions import all_graphs, called_functions, with_used_functions
 
-__all__ = ["cut_out", "ends"]
+__all__ = ["cut_out", "parse_sides"]
 
 _REMEDY = "Write --subgraph in:out; separate several names with commas."
 
@@ -26,7 +26,7 @@ def cut_out(graph: Graph, text: str) -> Graph:
     Raises:
         OptionError: a name is none of an activation, the part lacks an input, or an input leads to no output.
     """
-    inputs, outputs = ends(graph, text)
+    inputs, outputs = parse_sides(graph, text)
     constants = [name for name in (*inputs, *outputs) if graph[name].is_constant]
     if constants:
         raise OptionError(
@@ -35,7 +35,7 @@ def cut_out(graph: Graph, text: str) -> Graph:
     if both := [name for name in outputs if name in inputs]:
         raise OptionError(f"--subgraph has {both[0]!r} on both sides of the colon, with no operator between", rule="empty-part")
     cuts = frozenset(inputs or graph.inputs)
-    ops, missing, read = _leading(graph, cuts, outputs or graph.outputs)
+    ops, missing, read = _find_needed_ops(graph, cuts, outputs or graph.outputs)
     if missing:
         listed = ", ".join(map(repr, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
         raise OptionError(
@@ -47,10 +47,10 @@ def cut_out(graph: Graph, text: str) -> Graph:
             remedy="Leave it out, or name later tensors after the colon.",
             rule="input-not-read",
         )
-    return _part(graph, ops, inputs or tuple(name for name in graph.inputs if name in read), outputs or graph.outputs)
+    return _build_part(graph, ops, inputs or tuple(name for name in graph.inputs if name in read), outputs or graph.outputs)
 
 
-def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def parse_sides(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names on both sides; names may have colons and commas themselves.
 
     Raises:
@@ -71,7 +71,7 @@ def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
             rule="ambiguous-names",
         )
     if not found:
-        raise _unknown(graph, text, places)
+        raise _unknown_name_error(graph, text, places)
     first, second = next(iter(found))
     if not first and not second:
         raise OptionError(f"--subgraph {text!r} names no tensor", remedy=_REMEDY, rule="no-tensor-named")
@@ -81,14 +81,14 @@ def ends(graph: Graph, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return first, second
 
 
-def _unknown(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
+def _unknown_name_error(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
     """The error for names that are not known, at the colon that leaves the fewest."""
 
-    def strangers(place: int) -> list[str]:
+    def find_unknown(place: int) -> list[str]:
         parts = [part.strip() for side in (text[:place], text[place + 1 :]) for part in side.split(",")]
         return [part for part in parts if part and part not in graph.tensors]
 
-    unknown = min(map(strangers, places), key=len)
+    unknown = min(map(find_unknown, places), key=len)
     inside = next((name for name, inner in all_graphs(graph) if name and any(part in inner.tensors for part in unknown)), "")
     if inside:
         return OptionError(
@@ -98,7 +98,9 @@ def _unknown(graph: Graph, text: str, places: Sequence[int]) -> OptionError:
         )
     activations = [name for name, tensor in graph.tensors.items() if not tensor.is_constant]
     return OptionError(
-        f"there is no tensor {near(unknown or [text], activations)}", remedy="`qconvert inspect --all` lists them.", rule="unknown-tensor"
+        f"there is no tensor {quote_nearest(unknown or [text], activations)}",
+        remedy="`qconvert inspect --all` lists them.",
+        rule="unknown-tensor",
     )
 
 
@@ -121,7 +123,7 @@ def names_in(text: str, known: Collection[str]) -> tuple[str, ...] | None:
     return tuple(found)
 
 
-def _leading(graph: Graph, cuts: frozenset[str], outputs: Iterable[str]) -> tuple[list[Op], list[str], set[str]]:
+def _find_needed_ops(graph: Graph, cuts: frozenset[str], outputs: Iterable[str]) -> tuple[list[Op], list[str], set[str]]:
     """The operators that compute the outputs and their states, the names of missing inputs, and the names of tensors read."""
     writers = graph.producers()
     waiting, seen = list(outputs), set[str]()
@@ -140,7 +142,7 @@ def _leading(graph: Graph, cuts: frozenset[str], outputs: Iterable[str]) -> tupl
         elif id(op) not in kept:
             kept.add(id(op))
             waiting += filter(None, op.inputs)
-            for other in _writing(graph, set(_states(graph, [op]))):
+            for other in _find_state_writers(graph, set(_states_of(graph, [op]))):
                 if id(other) not in kept:
                     kept.add(id(other))
                     waiting += filter(None, other.inputs)
@@ -148,19 +150,19 @@ def _leading(graph: Graph, cuts: frozenset[str], outputs: Iterable[str]) -> tupl
     return [op for op in graph.ops if id(op) in kept], sorted(missing, key=order.__getitem__), seen
 
 
-def _states(graph: Graph, ops: Sequence[Op]) -> Iterator[str]:
+def _states_of(graph: Graph, ops: Sequence[Op]) -> Iterator[str]:
     """The states that operators name, and those of the functions that they run."""
-    inner = [op for name in functions_run(graph, ops) for op in graph.functions[name].ops]
+    inner = [op for name in called_functions(graph, ops) for op in graph.functions[name].ops]
     return (str(op["state"]) for op in (*ops, *inner) if op.kind in ("ReadState", "WriteState"))
 
 
-def _writing(graph: Graph, states: set[str]) -> Iterator[Op]:
+def _find_state_writers(graph: Graph, states: set[str]) -> Iterator[Op]:
     """The operators that write one of these states."""
-    return (op for op in graph.ops if states and op.kind != "ReadState" and not states.isdisjoint(_states(graph, [op])))
+    return (op for op in graph.ops if states and op.kind != "ReadState" and not states.isdisjoint(_states_of(graph, [op])))
 
 
-def _part(graph: Graph, ops: Sequence[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
-    states = set(_states(graph, ops))
+def _build_part(graph: Graph, ops: Sequence[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
+    states = set(_states_of(graph, ops))
     kept = {*inputs, *outputs}
     signatures = tuple(signature for signature in graph.signatures if signature.function or _is_whole(signature, kept))
     return with_used_functions(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from qconvert.conversion.states.dynamic import round_at_run_time
 from qconvert.conversion.states.inputs import adjust_inputs
 from qconvert.conversion.states.linear import with_linear_layers
-from qconvert.conversion.states.names import aligned, module_of
+from qconvert.conversion.states.names import align_prefixes, module_of
 from qconvert.conversion.states.network import Network
 from qconvert.conversion.states.places import Places
 from qconvert.conversion.states.rounding import Rounding
@@ -24,10 +24,10 @@ from qconvert.graph import Graph
 from qconvert.graph.metadata import ASSUMED
 from qconvert.plugins import Parameters
 
-__all__ = ["joined"]
+__all__ = ["join_parameters"]
 
 
-def joined(parameters: Parameters, graph: Graph, scopes: Mapping[str, str]) -> Graph:
+def join_parameters(parameters: Parameters, graph: Graph, scopes: Mapping[str, str]) -> Graph:
     """The graph with the parameters; its metadata say what was taken for granted.
 
     Args:
@@ -40,7 +40,7 @@ def joined(parameters: Parameters, graph: Graph, scopes: Mapping[str, str]) -> G
     """
     graph = with_linear_layers(graph)
     known = {module_of(tensor.name) for tensor in graph.constants()} | set(scopes.values())
-    parameters, name_in_file = aligned(parameters, known)
+    parameters, name_in_file = align_prefixes(parameters, known)
     network = Network(graph, scopes, parameters)
     substitution = Substitution(network)
     substitution.run()

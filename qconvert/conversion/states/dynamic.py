@@ -37,7 +37,7 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
                 f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator"
             )
         if how in ("rows_symmetric", "rows_affine"):
-            data = _Rows(network, ops, op).rounded(op.inputs[0], how)
+            data = _Rows(network, ops, op).round_rows(op.inputs[0], how)
             ops.append(replace(op, inputs=(data, *op.inputs[1:])))
         else:
             ops.append(_with_arithmetic(network, ops, op, how))
@@ -58,28 +58,28 @@ class _Rows:
     def __init__(self, network: Network, ops: list[Op], op: Op) -> None:
         self._network, self._ops, self._name = network, ops, op.outputs[0]
 
-    def rounded(self, data: str, how: str) -> str:
+    def round_rows(self, data: str, how: str) -> str:
         """The float values of data whose every row is rounded onto 8 bits by its own range."""
         shape = self._network[data].shape
         ends = None if shape is None else (*shape[:-1], 1)
-        low, high = (self._of(kind, [data, self._axis()], ends, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
-        low, high = self._of("Min", [low, self._number(0)], ends), self._of("Max", [high, self._number(0)], ends)
+        low, high = (self._add_op(kind, [data, self._axis()], ends, keepdims=1) for kind in ("ReduceMin", "ReduceMax"))
+        low, high = self._add_op("Min", [low, self._number(0)], ends), self._add_op("Max", [high, self._number(0)], ends)
         if how == "rows_symmetric":
-            span = self._of("Max", [self._of("Neg", [low], ends), high], ends)
+            span = self._add_op("Max", [self._add_op("Neg", [low], ends), high], ends)
             steps = (_HIGHEST - _LOWEST) / 2
         else:
-            span, steps = self._of("Sub", [high, low], ends), _HIGHEST - _LOWEST
-        scale = self._of("Max", [self._of("Div", [span, self._number(steps)], ends), self._number(_EPSILON[how])], ends)
-        reciprocal = self._of("Div", [self._number(1), scale], ends)
-        rounded = self._of("Round", [self._of("Mul", [data, reciprocal], shape)], shape)
+            span, steps = self._add_op("Sub", [high, low], ends), _HIGHEST - _LOWEST
+        scale = self._add_op("Max", [self._add_op("Div", [span, self._number(steps)], ends), self._number(_EPSILON[how])], ends)
+        reciprocal = self._add_op("Div", [self._number(1), scale], ends)
+        rounded = self._add_op("Round", [self._add_op("Mul", [data, reciprocal], shape)], shape)
         if how == "rows_symmetric":
-            return self._of("Mul", [self._of("Clip", [rounded, *self._limits()], shape), scale], shape)
-        point = self._of("Sub", [self._number(_LOWEST), self._of("Round", [self._of("Div", [low, scale], ends)], ends)], ends)
-        point = self._of("Clip", [point, *self._limits()], ends)
-        stored = self._of("Clip", [self._of("Add", [rounded, point], shape), *self._limits()], shape)
-        return self._of("Mul", [self._of("Sub", [stored, point], shape), scale], shape)
+            return self._add_op("Mul", [self._add_op("Clip", [rounded, *self._limits()], shape), scale], shape)
+        point = self._add_op("Sub", [self._number(_LOWEST), self._add_op("Round", [self._add_op("Div", [low, scale], ends)], ends)], ends)
+        point = self._add_op("Clip", [point, *self._limits()], ends)
+        stored = self._add_op("Clip", [self._add_op("Add", [rounded, point], shape), *self._limits()], shape)
+        return self._add_op("Mul", [self._add_op("Sub", [stored, point], shape), scale], shape)
 
-    def _of(self, kind: str, inputs: list[str], shape: tuple[int | str, ...] | None, **attributes: int) -> str:
+    def _add_op(self, kind: str, inputs: list[str], shape: tuple[int | str, ...] | None, **attributes: int) -> str:
         name = self._network.add(f"{self._name}/{kind.lower()}", Tensor("", "float32", shape))
         self._ops.append(Op(kind, tuple(inputs), (name,), attributes, ""))
         return name

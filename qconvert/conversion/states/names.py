@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.plugins import Folding, Parameters
 
-__all__ = ["aligned", "below", "module_of", "same_path"]
+__all__ = ["align_prefixes", "is_in_module", "module_of", "same_path"]
 
 _MOST_PREFIXES = 64
 
@@ -18,7 +18,7 @@ def module_of(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def below(module: str, other: str) -> bool:
+def is_in_module(module: str, other: str) -> bool:
     """Whether a module is another or stands in it."""
     return not other or module == other or module.startswith(f"{other}.")
 
@@ -28,7 +28,7 @@ def same_path(path: str) -> str:
     return path.replace(".", "_")
 
 
-def aligned(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callable[[str], str]]:
+def align_prefixes(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callable[[str], str]]:
     """The parameters without a prefix missing in the graph's names, such as "module." of a wrapper, and with a prefix missing in the file.
 
     Args:
@@ -39,33 +39,33 @@ def aligned(parameters: Parameters, known: set[str]) -> tuple[Parameters, Callab
         The parameters by the graph's names, and what gives a name of the graph as the file has it.
     """
     modules = {module_of(name) for name in parameters.tensors} | set(parameters.folded)
-    lacking, extra = _best(modules, known), "" if modules & known else _best(known, modules)
-    without = sum(_cut(module, lacking) in known for module in modules)
+    lacking, extra = _best_prefix(modules, known), "" if modules & known else _best_prefix(known, modules)
+    without = sum(_cut_prefix(module, lacking) in known for module in modules)
     if without <= max(sum(module in known for module in modules), sum(f"{extra}{module}" in known for module in modules) if extra else 0):
         lacking = ""
     if lacking:
-        return _renamed(parameters, lambda name: _cut(name, lacking)), lambda name: f"{lacking}{name}"
+        return _rename_parameters(parameters, lambda name: _cut_prefix(name, lacking)), lambda name: f"{lacking}{name}"
     if extra:
-        return _renamed(parameters, lambda name: f"{extra}{name}" if name else name), lambda name: _cut(name, extra)
+        return _rename_parameters(parameters, lambda name: f"{extra}{name}" if name else name), lambda name: _cut_prefix(name, extra)
     return parameters, lambda name: name
 
 
-def _cut(name: str, prefix: str) -> str:
+def _cut_prefix(name: str, prefix: str) -> str:
     return "" if f"{name}." == prefix else name.removeprefix(prefix)
 
 
-def _best(names: Iterable[str], known: Iterable[str]) -> str:
+def _best_prefix(names: Iterable[str], known: Iterable[str]) -> str:
     """The prefix without which most names are known; the shortest of the best."""
     listed, others = set(names), set(known)
     prefixes = {name[: place + 1] for name in listed for place, letter in enumerate(name) if letter == "."} | {f"{n}." for n in listed if n}
     few = sorted(prefixes, key=lambda prefix: (prefix.count("."), prefix))[:_MOST_PREFIXES]
-    scores = {prefix: sum(_cut(name, prefix) in others for name in listed if f"{name}.".startswith(prefix)) for prefix in few}
+    scores = {prefix: sum(_cut_prefix(name, prefix) in others for name in listed if f"{name}.".startswith(prefix)) for prefix in few}
     best = max(scores.values(), default=0)
     return next((prefix for prefix in few if scores[prefix] == best), "") if best else ""
 
 
-def _renamed(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
-    def mapped(values: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_parameters(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
+    def rename_keys(values: Mapping[str, Any]) -> dict[str, Any]:
         return {new(name): value for name, value in values.items()}
 
     return replace(
@@ -73,19 +73,19 @@ def _renamed(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
         tensors={new(name): replace(tensor, name=new(name)) for name, tensor in parameters.tensors.items()},
         absent=frozenset(map(new, parameters.absent)),
         folded={new(name): _renamed_folding(folding, new) for name, folding in parameters.folded.items()},
-        results=mapped(parameters.results),
-        inputs=mapped(parameters.inputs),
-        data={_same(name, new): value for name, value in parameters.data.items()},
-        functions={_same(name, new): value for name, value in parameters.functions.items()},
-        dynamic=mapped(parameters.dynamic),
-        orders=mapped(parameters.orders),
-        factors=mapped(parameters.factors),
-        decodings=mapped(parameters.decodings),
-        places=mapped(parameters.places),
+        results=rename_keys(parameters.results),
+        inputs=rename_keys(parameters.inputs),
+        data={_rename_path(name, new): value for name, value in parameters.data.items()},
+        functions={_rename_path(name, new): value for name, value in parameters.functions.items()},
+        dynamic=rename_keys(parameters.dynamic),
+        orders=rename_keys(parameters.orders),
+        factors=rename_keys(parameters.factors),
+        decodings=rename_keys(parameters.decodings),
+        places=rename_keys(parameters.places),
     )
 
 
-def _same(name: str, new: Callable[[str], str]) -> str:
+def _rename_path(name: str, new: Callable[[str], str]) -> str:
     """A path with underscores, whose prefix is one with dots."""
     return new(name)
 

@@ -117,9 +117,9 @@ class Network:
 
     def data(self, op: Op) -> list[str]:
         """The data inputs of an operator that are neither constants nor dequantized weights."""
-        return [name for name in kind_of(op).data(op) if self.constant(name) is None and self.stored(name) is None]
+        return [name for name in kind_of(op).data(op) if self.constant(name) is None and self.dequantized_constant(name) is None]
 
-    def stored(self, name: str) -> Tensor | None:
+    def dequantized_constant(self, name: str) -> Tensor | None:
         """The constant that a Dequantize makes a tensor of; None if it is something else."""
         made = self.producers.get(name)
         return self.constant(made.inputs[0]) if made is not None and made.kind == "Dequantize" else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from qconvert.conversion.states.names import below, same_path
+from qconvert.conversion.states.names import is_in_module, same_path
 from qconvert.conversion.states.network import Network
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op
-from qconvert.graph.names import near
+from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
 
 __all__ = ["Places"]
@@ -65,22 +65,26 @@ class Places:
         self._place_data()
         left: dict[str, QParams] = {}
         for module, quantization in parameters.results.items():
-            if not (self._stated(module, quantization) or self._of_layer(module, quantization) or self._of_own_code(module, quantization)):
+            if not (
+                self._place_by_option(module, quantization)
+                or self._place_after_layer(module, quantization)
+                or self._place_after_own_code(module, quantization)
+            ):
                 left[module] = quantization
         self._place_functions(left)
 
-    def _stated(self, module: str, quantization: QParams) -> bool:
+    def _place_by_option(self, module: str, quantization: QParams) -> bool:
         """Where the user says."""
         name = self._network.parameters.places.get(module)
         if name is None:
             return False
         tensors = self._network.graph.tensors
         if name not in tensors or tensors[name].is_constant:
-            raise OptionError(f"--modules names no tensor that is computed: {near([name], tensors)}", rule="unknown-tensor")
+            raise OptionError(f"--modules names no tensor that is computed: {quote_nearest([name], tensors)}", rule="unknown-tensor")
         self.put(name, quantization)
         return True
 
-    def _of_layer(self, module: str, quantization: QParams) -> bool:
+    def _place_after_layer(self, module: str, quantization: QParams) -> bool:
         """After the operators with the module's weights, or a Relu after them."""
         names = self._layers.get(module, [])
         for name in names:
@@ -90,14 +94,14 @@ class Places:
     def _has_constant(self, op: Op) -> bool:
         return any(self._network.constant(name) is not None for name in op.inputs)
 
-    def _of_own_code(self, module: str, quantization: QParams) -> bool:
+    def _place_after_own_code(self, module: str, quantization: QParams) -> bool:
         """After the operators in the module's code; what they compute for each other is its own affair."""
-        real = self._ends(module)
+        real = self._module_outputs(module)
         for name in real:
             self.put_after_relu(name, quantization)
         return bool(real)
 
-    def _ends(self, module: str) -> list[str]:
+    def _module_outputs(self, module: str) -> list[str]:
         """What the operators in a module's code give to others; the rest is inner from now on."""
         ops = self._of_scope.get(module, [])
         own = {id(op) for op in ops}
@@ -128,11 +132,11 @@ class Places:
         network = self._network
         graph, stubs = network.graph, network.parameters.inputs
         wanted = [name for name in graph.inputs if graph[name].dtype == "float32"]
-        left = {module: quantization for module, quantization in stubs.items() if not self._stated(module, quantization)}
+        left = {module: quantization for module, quantization in stubs.items() if not self._place_by_option(module, quantization)}
         free = [name for name in wanted if name not in self.following]
         if left and len(left) != len(free):
             raise InvalidModelError(
-                f"{len(stubs)} modules quantize inputs ({near(left, graph.inputs)}); the graph has {len(wanted)} float inputs",
+                f"{len(stubs)} modules quantize inputs ({quote_nearest(left, graph.inputs)}); the graph has {len(wanted)} float inputs",
                 remedy=_REMEDY,
                 rule="input-count",
             )
@@ -149,24 +153,24 @@ class Places:
                 f"{len(listed)} modules have quantization parameters of their data", remedy=_REMEDY, rule="module-not-found"
             )
         for path, quantization in listed.items():
-            data = next((found for op in self._network.ops if self._is_of(op, path) and (found := self._network.data(op))), [])
+            data = next((found for op in self._network.ops if self._is_in_module(op, path) and (found := self._network.data(op))), [])
             if not data:
                 modules = {module for module in (*self._of_scope, *self._layers) if module}
                 raise InvalidModelError(
-                    f"a module has quantization parameters of its data, and the graph has no such module: {near([path], modules)}",
+                    f"a module has quantization parameters of its data, and the graph has no such module: {quote_nearest([path], modules)}",
                     remedy=_REMEDY,
                     rule="module-not-found",
                 )
             self.following.setdefault(data[0], quantization)
 
-    def _is_of(self, op: Op, path: str) -> bool:
+    def _is_in_module(self, op: Op, path: str) -> bool:
         """Whether an operator stands in a module, in whose path "_" may stand for "."."""
         names = (self._network.scope(op), self._module_of.get(op.outputs[0]) if op.outputs else None, self._network.owner(op))
         return op.kind != "Dequantize" and any(name is not None and same_path(name) == same_path(path) for name in names)
 
-    def ends_of(self, path: str) -> list[str]:
+    def outputs_of_path(self, path: str) -> list[str]:
         """What a module, in whose path "_" stands for ".", gives to others."""
-        return [name for scope in self._of_scope if same_path(scope) == path for name in self._ends(scope)]
+        return [name for scope in self._of_scope if same_path(scope) == path for name in self._module_outputs(scope)]
 
     def _place_functions(self, left: dict[str, QParams]) -> None:
         """FloatFunctionals, which have no operators of their own: the one operator that fits, again and again, as fewer are left."""
@@ -177,19 +181,19 @@ class Places:
                 rule="module-not-found",
             )
         while left:
-            found = {module: self._fitting(module) for module in left}
+            found = {module: self._fitting_ops(module) for module in left}
             claimed = Counter(ops[0].outputs[0] for ops in found.values() if len(ops) == 1)
             sure = {module: ops[0] for module, ops in found.items() if len(ops) == 1 and claimed[ops[0].outputs[0]] == 1}
-            sure = sure or self._numbered(found)
+            sure = sure or self._match_by_number(found)
             if not sure:
                 unused = [module for module in left if _is_unused(left[module])]
                 if not unused:
-                    raise self._unplaced(found)
+                    raise self._unplaced_error(found)
                 left = {module: quantization for module, quantization in left.items() if module not in unused}
             for module, op in sure.items():
                 self.put_after_relu(op.outputs[0], left.pop(module))
 
-    def _numbered(self, found: Mapping[str, list[Op]]) -> dict[str, Op]:
+    def _match_by_number(self, found: Mapping[str, list[Op]]) -> dict[str, Op]:
         """Modules called alike but for a number, as many as there are operators that fit each: in the order of their numbers."""
         groups: dict[str, list[str]] = {}
         for module in found:
@@ -207,7 +211,7 @@ class Places:
                 )
         return chosen
 
-    def _fitting(self, module: str) -> list[Op]:
+    def _fitting_ops(self, module: str) -> list[Op]:
         """The operators that a module without operators of its own can be."""
         last, above = module.rpartition(".")[2], module.rpartition(".")[0]
         ops = [op for op in self._network.ops if self._is_free(op) and self._stands_in(op, above)]
@@ -230,12 +234,13 @@ class Places:
         if not module:
             return True
         owners = (self._module_of.get(before.outputs[0]) for before in self._network.upstream(op))
-        return any(below(owner, module) for owner in owners if owner is not None)
+        return any(is_in_module(owner, module) for owner in owners if owner is not None)
 
-    def _unplaced(self, found: Mapping[str, list[Op]]) -> InvalidModelError:
+    def _unplaced_error(self, found: Mapping[str, list[Op]]) -> InvalidModelError:
         tensors = [name for op in self._network.ops for name in op.outputs if self._is_free(op)]
         lines = [
-            f"\n    {module!r}: {_listed(op.outputs[0] for op in ops) if ops else f'no tensor fits; {near([module], tensors)}'}"
+            f"\n    {module!r}: "
+            + (_quote_candidates(op.outputs[0] for op in ops) if ops else f"no tensor fits; {quote_nearest([module], tensors)}")
             for module, ops in list(found.items())[:20]
         ]
         more = f"\n    and {len(found) - 20} more" if len(found) > 20 else ""
@@ -258,6 +263,6 @@ def _is_unused(quantization: QParams) -> bool:
     return float(quantization.quantization.scale[0]) == 1.0 and int(quantization.quantization.zero_point[0]) == 0
 
 
-def _listed(names: Iterable[str]) -> str:
+def _quote_candidates(names: Iterable[str]) -> str:
     some = [repr(name) for _, name in zip(range(7), names, strict=False)]
     return f"one of {', '.join(some[:6])}{' …' if len(some) > 6 else ''}"

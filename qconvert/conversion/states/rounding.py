@@ -15,7 +15,7 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.passes.encodings.literal import without_limits
+from qconvert.passes.encodings.limit_clips import split_limits
 
 __all__ = ["Rounding"]
 
@@ -48,7 +48,7 @@ class Rounding:
         for name in self._network.graph.inputs:
             if name in self._places.following:
                 self._quantizations[name] = self._places.following[name]
-                self._real[name] = self._rounded(name, name, self._quantizations[name])
+                self._real[name] = self._round_tensor(name, name, self._quantizations[name])
         for op in self._network.ops:
             self._visit(op)
         self._network.replace_ops(self._ops)
@@ -68,7 +68,7 @@ class Rounding:
         for name, result, quantization in zip(op.outputs, results, quantizations, strict=True):
             if quantization is not None:
                 self._quantizations[name] = quantization
-                self._real[name] = self._rounded(name, result, quantization)
+                self._real[name] = self._round_tensor(name, result, quantization)
 
     def _quantization_of(self, op: Op, name: str, data: list[str]) -> QParams | None:
         """The quantization that a result is put on; None if it stays real."""
@@ -127,11 +127,11 @@ class Rounding:
         for name in data[:1]:
             if quantization is not None:
                 self._quantizations[name] = quantization
-                self._real[name] = self._rounded(name, name, quantization, f"{name}/{module}")
+                self._real[name] = self._round_tensor(name, name, quantization, f"{name}/{module}")
 
     def _require_quantization(self, module: str, op: Op, data: list[str]) -> None:
         parameters = self._network.parameters
-        weights = self._network.stored(op.inputs[1])
+        weights = self._network.dequantized_constant(op.inputs[1])
         if parameters.trained or weights is None or module in parameters.dynamic or not self._is_static:
             return
         without = [name for name in data if name not in self._quantizations]
@@ -150,14 +150,14 @@ class Rounding:
         parameters = self._network.parameters
         return bool(parameters.results or parameters.inputs or parameters.data or parameters.functions)
 
-    def _rounded(self, name: str, computed: str, quantization: QParams, called: str = "") -> str:
+    def _round_tensor(self, name: str, computed: str, quantization: QParams, called: str = "") -> str:
         """A tensor with its quantization and back; returns the name of its float values, which keep the tensor's name where others see
         it."""
         network = self._network
         tensor = network[name]
         if quantization.runs_in_float:
-            return self._decomposed(computed, quantization, called or name)
-        on, limited = without_limits(quantization)
+            return self._decompose_rounding(computed, quantization, called or name)
+        on, limited = split_limits(quantization)
         if limited:
             bounds = [network.add(f"{name}/limit", Tensor("", "float32", (), bound)) for bound in limited]
             clipped = network.add(f"{name}/limited", Tensor("", "float32", tensor.shape))
@@ -170,7 +170,7 @@ class Rounding:
         self._ops.append(Op("Dequantize", (stored,), (real,), {}, ""))
         return real
 
-    def _decomposed(self, name: str, quantization: QParams, called: str) -> str:
+    def _decompose_rounding(self, name: str, quantization: QParams, called: str) -> str:
         """The float values of data rounded as the quantization says, part by part."""
         q, network = quantization.quantization, self._network
         point, (low, high) = np.float32(q.zero_point[0]), q.limits(quantization.dtype)

@@ -50,7 +50,7 @@ def _place_functions(network: Network, places: Places, path: str, quantizations:
 
     A quantization equal to an earlier tensor's may belong to an operator that keeps its data's quantization; the result needs none then.
     """
-    ends = places.ends_of(path) if path and len(quantizations) == 1 else []
+    ends = places.outputs_of_path(path) if path and len(quantizations) == 1 else []
     if len(ends) == 1:
         places.put_after_relu(ends[0], quantizations[0])
         return
@@ -111,31 +111,31 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
             continue
         for name in data:
             if name not in places.following:
-                places.put(name, _next(left, quantizations, op))
-        name = _end(network, op)
+                places.put(name, _take_next(left, quantizations, op))
+        name = _fused_result(network, op)
         fused.add(name)
-        held, quantization = places.following[data[0]], _next(left, quantizations, op)
+        held, quantization = places.following[data[0]], _take_next(left, quantizations, op)
         keeps = op.kind != "Concat" and (kind_of(op).keeps_range or (op.kind in ("Add", "Mul") and len(data) == 1))
         if keeps and _key(held) != _key(quantization) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
-            raise _uneven(quantizations, op)
+            raise _observers_error(quantizations, op)
         places.put(name, quantization)
     if left:
-        raise _uneven(quantizations, None)
+        raise _observers_error(quantizations, None)
 
 
-def _next(left: list[QParams], quantizations: Sequence[QParams], op: Op) -> QParams:
+def _take_next(left: list[QParams], quantizations: Sequence[QParams], op: Op) -> QParams:
     if not left:
-        raise _uneven(quantizations, op)
+        raise _observers_error(quantizations, op)
     return left.pop()
 
 
-def _end(network: Network, op: Op) -> str:
+def _fused_result(network: Network, op: Op) -> str:
     """The result of an operator with the Relu that was fused with it: FX has one observer for both."""
     reader = network.only_consumer(op.outputs[0])
     return op.outputs[0] if reader is None or reader.kind != "Relu" else reader.outputs[0]
 
 
-def _uneven(quantizations: Sequence[QParams], op: Op | None) -> InvalidModelError:
+def _observers_error(quantizations: Sequence[QParams], op: Op | None) -> InvalidModelError:
     found = f"they do not fit the operators from {op} on" if op is not None else "some are left after the last operator"
     return InvalidModelError(
         f"{len(quantizations)} observers are listed in the order of the operators, and {found}",

@@ -6,15 +6,51 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.conversion.states.decoding import decoded
 from qconvert.conversion.states.names import module_of
 from qconvert.conversion.states.network import PARTS, Network
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Op, Shape, Tensor
-from qconvert.graph.names import near
+from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
+from qconvert.plugins import Decoding
 
 __all__ = ["Substitution"]
+
+
+def decode_weight(network: Network, stored: str, decoding: Decoding, source: str) -> tuple[str, list[Op]]:
+    """The name of a stored weight decoded to float, and the operators that decode it.
+
+    Args:
+        network: gets the intermediate tensors.
+        stored: the weight, [N, K].
+        decoding: the scales, and the table or offsets.
+        source: of the operators.
+    """
+    ops: list[Op] = []
+    shape = network[stored].static_shape
+    assert shape is not None
+    parts = (shape[0], decoding.scales.shape[1], shape[1] // decoding.scales.shape[1])
+
+    def constant(hint: str, values: Array) -> str:
+        return network.add(f"{stored}/{hint}", Tensor("", str(values.dtype), values.shape, values))
+
+    def add_op(kind: str, inputs: tuple[str, ...], dtype: str, sizes: tuple[int, ...], **attributes: int | str) -> str:
+        made = network.add(f"{stored}/{kind.lower()}", Tensor("", dtype, sizes))
+        ops.append(Op(kind, inputs, (made,), attributes, source))
+        return made
+
+    real = add_op("Dequantize", (stored,), "float32", shape)
+    if decoding.table is not None:
+        indices = add_op("Cast", (real,), "int32", shape, to="int32")
+        real = add_op("Gather", (constant("table", decoding.table), indices), "float32", shape, axis=0)
+        kind, numbers = "Mul", decoding.scales
+    else:
+        kind, numbers = "Add", decoding.offsets if decoding.offsets is not None else np.zeros_like(decoding.scales)
+    in_blocks = add_op("Reshape", (real, constant("blocks", np.array(parts, np.int64))), "float32", parts)
+    numbers = np.ascontiguousarray(numbers[..., None], dtype=np.float32)
+    changed = add_op(kind, (in_blocks, constant("scales" if kind == "Mul" else "offsets", numbers)), "float32", parts)
+    return add_op("Reshape", (changed, constant("shape", np.array(shape, np.int64))), "float32", shape), ops
+
 
 _WITH_NORMS = (
     "Export the float model with its normalizations: torch.export.save(torch.export.export(float_model.eval(), example_inputs), "
@@ -50,7 +86,7 @@ class Substitution:
         self._drop_norms()
         ops = []
         for op in self._network.ops:
-            ops += self._replaced(op)
+            ops += self._replace_constants(op)
         self._network.replace_ops(ops)
 
     def _fold(self) -> None:
@@ -67,7 +103,7 @@ class Substitution:
         if lacking:
             raise InvalidModelError(
                 f"{len(lacking)} layers hold the batch normalization after them, whose epsilon is not in the graph any more, "
-                f"because the graph folds it into weights: {near(lacking, ())}",
+                f"because the graph folds it into weights: {quote_nearest(lacking, ())}",
                 remedy=_WITH_NORMS,
                 rule="normalization-missing",
             )
@@ -105,7 +141,7 @@ class Substitution:
         owner = self._network.owner(op)
         return owner if owner is not None and f"{owner}.running_mean".removeprefix(".") in self._tensors else None
 
-    def _replaced(self, op: Op) -> list[Op]:
+    def _replace_constants(self, op: Op) -> list[Op]:
         """An operator with the file's tensors, and what dequantizes them."""
         network = self._network
         owner = self._layer(op) or network.owner(op)
@@ -146,15 +182,15 @@ class Substitution:
     def _put(self, op: Op, place: int, name: str, key: str, before: list[Op]) -> str:
         """A tensor of the file in the form that the operator takes; returns the name of its float values."""
         wanted = self._network[name]
-        tensor = _fitted(self._tensors[key], wanted, op, place, key)
+        tensor = _fit_tensor(self._tensors[key], wanted, op, place, key)
         self.used.add(key)
         made = (key, op.kind if op.kind == "ConvTranspose" else "", tensor.shape or ())
         known = self._made.get(made)
         if known is None:
-            known = self._made[made] = self._added(tensor, key)
+            known = self._made[made] = self._add_tensor(tensor, key)
         decoding = self._network.parameters.decodings.get(key)
         if decoding is not None:
-            real, ops = decoded(self._network, known, decoding, op.source)
+            real, ops = decode_weight(self._network, known, decoding, op.source)
             before += ops
             return real
         if not self._network[known].is_quantized:
@@ -163,7 +199,7 @@ class Substitution:
         before.append(Op("Dequantize", (known,), (real,), {}, op.source))
         return real
 
-    def _added(self, tensor: Tensor, key: str) -> str:
+    def _add_tensor(self, tensor: Tensor, key: str) -> str:
         """The tensor under its own name, in the place of the constant that may have it."""
         taken = self._network.tensors.get(key)
         if taken is None and (key not in self._network.graph.tensors or self._network.graph[key].is_constant):
@@ -179,9 +215,9 @@ class Substitution:
             shape = self._network[op.inputs[1]].shape
             outputs = (shape or (0,))[0]
             wanted = Tensor(key, "float32", (outputs,))
-            tensor = _fitted(self._tensors[key], wanted, op, 2, key)
+            tensor = _fit_tensor(self._tensors[key], wanted, op, 2, key)
             self.used.add(key)
-            return [*inputs[:2], self._added(tensor, key)]
+            return [*inputs[:2], self._add_tensor(tensor, key)]
         if has and key in self._absent:
             return inputs[:2]
         if (
@@ -194,7 +230,7 @@ class Substitution:
         return inputs
 
 
-def _fitted(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Tensor:
+def _fit_tensor(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Tensor:
     """A tensor of the file as the operator takes it: outputs first, in the graph's real type.
 
     Raises:
@@ -238,11 +274,11 @@ def _outputs_first(tensor: Tensor, groups: int, key: str) -> Tensor:
                 rule="channel-axis",
             )
         quantization = quantization.with_axis(0)
-    turned = _split(data, groups)
+    turned = _transpose_groups(data, groups)
     return replace(tensor, shape=turned.shape, data=turned, quantization=quantization)
 
 
-def _split(data: Array, groups: int) -> Array:
+def _transpose_groups(data: Array, groups: int) -> Array:
     inputs, outputs, *kernel = data.shape
     split = data.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
     return split.reshape(groups * outputs, inputs // groups, *kernel)

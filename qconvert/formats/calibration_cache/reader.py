@@ -68,14 +68,14 @@ def read(path: Path) -> Encodings:
     idle: list[str] = []
     for number, line in enumerate(re.split(r"\r\n|\r|\n", lines), 1):
         if line.strip():
-            _take(entries, idle, line, number)
+            _add_entry(entries, idle, line, number)
     version, algorithm = (part.decode() for part in first.groups())
     notes = (f"{len(idle)} tensors of TensorRT's own have no scale: {', '.join(map(repr, idle[:3]))}",) if idle else ()
     metadata = {"tensorrt.version": version, "tensorrt.algorithm": algorithm, BATCH_NORM: FUSED}
     return Encodings(entries, f"TensorRT's cache of {algorithm}, version {version}", "max-abs", metadata, notes)
 
 
-def _take(entries: dict[Place, Encoding], idle: list[str], line: str, number: int) -> None:
+def _add_entry(entries: dict[Place, Encoding], idle: list[str], line: str, number: int) -> None:
     """Takes the entry of a line in; tensors without a name in the model that have no scale go to `idle`."""
     match = _LINE.fullmatch(line.rstrip())
     if match is None:

@@ -65,12 +65,12 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, a
                 rule="graph-missing",
             )
         (weights if place.name in readers else activations)[place.name] = found
-    lines = [f"{_named(name)}: {_scale(name, found)}" for name, found in activations.items()]
+    lines = [f"{_require_storable_name(name)}: {_scale(name, found)}" for name, found in activations.items()]
     if graph is not None:
         _require_derived(weights, readers, graph)
     path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8", newline="\n")
     taken = f"the cache is for TensorRT {version} with {algorithm}; another version requires -O trt_version=…"
-    said = [taken, *_without(graph, encodings)]
+    said = [taken, *_note_missing_scales(graph, encodings)]
     if weights:
         said.append(
             f"scales of {len(weights)} weights are not in the cache: TensorRT derives the same, max|w| / 127 of each output channel"
@@ -78,7 +78,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str, a
     return tuple(said)
 
 
-def _without(graph: Graph | None, encodings: Encodings) -> list[str]:
+def _note_missing_scales(graph: Graph | None, encodings: Encodings) -> list[str]:
     """Return a note on the float tensors of the model that have no scale."""
     tensors = graph.tensors.values() if graph is not None else ()
     names = [
@@ -119,7 +119,7 @@ def _is_bias(found: Encoding) -> bool:
     return found.qparams is not None and found.qparams.dtype in ("int32", "int64")
 
 
-def _named(name: str) -> str:
+def _require_storable_name(name: str) -> str:
     if ": " in name or name != name.strip() or len(name.splitlines()) != 1:
         raise UnsupportedError(
             "the name cannot be stored in a calibration cache, where a colon and a blank, or a line break, end a name",

@@ -5,9 +5,9 @@ A format states its schema as data (Schema) and needs no generated code. A file 
 
 from __future__ import annotations
 
-from qconvert.formats.flatbuffers.packing import LARGEST, TooLargeError, packed
-from qconvert.formats.flatbuffers.schema import SCALARS, Field, Schema, Table, TableObject, unpacked
-from qconvert.formats.flatbuffers.verify import MOST_VISITS, damaged, verify_tables
+from qconvert.formats.flatbuffers.packing import LARGEST, TooLargeError, pack_model
+from qconvert.formats.flatbuffers.schema import SCALARS, Field, Schema, Table, TableObject, unpack_view
+from qconvert.formats.flatbuffers.verify import MOST_VISITS, damaged_error, verify_tables
 
 __all__ = [
     "LARGEST",
@@ -18,8 +18,8 @@ __all__ = [
     "Table",
     "TableObject",
     "TooLargeError",
-    "damaged",
-    "packed",
-    "unpacked",
+    "damaged_error",
+    "pack_model",
+    "unpack_view",
     "verify_tables",
 ]

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.formats.flatbuffers.schema import SCALARS, Field, Schema, TableObject
 
-__all__ = ["LARGEST", "TooLargeError", "packed"]
+__all__ = ["LARGEST", "TooLargeError", "pack_model"]
 
 #: FlatBuffers address with signed 32-bit offsets.
 LARGEST = 2**31 - 1
@@ -26,7 +26,7 @@ class TooLargeError(Exception):
     """The model does not fit into a FlatBuffer."""
 
 
-def packed(model: TableObject, identifier: bytes = b"") -> bytes:
+def pack_model(model: TableObject, identifier: bytes = b"") -> bytes:
     """The file of a model.
 
     Args:

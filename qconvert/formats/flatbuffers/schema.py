@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-__all__ = ["SCALARS", "Field", "Schema", "Table", "TableObject", "unpacked"]
+__all__ = ["SCALARS", "Field", "Schema", "Table", "TableObject", "unpack_view"]
 
 #: Types of a schema -> their code in struct and numpy.
 SCALARS = {
@@ -238,14 +238,14 @@ class TableObject:
     schema: ClassVar[Schema]
 
 
-def unpacked(view: Any) -> Any:
+def unpack_view(view: Any) -> Any:
     """The object of a view and of all that hangs on it, to be changed and written."""
     if isinstance(view, list):
-        return [unpacked(item) for item in view]
+        return [unpack_view(item) for item in view]
     if not isinstance(view, Table):
         return view
     found = view.schema.object(view.kind)()
     for field in view.schema.fields(view.kind):
-        value = unpacked(getattr(view, field.name))
+        value = unpack_view(getattr(view, field.name))
         setattr(found, field.name, None if field.kind in ("tables", "strings") and not view.place(field.slot) else value)
     return found

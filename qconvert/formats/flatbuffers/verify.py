@@ -18,7 +18,7 @@ from typing import NamedTuple
 from qconvert.errors import InvalidModelError
 from qconvert.formats.flatbuffers.schema import SCALARS, Schema
 
-__all__ = ["MOST_VISITS", "damaged", "verify_tables"]
+__all__ = ["MOST_VISITS", "damaged_error", "verify_tables"]
 
 _U8, _U16, _U32, _I32, _U64 = (Struct(code).unpack_from for code in ("<B", "<H", "<I", "<i", "<Q"))
 #: FLATBUFFERS_MAX_BUFFER_SIZE: offsets back to a vtable are signed. Only the data outside lies after it.
@@ -90,7 +90,7 @@ def _layout(schema: Schema, table: str) -> _Layout:
     return _Layout(max((slot for slot, *_ in found), default=2) + 2, tuple(found))
 
 
-def _planned(schema: Schema, name: str, content: bytes, outside: tuple[int, int] | None) -> _Plan:
+def _plan_vtable(schema: Schema, name: str, content: bytes, outside: tuple[int, int] | None) -> _Plan:
     """What a vtable, given without its two leading sizes, says about tables of the kind `name`."""
     size = 4
     offsets: dict[int, int] = {}
@@ -127,14 +127,14 @@ class _Verifier:
         """Checks the table `name` at `position` and all that hangs on it."""
         data, end = self._data, self._end
         if position + 4 > end:
-            raise self._beyond(f"table {name}", position, 4)
+            raise self._overrun_error(f"table {name}", position, 4)
         vtable = position - _I32(data, position)[0]
         plan = self._plans[name].get(vtable) or self._plan(name, vtable)
         if position + plan.size > end:
-            raise self._beyond(f"table {name}", position, plan.size)
+            raise self._overrun_error(f"table {name}", position, plan.size)
         self._visits -= plan.visits
         if self._visits < 0:
-            raise self._too_many()
+            raise self._too_many_error()
         for kind, offset, item_size, table, field_name, type_offset in plan.fields:
             place = position + offset
             target = place + _U32(data, place)[0]
@@ -146,18 +146,18 @@ class _Verifier:
                     self.table(member, target)
             else:
                 if target + 4 > end:
-                    raise self._beyond(f"{kind} {name}.{field_name}", target, 4)
+                    raise self._overrun_error(f"{kind} {name}.{field_name}", target, 4)
                 count = _U32(data, target)[0]
                 size = count * item_size
                 if target + 4 + size > end:
-                    raise self._beyond(f"{kind} {name}.{field_name}", target, 4 + size)
+                    raise self._overrun_error(f"{kind} {name}.{field_name}", target, 4 + size)
                 self._bytes -= size
                 if kind == "tables":
                     self._items(table, target + 4, count)
                 elif kind == "strings":
                     self._texts(f"{name}.{field_name}", target + 4, count)
         if self._bytes < 0:
-            raise _shared()
+            raise _shared_parts_error()
         if plan.outside:
             self._outside(name, position, *plan.outside)
 
@@ -168,34 +168,34 @@ class _Verifier:
     def _texts(self, what: str, start: int, count: int) -> None:
         self._visits -= count
         if self._visits < 0:
-            raise self._too_many()
+            raise self._too_many_error()
         for place in range(start, start + 4 * count, 4):
             target = place + _U32(self._data, place)[0]
             if target + 4 > self._end:
-                raise self._beyond(f"string of {what}", target, 4)
+                raise self._overrun_error(f"string of {what}", target, 4)
             length = _U32(self._data, target)[0]
             if target + 4 + length > self._end:
-                raise self._beyond(f"string of {what}", target, 4 + length)
+                raise self._overrun_error(f"string of {what}", target, 4 + length)
             self._bytes -= length
 
     def _plan(self, name: str, vtable: int) -> _Plan:
         """Checks a vtable and notes what it says about tables of the kind `name`, once for all vtables of the same content."""
         if vtable < 0:
-            raise damaged(f"the vtable of {name} would begin {-vtable} bytes before the start of the file")
+            raise damaged_error(f"the vtable of {name} would begin {-vtable} bytes before the start of the file")
         if vtable + 2 > self._end:
-            raise self._beyond(f"the vtable of {name}", vtable, 2)
+            raise self._overrun_error(f"the vtable of {name}", vtable, 2)
         length = _U16(self._data, vtable)[0]
         if length < 4 or length % 2:
-            raise damaged(f"the vtable of {name} at byte {vtable} states a length of {length} bytes")
+            raise damaged_error(f"the vtable of {name} at byte {vtable} states a length of {length} bytes")
         if vtable + length > self._end:
-            raise self._beyond(f"the vtable of {name}", vtable, length)
+            raise self._overrun_error(f"the vtable of {name}", vtable, length)
         layout = _layout(self._schema, name)
         content = bytes(self._data[vtable + 4 : vtable + min(length, layout.end)])
         plans = self._contents[name]
         plan = plans.get(content)
         if plan is None:
             self._visits -= _NEW_SLOT * (len(content) // 2 + 1)
-            plan = plans[content] = _planned(self._schema, name, content, self._outside_slots.get(name))
+            plan = plans[content] = _plan_vtable(self._schema, name, content, self._outside_slots.get(name))
         self._visits -= _OWN_VTABLE
         self._plans[name][vtable] = plan
         return plan
@@ -206,25 +206,25 @@ class _Verifier:
         # schema.fbs: "only valid if > 1"; 0 and 1 mark a model whose data lies inside or is not written yet.
         if start > 1 and start + length > len(self._data):
             excess = start + length - len(self._data)
-            raise damaged(f"data of {name} at byte {start} runs {excess} bytes past the end of the file")
+            raise damaged_error(f"data of {name} at byte {start} runs {excess} bytes past the end of the file")
 
-    def _beyond(self, what: str, start: int, length: int) -> InvalidModelError:
+    def _overrun_error(self, what: str, start: int, length: int) -> InvalidModelError:
         limit = "the end of the file" if self._end == len(self._data) else "the 2 GB that a FlatBuffer may have"
         shown = what.replace("tables ", "vector ", 1)
-        return damaged(f"{shown} at byte {start} runs {start + length - self._end} bytes past {limit}")
+        return damaged_error(f"{shown} at byte {start} runs {start + length - self._end} bytes past {limit}")
 
-    def _too_many(self) -> InvalidModelError:
+    def _too_many_error(self) -> InvalidModelError:
         if self._max_tables is None:
-            return _shared()
+            return _shared_parts_error()
         return InvalidModelError(
             f"the file has more than {self._max_tables} tables and vectors, which is the limit", rule="too-many-tables"
         )
 
 
-def _shared() -> InvalidModelError:
-    return damaged("the tables of the file refer to the same parts over and over: there are more than its size explains")
+def _shared_parts_error() -> InvalidModelError:
+    return damaged_error("the tables of the file refer to the same parts over and over: there are more than its size explains")
 
 
-def damaged(reason: str) -> InvalidModelError:
+def damaged_error(reason: str) -> InvalidModelError:
     """An error of a file that offsets lead out of."""
     return InvalidModelError(reason, remedy="The file is damaged or was cut off; fetch or export it again.", rule="damaged-file")

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qconvert.errors import MissingPackageError, UnsupportedError
-from qconvert.files.processes import how_it_ended, said
+from qconvert.files.processes import describe_exit, quote_output
 
-__all__ = ["converted", "is_installed", "require_installed"]
+__all__ = ["is_installed", "require_installed", "run_converter"]
 
 #: Seconds after which a converter that has not ended is ended.
 _PATIENCE = 900.0
@@ -35,7 +35,7 @@ def require_installed(purpose: str) -> None:
         raise MissingPackageError(reason, remedy="Install it with: pip install 'qconvert[mnn]'", rule="package-missing")
 
 
-def converted(arguments: Sequence[str], folder: Path, result: str, patience: float = _PATIENCE) -> str:
+def run_converter(arguments: Sequence[str], folder: Path, result: str, patience: float = _PATIENCE) -> str:
     """Runs MNN's converter in a folder, and returns what it printed.
 
     Args:
@@ -53,15 +53,15 @@ def converted(arguments: Sequence[str], folder: Path, result: str, patience: flo
             command, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, check=False
         )
     except subprocess.TimeoutExpired as error:
-        printed = said(error.output or b"")
+        printed = quote_output(error.output or b"")
         raise UnsupportedError(f"MNN's converter did not end within {patience:.0f} s{printed}", rule="converter-timeout") from error
-    printed = said(done.stdout)
+    printed = quote_output(done.stdout)
     unknown = _UNKNOWN.search(done.stdout.decode(errors="replace"))
     if unknown:
         kinds = ", ".join(dict.fromkeys(item.strip().removeprefix("ONNX::") for item in unknown[1].split(",") if item.strip()))
         raise UnsupportedError(f"MNN's converter has no operator for {kinds}", rule="converter-lacks-operator")
     if done.returncode:
-        raise UnsupportedError(f"MNN's converter {how_it_ended(done.returncode)}{printed}", rule="converter-failed")
+        raise UnsupportedError(f"MNN's converter {describe_exit(done.returncode)}{printed}", rule="converter-failed")
     if not (folder / result).is_file() or not (folder / result).stat().st_size:
         raise UnsupportedError(f"MNN's converter wrote no file{printed}", rule="converter-wrote-nothing")
     return done.stdout.decode(errors="replace")

@@ -17,13 +17,13 @@ import numpy as np
 from qconvert.formats.mnn.layers import Layer
 from qconvert.graph import Array, Graph, Op, Tensor
 
-__all__ = ["compensated"]
+__all__ = ["compensate_biases"]
 
 #: Of a unit, by which biases are farther from zero than the whole numbers that they stand for.
 _ABOVE = 0.25
 
 
-def compensated(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
+def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
     """The float network with such biases, and the number of changed values.
 
     Args:
@@ -37,7 +37,7 @@ def compensated(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
     count = 0
     for op in network.ops:
         layer = by_weights.get(op.inputs[1]) if _is_depthwise(network, op) else None
-        units = None if layer is None else _missing(layer)
+        units = None if layer is None else _missing_units(layer)
         if layer is None or units is None:
             ops.append(op)
             continue
@@ -61,7 +61,7 @@ def _is_depthwise(network: Graph, op: Op) -> bool:
     return bool(shape[0] == op["group"] and shape[1] == 1)
 
 
-def _missing(layer: Layer) -> Array:
+def _missing_units(layer: Layer) -> Array:
     """Whole units for each channel by which what MNN adds is farther from the zero point than it need be."""
     unit = layer.data.scale * layer.scales.astype(np.float64) / layer.result.scale
     wanted = layer.result.zero_point / unit

@@ -13,10 +13,10 @@ from typing import Any
 
 from qconvert.encodings import Encodings, QParams
 from qconvert.errors import InvalidModelError
-from qconvert.files.documents import fail, integer, listed, number, object_of, text
+from qconvert.files.documents import fail, integer, list_of, number, object_of, text
 from qconvert.formats.mnn.activations import activation_quantization
 from qconvert.formats.mnn.network import Network, Node
-from qconvert.formats.mnn.places import places
+from qconvert.formats.mnn.places import place_encodings
 
 __all__ = ["is_dump", "read_dump"]
 
@@ -54,7 +54,7 @@ def read_dump(document: Any, network: Network | None = None) -> Encodings:
     Raises:
         InvalidModelError: it is no dump, has no scale but 0, contradicts itself, or does not belong to the network.
     """
-    operators = listed(document, "dump", _operator)
+    operators = list_of(document, "dump", _read_operator)
     stated = [item for operator in operators for item in (*operator.inputs, *operator.outputs)]
     _require_layout(stated)
     if not any(any(item.scales) for item in stated):
@@ -64,22 +64,22 @@ def read_dump(document: Any, network: Network | None = None) -> Encodings:
             rule="all-scales-zero",
         )
     quantizations, partly = _quantizations(stated)
-    nodes = _nodes(operators) if network is None else _known(operators, network)
-    entries = places(nodes, None if network is None else network.names, quantizations, "MNN's dump")
+    nodes = _nodes(operators) if network is None else _match_network(operators, network)
+    entries = place_encodings(nodes, None if network is None else network.names, quantizations, "MNN's dump")
     notes = (f"{partly} tensors have a scale for some channels alone, and none here",) if partly else ()
     return Encodings(entries, "MNN's dump", weights="max-abs", notes=notes)
 
 
-def _operator(item: Any, at: str) -> _Operator:
+def _read_operator(item: Any, at: str) -> _Operator:
     fields = object_of(item, at, {"name"}, {"inputs", "outputs"})
-    sides = [tuple(listed(fields.get(side, []), f"{at}.{side}", _stated)) for side in ("inputs", "outputs")]
+    sides = [tuple(list_of(fields.get(side, []), f"{at}.{side}", _read_tensor)) for side in ("inputs", "outputs")]
     return _Operator(text(fields["name"], f"{at}.name"), *sides)
 
 
-def _stated(item: Any, at: str) -> _Stated:
+def _read_tensor(item: Any, at: str) -> _Stated:
     fields = object_of(item, at, {"tensorIndex", "scales"}, {"zeropoint"})
-    scales = tuple(listed(fields["scales"], f"{at}.scales", number))
-    points = listed(fields["zeropoint"], f"{at}.zeropoint", number) if "zeropoint" in fields else None
+    scales = tuple(list_of(fields["scales"], f"{at}.scales", number))
+    points = list_of(fields["zeropoint"], f"{at}.zeropoint", number) if "zeropoint" in fields else None
     if not scales:
         fail(at, "has no scales", rule="no-scales")
     if points is not None and (len(points), len(scales)) != (1, 1):
@@ -121,7 +121,7 @@ def _nodes(operators: Sequence[_Operator]) -> list[Node]:
     return found
 
 
-def _known(operators: Sequence[_Operator], network: Network) -> list[Node]:
+def _match_network(operators: Sequence[_Operator], network: Network) -> list[Node]:
     """The operators of the network, once those of the dump are known to be among them."""
     outputs: dict[str, set[int]] = {}
     for node in network.nodes:

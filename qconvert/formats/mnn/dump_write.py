@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from qconvert.formats.mnn.layers import Activation
 from qconvert.formats.mnn.network import Network
-from qconvert.formats.mnn.places import own_name, plain
+from qconvert.formats.mnn.places import is_own_name, model_name
 from qconvert.graph import Graph
 
 __all__ = ["dump_json", "operators_of_graph", "operators_of_network"]
@@ -51,8 +51,8 @@ def operators_of_network(network: Network) -> Iterator[DumpOperator]:
     for node in network.nodes:
         for index in node.outputs:
             source = node.inputs[0] if node.type == "ConvertTensor" and node.inputs else -1
-            moves = source >= 0 and own_name(network.names[index])
-            moved[index] = moved.get(source, network.names[source]) if moves else plain(network.names[index])
+            moves = source >= 0 and is_own_name(network.names[index])
+            moved[index] = moved.get(source, network.names[source]) if moves else model_name(network.names[index])
         if node.type not in _SKIPPED:
             sides = ([(index, moved.get(index, network.names[index])) for index in side] for side in (node.inputs, node.outputs))
             yield DumpOperator(node.name, *sides)

@@ -66,7 +66,7 @@ def activations_of(graph: Graph, encodings: Encodings) -> dict[str, Activation]:
     found: dict[str, Activation] = {}
     for place, encoding in encodings.entries.items():
         if place.role == "tensor" and place.name in graph.tensors and not graph[place.name].is_constant:
-            quantization = _on_int8(place.name, encoding)
+            quantization = _int8_activation(place.name, encoding)
             if isinstance(quantization, Activation):
                 found[place.name] = quantization
     return found
@@ -89,11 +89,11 @@ def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()
     for op in graph.ops:
         if op.kind not in _WEIGHTED:
             continue
-        result = _fused(graph, op, readers.get(op.outputs[0], []))
+        result = _fused_result(graph, op, readers.get(op.outputs[0], []))
         if kept.matches(op, result):
             floats[result] = "as asked for"
             continue
-        taken = _taken_in(graph, op.outputs[0], readers) if op.kind in ("Conv", "Gemm") else ""
+        taken = _find_folded_operator(graph, op.outputs[0], readers) if op.kind in ("Conv", "Gemm") else ""
         found = f"MNN would take {taken} into it, before it rounds" if taken else _layer(graph, op, result, encodings)
         if isinstance(found, str):
             floats[result] = found
@@ -131,7 +131,7 @@ class _Kept:
                 )
 
 
-def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
+def _fused_result(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
     """The name of what a layer computes with the activation that MNN fuses into it."""
     name = op.outputs[0]
     if op.kind == "Conv" and len(readers) == 1 and name not in graph.public and _is_fused(graph, readers[0]):
@@ -139,7 +139,7 @@ def _fused(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
     return name
 
 
-def _taken_in(graph: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
+def _find_folded_operator(graph: Graph, name: str, readers: Mapping[str, Sequence[Op]]) -> str:
     """The operator with a constant after a layer that MNN makes a part of the layer's weights and bias, in words; "" if there is none. The
     layer's result, which has a quantization of its own, is no tensor then."""
     following = readers.get(name, ())
@@ -199,10 +199,10 @@ def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
 
 def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:
     """The int8 quantization of a tensor, or what it has instead."""
-    return _on_int8(name, encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], role)))
+    return _int8_activation(name, encodings.entries.get(Place(name)) or encodings.entries.get(Place(op.outputs[0], role)))
 
 
-def _on_int8(name: str, found: Encoding | None) -> Activation | str:
+def _int8_activation(name: str, found: Encoding | None) -> Activation | str:
     if found is None or found.qparams is None:
         return "no quantization"
     quantization = found.qparams
@@ -241,8 +241,8 @@ def _weights(graph: Graph, op: Op, encodings: Encodings) -> tuple[Array, Array |
     with np.errstate(over="ignore", divide="ignore"):
         if not np.isfinite(np.float32(1) / scales).all():
             return "its weights have scales so small that MNN cannot divide by them"
-    return scales, _stored(found, middle)
+    return scales, _shift_to_int8(found, middle)
 
 
-def _stored(found: Encoding, middle: int) -> Array | None:
+def _shift_to_int8(found: Encoding, middle: int) -> Array | None:
     return None if found.integers is None else (np.asarray(found.integers).astype(np.int16) - middle).astype(np.int8)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.files.documents import fail, integer, listed, number, sort_of, text
+from qconvert.files.documents import fail, integer, list_of, number, sort_of, text
 
 __all__ = ["MESSAGES", "MessageField", "from_bytes", "from_json"]
 
@@ -82,7 +82,7 @@ _MISSING = "MNN would print `missing field` and leave the whole model in float."
 _INT32 = (-(2**31), 2**31 - 1)
 
 
-def _filled(message: str, given: dict[str, Any], at: str) -> dict[str, Any]:
+def _fill_defaults(message: str, given: dict[str, Any], at: str) -> dict[str, Any]:
     """A message with all its fields.
 
     Raises:
@@ -120,11 +120,11 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
             fail(at, f"the field {field.name!r} occurs under both of its names", rule="duplicate-name")
         place = f"{at}.{key}"
         found[field.name] = (
-            listed(value, place, lambda item, where, field=field: _json_value(field, item, where))  # type: ignore[misc]
+            list_of(value, place, lambda item, where, field=field: _json_value(field, item, where))  # type: ignore[misc]
             if field.repeated
             else _json_value(field, value, place)
         )
-    return _filled(message, found, at)
+    return _fill_defaults(message, found, at)
 
 
 def _snake(name: str) -> str:
@@ -133,7 +133,7 @@ def _snake(name: str) -> str:
 
 def _json_value(field: MessageField, value: Any, at: str) -> Any:
     if isinstance(field.kind, tuple):
-        return _enumerated(field.kind, value, at)
+        return _read_enum(field.kind, value, at)
     if field.kind == "string":
         return text(value, at)
     if field.kind == "bool":
@@ -152,7 +152,7 @@ def _int32(value: int, at: str) -> int:
     return value
 
 
-def _enumerated(names: tuple[str, ...], value: Any, at: str) -> str:
+def _read_enum(names: tuple[str, ...], value: Any, at: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
         return names[value]
     if not isinstance(value, str) or value not in names:
@@ -184,7 +184,7 @@ def from_bytes(data: memoryview, message: str = "Pipeline", at: str = "Pipeline"
         else:
             items = found.setdefault(field.name, [])
             items.append(_wire_value(field, wire, value, f"{place}[{len(items)}]"))
-    return _filled(message, found, at)
+    return _fill_defaults(message, found, at)
 
 
 def _wire(data: memoryview, at: str) -> Iterator[tuple[int, int, Any]]:
@@ -225,7 +225,7 @@ def _wire_value(field: MessageField, wire: int, value: Any, at: str) -> Any:
     if wire != wanted:
         fail(at, f"has wire type {wire} instead of {wanted}", rule="damaged-file")
     if isinstance(field.kind, tuple):
-        return _enumerated(field.kind, value, at)
+        return _read_enum(field.kind, value, at)
     if field.kind == "int32":
         low = value & 0xFFFFFFFF
         return low - 2**32 if low & 0x80000000 else low

@@ -13,9 +13,9 @@ from qconvert.arithmetic.dtypes import integer_range
 from qconvert.encodings import Encoding, Encodings, Place, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.activations import activation_quantization
-from qconvert.formats.mnn.network import Network, TensorQuantization, read_network, renamed
-from qconvert.formats.mnn.places import MATMUL, group_of, misnamed, own_name, places, plain
-from qconvert.formats.mnn.weights import LayerWeights, together
+from qconvert.formats.mnn.network import Network, TensorQuantization, copy_names, read_network
+from qconvert.formats.mnn.places import MATMUL, find_misnamed, group_of, is_own_name, model_name, place_encodings
+from qconvert.formats.mnn.weights import LayerWeights, concatenate_groups
 from qconvert.graph import Array, Quantization, numpy_dtype
 
 __all__ = ["network_encodings", "weights_encoding"]
@@ -44,7 +44,7 @@ def network_encodings(path: Path, named: Network | None = None) -> Encodings:
     """
     network = read_network(path)
     try:
-        return _encodings(network if named is None else renamed(network, named))
+        return _encodings(network if named is None else copy_names(network, named))
     except InvalidModelError as error:
         error.file = error.file or str(path)
         raise
@@ -63,15 +63,15 @@ def _encodings(network: Network) -> Encodings:
             remedy="Give the .mnn file that the quantizer read as well: --mnn FILE.",
             rule="names-lost",
         )
-    wrong = misnamed(network.nodes, network.names)
+    wrong = find_misnamed(network.nodes, network.names)
     names = ["" if index in wrong else name for index, name in enumerate(network.names)]
-    entries = places(network.nodes, names, quantizations, "MNN")
+    entries = place_encodings(network.nodes, names, quantizations, "MNN")
     offset: list[str] = []
     for name, weights, is_matrix in _weights(network):
         encoding = weights_encoding(weights, is_matrix=is_matrix)
         if encoding.integers is None:
             offset.append(name)
-        entries[Place(name, "input", 1)] = encoding if not own_name(name) else replace(encoding, required=False)
+        entries[Place(name, "input", 1)] = encoding if not is_own_name(name) else replace(encoding, required=False)
     if not entries:
         raise InvalidModelError(
             "the layers are not quantized: the file has no scales",
@@ -92,9 +92,9 @@ def _weights(network: Network) -> Iterator[tuple[str, LayerWeights, bool]]:
             groups.setdefault(base, []).append(layer.weights)
             continue
         name = network.names[layer.node.outputs[0]] if layer.node.outputs else layer.node.name
-        yield plain(name), layer.weights, layer.node.name.endswith(MATMUL)
+        yield model_name(name), layer.weights, layer.node.name.endswith(MATMUL)
     for base, parts in groups.items():
-        yield base, together(parts, base), False
+        yield base, concatenate_groups(parts, base), False
 
 
 def _quantization(found: TensorQuantization, where: str) -> QParams:
@@ -129,10 +129,10 @@ def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encod
     limits = (-half, half - 1) if weights.is_full and -half != integer_range(dtype)[0] else (None, None)
     scales, zero_points, integers = weights.scales, np.zeros(weights.scales.shape, np.int64), weights.integers
     if not (scales > 0).all():
-        scales, integers = _positive(weights)
+        scales, integers = _replace_zero_scales(weights)
     is_held = True
     if weights.offsets is not None:
-        scales, zero_points, is_held = _whole_steps(scales, weights.offsets.astype(np.float64), half, integer_range(dtype))
+        scales, zero_points, is_held = _offsets_to_zero_points(scales, weights.offsets.astype(np.float64), half, integer_range(dtype))
     if is_matrix and integers.shape[2:] == (1, 1):
         integers = integers[:, :, 0, 0]
     axis, block_size = None, 0
@@ -144,7 +144,7 @@ def weights_encoding(weights: LayerWeights, *, is_matrix: bool = False) -> Encod
     return Encoding(quantization, integers=integers.astype(numpy_dtype(dtype)) if is_held else None, origin="MNN")
 
 
-def _whole_steps(scales: Array, offsets: Array, half: int, limits: tuple[int, int]) -> tuple[Array, Array, bool]:
+def _offsets_to_zero_points(scales: Array, offsets: Array, half: int, limits: tuple[int, int]) -> tuple[Array, Array, bool]:
     """(scales, zero points, whether s (q - z) is s q + b everywhere).
 
     A channel whose offset is no zero point of its type gets the quantization of the range that its integers span, with 0.
@@ -162,7 +162,7 @@ def _whole_steps(scales: Array, offsets: Array, half: int, limits: tuple[int, in
         return np.where(beyond, wide, scales).astype(np.float32), np.nan_to_num(points).astype(np.int64), False
 
 
-def _positive(weights: LayerWeights) -> tuple[Array, Array]:
+def _replace_zero_scales(weights: LayerWeights) -> tuple[Array, Array]:
     """(scales, integers) where channels of scale 0, whose weights are all one number, have the smallest other scale, and integers of 0."""
     positive = weights.scales[weights.scales > 0]
     scales = np.where(weights.scales > 0, weights.scales, np.float32(positive.min() if positive.size else _NO_SCALE)).astype(np.float32)

@@ -9,12 +9,12 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files import map_file
-from qconvert.formats.flatbuffers import damaged, verify_tables
+from qconvert.formats.flatbuffers import damaged_error, verify_tables
 from qconvert.formats.mnn.old_int8 import CONVERSIONS, CONVOLUTIONS, kept_tensors, read_conversion, read_old_weights, require_readable
 from qconvert.formats.mnn.schema import DT_INT8, NET, type_name
 from qconvert.formats.mnn.weights import LayerWeights, layer_weights
 
-__all__ = ["Layer", "Network", "Node", "TensorQuantization", "is_network", "read_network", "renamed"]
+__all__ = ["Layer", "Network", "Node", "TensorQuantization", "copy_names", "is_network", "read_network"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Network:
     code: str = ""
 
 
-def renamed(network: Network, named: Network) -> Network:
+def copy_names(network: Network, named: Network) -> Network:
     """A network with the names of another one with the same operators, such as the one before MNN's quantizer with EMA rebuilt it.
 
     Raises:
@@ -111,7 +111,7 @@ def renamed(network: Network, named: Network) -> Network:
 def is_network(data: Any) -> bool:
     """Whether bytes are a .mnn file: a FlatBuffer of MNN's schema with operators. It raises nothing."""
     try:
-        _verified(data)
+        _verify_data(data)
         return bool(NET.root(data).oplists)
     except InvalidModelError:
         return False
@@ -128,7 +128,7 @@ def read_network(path: Path) -> Network:
     """
     data = map_file(path)
     try:
-        _verified(data)
+        _verify_data(data)
         net = NET.root(data)
         return _network(net)
     except (InvalidModelError, UnsupportedError) as error:
@@ -136,7 +136,7 @@ def read_network(path: Path) -> Network:
         raise
 
 
-def _verified(data: Any) -> None:
+def _verify_data(data: Any) -> None:
     with memoryview(data) as raw, raw.cast("B") as view:
         if len(view) < 8:
             raise InvalidModelError(f"the file has {len(view)} bytes; a .mnn file has at least 8", rule="damaged-file")
@@ -170,7 +170,7 @@ def _network(net: Any) -> Network:
         known = quantizations.setdefault(place, quantization)
         if known is not quantization and not _is_close(known, quantization):
             raise UnsupportedError(f"tensor {names[place]!r} is converted to int8 with two scales", rule="contradicting-scales")
-    read = [(view, _modern(node, kept)) for view, node in read if node.type not in CONVERSIONS]
+    read = [(view, _without_conversions(node, kept)) for view, node in read if node.type not in CONVERSIONS]
     layers = tuple(layer for view, node in read if (layer := _layer(view, node, quantizations)) is not None)
     return Network(tuple(node for _, node in read), names, quantizations, layers, _text(net.mnn_uuid), _text(net.bizCode))
 
@@ -180,7 +180,7 @@ def _is_close(one: TensorQuantization, other: TensorQuantization) -> bool:
     return one.zero == other.zero and abs(one.scale - other.scale) <= 2.0**-22 * abs(one.scale)
 
 
-def _modern(node: Node, kept: Mapping[int, int]) -> Node:
+def _without_conversions(node: Node, kept: Mapping[int, int]) -> Node:
     """The operator as MNN 2 has it: without conversions between float and int8 tensors."""
     inputs, outputs = (tuple(kept.get(index, index) for index in found) for found in (node.inputs, node.outputs))
     return Node(node.name, CONVOLUTIONS.get(node.type, node.type), inputs, outputs)
@@ -197,7 +197,7 @@ def _node(view: Any, count: int) -> Node:
     places = [tuple(int(index) for index in found) if found is not None else () for found in (view.inputIndexes, view.outputIndexes)]
     name = _text(view.name)
     if any(not 0 <= index < count for index in (*places[0], *places[1])):
-        raise damaged(f"operator {name!r} names a tensor that is not among the {count} of the file")
+        raise damaged_error(f"operator {name!r} names a tensor that is not among the {count} of the file")
     return Node(name, type_name(view.type), *places)
 
 
@@ -208,9 +208,9 @@ def _quantizations(net: Any, count: int) -> Iterator[tuple[int, TensorQuantizati
         if info is None:
             continue
         if not 0 <= item.index < count:
-            raise damaged(f"a scale is of tensor {item.index}, which is not among the {count} of the file")
+            raise damaged_error(f"a scale is of tensor {item.index}, which is not among the {count} of the file")
         if item.index in seen:
-            raise damaged(f"tensor {item.index} has two scales")
+            raise damaged_error(f"tensor {item.index} has two scales")
         seen.add(item.index)
         if info.type not in (0, DT_INT8) and info.scale != 0:
             raise UnsupportedError(f"tensor {item.index} is quantized to DataType {info.type}; int8 is covered", rule="dtype-not-covered")

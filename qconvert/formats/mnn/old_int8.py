@@ -105,10 +105,10 @@ def kept_tensors(conversions: Iterable[Conversion]) -> dict[int, int]:
             raise InvalidModelError(
                 f"tensor {conversion.dropped} is the result of two conversions between float and int8", rule="duplicate-name"
             )
-    return {start: _end(start, direct) for start in direct}
+    return {start: _follow_conversions(start, direct) for start in direct}
 
 
-def _end(start: int, direct: Mapping[int, int]) -> int:
+def _follow_conversions(start: int, direct: Mapping[int, int]) -> int:
     place = start
     for _ in range(len(direct)):
         place = direct[place]

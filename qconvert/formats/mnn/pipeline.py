@@ -15,7 +15,7 @@ from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import fail
 from qconvert.formats.mnn.activations import activation_quantization
-from qconvert.formats.mnn.places import plain
+from qconvert.formats.mnn.places import model_name
 
 __all__ = ["is_pipeline", "pipeline_encodings"]
 
@@ -47,10 +47,10 @@ def pipeline_encodings(pipeline: Mapping[str, Any]) -> Encodings:
         raise InvalidModelError("no layer has scales", rule="no-scales")
     entries: dict[Place, Encoding] = {}
     for at, layer in layers:
-        name = plain(layer["output"][0]["name"])
+        name = model_name(layer["output"][0]["name"])
         _put(entries, Place(name), _activation(layer["output"][0], f"{at}.output[0]"), at)
     for at, layer in layers:
-        name = plain(layer["output"][0]["name"])
+        name = model_name(layer["output"][0]["name"])
         _operands(entries, name, layer, at)
     beside = {"mnn.uuid": pipeline["mnnUuid"]} if pipeline["mnnUuid"] else {}
     return Encodings(entries, _ORIGIN, metadata=beside, notes=_notes(layers))
@@ -77,7 +77,7 @@ def _operands(entries: dict[Place, Encoding], name: str, layer: Mapping[str, Any
     if layer["input"]:
         stated = layer["input"][0]
         found = _activation(stated, f"{at}.input[0]")
-        known = entries.get(Place(plain(stated["name"])))
+        known = entries.get(Place(model_name(stated["name"])))
         if known is None or known.qparams != found.qparams:
             _put(entries, Place(name, "input"), found, at)
     if layer["weight"]:

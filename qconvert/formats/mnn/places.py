@@ -16,7 +16,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.mnn.network import Node
 from qconvert.formats.mnn.schema import TYPES
 
-__all__ = ["MATMUL", "group_of", "is_own", "is_packing", "misnamed", "own_name", "places", "plain"]
+__all__ = ["MATMUL", "find_misnamed", "group_of", "is_own", "is_own_name", "is_packing", "model_name", "place_encodings"]
 
 #: After the name of the result of a matrix product that became a convolution.
 MATMUL = "__matmul_converted"
@@ -34,12 +34,12 @@ def group_of(name: str) -> str:
     return match[1] if match else ""
 
 
-def plain(name: str) -> str:
+def model_name(name: str) -> str:
     """The name that a model has for a result."""
     return name.removesuffix(_BEFORE).removesuffix(MATMUL)
 
 
-def own_name(name: str) -> bool:
+def is_own_name(name: str) -> bool:
     """Whether a tensor or operator of this name is MNN's own, by the look of it."""
     return not name or _LAYOUT in name or any(pattern.fullmatch(name) for pattern in (_MADE, _GROUP, _PART))
 
@@ -51,27 +51,29 @@ def is_packing(name: str) -> bool:
 
 def is_own(node: Node) -> bool:
     """Whether an operator is one that MNN added."""
-    return node.type == "ConvertTensor" or own_name(node.name)
+    return node.type == "ConvertTensor" or is_own_name(node.name)
 
 
-def _moves(node: Node) -> bool:
+def _is_data_movement(node: Node) -> bool:
     """Whether an operator of MNN's own gives the values that it gets."""
     return _LAYOUT in node.name or (node.type or node.name.rstrip("0123456789")) in _MOVES
 
 
-def misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
+def find_misnamed(nodes: Sequence[Node], names: Sequence[str]) -> frozenset[int]:
     """The tensors that have the name of another operator's result: when MNN puts a Reshape after other operators, operators and tensors
     keep their names."""
-    operators = {plain(node.name) for node in nodes}
+    operators = {model_name(node.name) for node in nodes}
     return frozenset(
         index
         for node in nodes
         for index in node.outputs
-        if len(node.outputs) == 1 and plain(node.name) != plain(names[index]) and plain(names[index]) in operators
+        if len(node.outputs) == 1 and model_name(node.name) != model_name(names[index]) and model_name(names[index]) in operators
     )
 
 
-def places(nodes: Sequence[Node], names: Sequence[str] | None, quantizations: Mapping[int, QParams], origin: str) -> dict[Place, Encoding]:
+def place_encodings(
+    nodes: Sequence[Node], names: Sequence[str] | None, quantizations: Mapping[int, QParams], origin: str
+) -> dict[Place, Encoding]:
     """Entries for the tensors that have a quantization.
 
     Args:
@@ -91,7 +93,7 @@ def places(nodes: Sequence[Node], names: Sequence[str] | None, quantizations: Ma
         if known is not None and known.qparams != quantization and (is_exact == (place in exact)):
             raise InvalidModelError("two tensors of this name have different scales", where=str(place), rule="contradicting-scales")
         if known is None or (is_exact and place not in exact):
-            found[place] = Encoding(quantization, origin=origin, required=not own_name(place.name))
+            found[place] = Encoding(quantization, origin=origin, required=not is_own_name(place.name))
         if is_exact:
             exact.add(place)
     return found
@@ -106,10 +108,10 @@ def _results(
         if node is None or is_own(node):
             continue
         name = node.name if names is None else names[index]
-        if not name or own_name(name):
+        if not name or is_own_name(name):
             continue
-        place = Place(plain(name), "output", node.outputs.index(index)) if names is None else Place(plain(name))
-        yield place, quantization, plain(name) == name
+        place = Place(model_name(name), "output", node.outputs.index(index)) if names is None else Place(model_name(name))
+        yield place, quantization, model_name(name) == name
 
 
 def _operands(
@@ -124,18 +126,18 @@ def _operands(
         for position, index in enumerate(node.inputs):
             quantization, maker = quantizations.get(index), makers.get(index)
             nameless = names is not None and not names[index]
-            if quantization is None or not name or own_name(name) or not (nameless or maker is None or is_own(maker)):
+            if quantization is None or not name or is_own_name(name) or not (nameless or maker is None or is_own(maker)):
                 continue
-            start = _start(index, makers)
+            start = _find_source(index, makers)
             if nameless or (start is not None and quantizations.get(start) != quantization):
-                yield Place(plain(name), "input", position), quantization, plain(name) == name
+                yield Place(model_name(name), "input", position), quantization, model_name(name) == name
 
 
-def _start(index: int, makers: Mapping[int, Node]) -> int | None:
+def _find_source(index: int, makers: Mapping[int, Node]) -> int | None:
     """The tensor whose values MNN's own operators copy: one of the model, or -1 if the file states no input; None if they compute."""
     seen: set[int] = set()
     while (maker := makers.get(index)) is not None and is_own(maker):
-        if index in seen or not _moves(maker):
+        if index in seen or not _is_data_movement(maker):
             return None
         seen.add(index)
         if not maker.inputs:  # dumps leave inputs out

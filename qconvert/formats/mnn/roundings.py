@@ -21,7 +21,7 @@ from qconvert.formats.mnn.layers import Layer
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["is_rounding", "rounded"]
+__all__ = ["insert_roundings", "is_rounding"]
 
 #: In sums with it float32 keeps whole numbers alone, of up to 2^22 in size: 1.5 * 2^23.
 _WHOLE = np.float32(12582912)
@@ -44,7 +44,7 @@ def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[s
     return before is not None and _steps(before) != _steps(after)
 
 
-def rounded(
+def insert_roundings(
     network: Graph,
     encodings: Encodings,
     layers: Sequence[Layer],
@@ -60,7 +60,7 @@ def rounded(
         exact: inputs that have their quantizations when they are given.
         called: tensors that are called otherwise once they are rounded.
     """
-    wanted = _wanted(network, encodings, layers, exact)
+    wanted = _find_roundings(network, encodings, layers, exact)
     readers = network.consumers()
     decomposition, instead, ops = _Decomposition(network), dict[str, str](), list[Op]()
     for name in network.inputs:
@@ -100,7 +100,9 @@ class _Decomposition:
         """The operators that give `result`, which is `source` with a quantization."""
         like = self._network.tensors.get(result) or self.tensors[result]
         step = quantization.quantization.scale.reshape(-1)[0]
-        ends = (self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _ends(quantization), strict=True))
+        ends = (
+            self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _float_limits(quantization), strict=True)
+        )
         before = self.fresh(f"{result}/cut", like)
         yield Op("Clip", (source, *ends), (before,))
         for kind, by in (("Div", step), ("Add", _WHOLE), ("Sub", _WHOLE), ("Mul", step)):
@@ -123,7 +125,7 @@ def _quantization(encodings: Encodings, name: str) -> QParams | None:
     )
 
 
-def _ends(quantization: QParams) -> tuple[np.float32, np.float32]:
+def _float_limits(quantization: QParams) -> tuple[np.float32, np.float32]:
     """The smallest and the largest float value of a quantization."""
     low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(quantization.quantization, quantization.dtype))
     return low, high
@@ -131,23 +133,28 @@ def _ends(quantization: QParams) -> tuple[np.float32, np.float32]:
 
 def _steps(quantization: QParams) -> tuple[float, ...]:
     """The scale, the smallest and the largest float value of a quantization."""
-    return float(quantization.quantization.scale.reshape(-1)[0]), *map(float, _ends(quantization))
+    return float(quantization.quantization.scale.reshape(-1)[0]), *map(float, _float_limits(quantization))
 
 
-def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
+def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
     """The tensors to round: nothing rounds them to their quantization before a reader that needs rounded values."""
     quantizations = {name: quantization for name in network.tensors if (quantization := _quantization(encodings, name)) is not None}
     readers = network.consumers()
-    integer = _integer(network, quantizations, layers, exact)
-    seen = _seen(network, quantizations, layers, integer)
+    integer = _find_integer_tensors(network, quantizations, layers, exact)
+    seen = _find_float_reads(network, quantizations, layers, integer)
     held, found = {*exact, *integer}, dict[str, QParams]()
     found.update((name, quantizations[name]) for name in network.inputs if name in quantizations and name in seen and name not in held)
     held.update(found)
     for op in network.ops:
         again = is_rounding(network, op, encodings, readers)
-        keeps = not again and held.issuperset(_data(op)) and _shared(op, quantizations) and _keeps(network, op, quantizations)
+        keeps = (
+            not again
+            and held.issuperset(_data(op))
+            and _has_one_quantization(op, quantizations)
+            and _is_already_rounded(network, op, quantizations)
+        )
         for name in op.outputs:
-            wanted = name in seen or _passes_back(op) or (again and op.inputs[0] in quantizations)
+            wanted = name in seen or _is_scale_passed_back(op) or (again and op.inputs[0] in quantizations)
             if not keeps and name in quantizations and name not in held and wanted:
                 found[name] = quantizations[name]
             if keeps or name in found:
@@ -155,34 +162,38 @@ def _wanted(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact
     return found
 
 
-def _passes_back(op: Op) -> bool:
+def _is_scale_passed_back(op: Op) -> bool:
     """Whether MNN also uses the scale of the result for the data, so that the operator before rounds them."""
     return kind_of(op).rule == "move" or op.kind in _PASSED_BACK
 
 
 def _data(op: Op) -> Sequence[str]:
     kind = kind_of(op)
-    return kind.moved(op) if kind.rule == "move" else op.inputs[:1]
+    return kind.moved_inputs(op) if kind.rule == "move" else op.inputs[:1]
 
 
-def _shared(op: Op, quantizations: Mapping[str, QParams]) -> bool:
+def _has_one_quantization(op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether data and results have one quantization."""
     names = (*_data(op), *op.outputs)
     return all(name in quantizations for name in names) and len({_steps(quantizations[name]) for name in names}) == 1
 
 
-def _keeps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
+def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether the results of an operator are values of the quantization that all its tensors share."""
-    return kind_of(op).rule == "move" or op.kind in ("MaxPool", "Relu") or (op.kind == "Clip" and _on_steps(network, op, quantizations))
+    return (
+        kind_of(op).rule == "move"
+        or op.kind in ("MaxPool", "Relu")
+        or (op.kind == "Clip" and _is_clip_on_steps(network, op, quantizations))
+    )
 
 
-def _integer(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
+def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
     """The tensors that MNN stores as integers: results of layers, copies and pools of these, and sums between layers."""
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
-        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _shared(op, quantizations)
-        pools = op.kind == "AveragePool" and (_shared(op, quantizations) or scaled.issuperset(op.outputs))
+        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _has_one_quantization(op, quantizations)
+        pools = op.kind == "AveragePool" and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
         if (moves or pools) and found.issuperset(_data(op)):
             found.update(op.outputs)
         if op.kind in _INTEGER and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
@@ -190,25 +201,25 @@ def _integer(network: Graph, quantizations: Mapping[str, QParams], layers: Seque
     return found
 
 
-def _seen(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
+def _find_float_reads(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
     """Outputs, and tensors that operators in float read, also after data movement. Layers round their data themselves."""
     own = {(layer.data.name, layer.weights) for layer in layers}
     found = set(network.outputs)
     for op in reversed(network.ops):
         if op.inputs[:2] in own:
             continue
-        moves = kind_of(op).rule == "move" and _shared(op, quantizations)
+        moves = kind_of(op).rule == "move" and _has_one_quantization(op, quantizations)
         if not (found.isdisjoint(op.outputs) if moves else integer.issuperset(op.outputs)):
             found.update(op.inputs)
     return found - integer
 
 
-def _on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
+def _is_clip_on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether the bounds of a Clip are numbers of its quantization, or beyond these."""
     quantization = quantizations.get(op.outputs[0])
     if quantization is None:
         return False
-    low, high = _ends(quantization)
+    low, high = _float_limits(quantization)
     for name in op.inputs[1:]:
         bound = network.constant(name) if name else None
         if name and (bound is None or bound.size != 1):

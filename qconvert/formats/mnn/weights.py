@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array
 
-__all__ = ["LayerWeights", "layer_weights", "together"]
+__all__ = ["LayerWeights", "concatenate_groups", "layer_weights"]
 
 #: IDSTQuan.type.
 _CODES, _SPARSE, _HALF, _BYTES = 1, 2, 3, 4
@@ -72,7 +72,7 @@ def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWe
         raise InvalidModelError("the weights have no bytes", rule="damaged-weights")
     data = stated.buffer.view(np.uint8)
     if stated.type == _CODES:
-        rows, integers, bits, is_full = _coded(data, 4 if stated.shapeInt32 else 2)
+        rows, integers, bits, is_full = _decode_weights(data, 4 if stated.shapeInt32 else 2)
     else:
         rows, integers, bits, is_full = outputs, data.view(np.int8), 8, True
     channels = outputs or rows
@@ -84,7 +84,7 @@ def layer_weights(stated: Any, kernel: tuple[int, int], outputs: int) -> LayerWe
     return LayerWeights(integers.reshape(channels, -1, *kernel), bits, scales, offsets, is_full)
 
 
-def together(parts: Sequence[LayerWeights], where: str) -> LayerWeights:
+def concatenate_groups(parts: Sequence[LayerWeights], where: str) -> LayerWeights:
     """The weights of a convolution in groups, of which MNN makes one layer each.
 
     Raises:
@@ -99,7 +99,7 @@ def together(parts: Sequence[LayerWeights], where: str) -> LayerWeights:
     return LayerWeights(integers, first.bits, scales, offsets, all(part.is_full for part in parts))
 
 
-def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
+def _decode_weights(data: Array, width: int) -> tuple[int, Array, int, bool]:
     """(rows, weights, bits, whether the codes are all integers of that many bits) of a buffer of type 1."""
     dimensions = int(data[0]) if data.size else 0
     start = 1 + dimensions * width
@@ -118,14 +118,14 @@ def _coded(data: Array, width: int) -> tuple[int, Array, int, bool]:
         raise InvalidModelError(
             f"{data.size} bytes are too few for {rows} × {columns} weights of {bits} bits and {count} codes", rule="damaged-weights"
         )
-    places = _unpacked(following[:size], bits, rows * columns)
+    places = _unpack_bits(following[:size], bits, rows * columns)
     if places.size and int(places.max()) >= count:
         raise InvalidModelError(f"a weight is code {int(places.max())} of {count}", rule="damaged-weights")
     is_full = count == 2**bits and bool((codes == np.arange(count) - count // 2).all())
     return rows, codes[places], bits, is_full
 
 
-def _unpacked(data: Array, bits: int, count: int) -> Array:
+def _unpack_bits(data: Array, bits: int, count: int) -> Array:
     """Numbers of `bits` bits each, the highest bit first."""
     each = 8 // bits
     if bits * each == 8:

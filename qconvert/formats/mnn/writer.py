@@ -15,15 +15,15 @@ from typing import Any
 from qconvert.encodings import Encodings
 from qconvert.errors import OptionError, QConvertError
 from qconvert.files.temporary import temporary_folder
-from qconvert.formats.mnn.child import converted, is_installed, require_installed
-from qconvert.formats.mnn.depthwise import compensated
+from qconvert.formats.mnn.check_converted import compare_layers
+from qconvert.formats.mnn.child import is_installed, require_installed, run_converter
+from qconvert.formats.mnn.depthwise import compensate_biases
 from qconvert.formats.mnn.dump_write import dump_json, operators_of_graph, operators_of_network
-from qconvert.formats.mnn.floats import names_of_rounded, split
+from qconvert.formats.mnn.floats import rounded_names, split_encodings
 from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
-from qconvert.formats.mnn.made import compared
 from qconvert.formats.mnn.network import read_network
 from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
-from qconvert.formats.mnn.roundings import rounded
+from qconvert.formats.mnn.roundings import insert_roundings
 from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.operators import kind_of
@@ -52,7 +52,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
         UnsupportedError: MNN's converter failed, or made something else than was asked for.
     """
     if path.suffix.lower() != ".mnn":
-        return tuple(_in_folder(graph, path, options))
+        return tuple(_write_folder(graph, path, options))
     require_installed("makes .mnn files")
     if options.get("no_mnn"):
         raise OptionError(
@@ -61,7 +61,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
             rule="package-needed",
         )
     with temporary_folder() as folder:
-        notes = tuple(_in_folder(graph, Path(folder), options))
+        notes = tuple(_write_folder(graph, Path(folder), options))
         shutil.move(Path(folder, _MNN), path)
     return notes
 
@@ -106,7 +106,7 @@ def write_scales(encodings: Encodings, graph: Graph | None, path: Path, options:
         return ()
     layers, floats = layers_of(graph, encodings, _names(options))
     _write_pipeline(layers, path)
-    return (f"{len(layers)} layers have scales for int8", *_reasons(floats))
+    return (f"{len(layers)} layers have scales for int8", *_note_float_layers(floats))
 
 
 def _write_pipeline(layers: Sequence[Layer], path: Path) -> None:
@@ -120,19 +120,19 @@ def _names(options: Mapping[str, Any]) -> list[str]:
     return [name.strip() for name in str(options.get("float_layers") or "").split(",") if name.strip()]
 
 
-def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterator[Change | str]:
+def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterator[Change | str]:
     """Writes the files of a result into a folder that is there."""
     is_exact = options.get("numerics") != "fast"
-    network, encodings = split(graph, is_exact)
+    network, encodings = split_encodings(graph, is_exact)
     layers, floats = layers_of(network, encodings, _names(options))
     rounds: list[str] = []
     if is_exact:
         stored = {name for name in network.inputs if graph[name].is_quantized}
-        network, rounds = rounded(network, encodings, layers, stored, names_of_rounded(graph, network))
-    network, count = compensated(network, layers)
+        network, rounds = insert_roundings(network, encodings, layers, stored, rounded_names(graph, network))
+    network, count = compensate_biases(network, layers)
     if count:
         yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
-    network = network.evolve(ops=map(_compared_rightly, network.ops))
+    network = network.evolve(ops=map(_replace_less, network.ops))
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
@@ -143,21 +143,21 @@ def _in_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Iterat
     arguments = ["-f", "ONNX", "--modelFile", _ONNX, "--MNNModel", _MNN, "--bizCode", _maker(options)]
     arguments += ["--compressionParamsFile", pipeline] * bool(layers)
     yield f"{len(layers)} layers have scales for int8" + (f", {len(floats)} stay float" if floats else "")
-    yield from _reasons(floats)
-    yield from _averages(graph)
+    yield from _note_float_layers(floats)
+    yield from _note_averages(graph)
     if rounds:
-        yield f"{len(rounds)} roundings that belong to no layer are operators in float: {_listed(rounds)}"
+        yield f"{len(rounds)} roundings that belong to no layer are operators in float: {_join_names(rounds)}"
     if not is_exact:
-        yield from _unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
+        yield from _note_unrounded(graph, {layer.result.name for layer in layers} | {layer.name for layer in layers})
     yield f"to make the .mnn file, run in this folder: MNNConvert {' '.join(arguments)}"
-    yield from _made(folder, arguments, layers, options)
+    yield from _convert_to_mnn(folder, arguments, layers, options)
     if options.get("dump"):
         made = folder / _MNN
         operators = operators_of_network(read_network(made)) if made.exists() else operators_of_graph(network)
         (folder / _DUMP).write_text(dump_json(operators, activations_of(network, encodings)), encoding="utf-8")
 
 
-def _compared_rightly(op: Op) -> Op:
+def _replace_less(op: Op) -> Op:
     """A Less as a Greater: MNN 3.6.1's Less compares the bits of its operands as integers, and is wrong where both are negative."""
     return replace(op, kind="Greater", inputs=op.inputs[::-1]) if op.kind == "Less" else op
 
@@ -168,20 +168,20 @@ def _maker(options: Mapping[str, Any]) -> str:
     return "-".join(("qconvert", *filter(None, (provenance.get(VERSION, ""), provenance.get(SOURCE_SHA256, "")[:_OF_HASH]))))
 
 
-def _reasons(floats: Mapping[str, str]) -> Iterator[str]:
+def _note_float_layers(floats: Mapping[str, str]) -> Iterator[str]:
     """A line for each reason for which layers stay float."""
     for reason in dict.fromkeys(floats.values()):
-        yield f"float: {_listed([name for name, why in floats.items() if why == reason])}: {reason}"
+        yield f"float: {_join_names([name for name, why in floats.items() if why == reason])}: {reason}"
 
 
-def _averages(graph: Graph) -> Iterator[str]:
+def _note_averages(graph: Graph) -> Iterator[str]:
     """A line on averages that MNN computes of integers."""
     names = [op.outputs[0] for op in graph.ops if op.kind == "AveragePool" and graph[op.inputs[0]].is_quantized]
     if names:
-        yield f"MNN rounds averages of integers differently, by up to a step: {_listed(names)}"
+        yield f"MNN rounds averages of integers differently, by up to a step: {_join_names(names)}"
 
 
-def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
+def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
     """The real outputs that the source rounds to a quantization and MNN does not, since no layer computes them."""
     writers = graph.producers()
     names = []
@@ -194,15 +194,15 @@ def _unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
         if before is not None and rounded.isdisjoint(path):
             names.append(op.outputs[0])
     if names:
-        yield Change(f"the source quantizes the outputs {_listed(names)}, MNN leaves them in float: they differ by up to half a step, "
+        yield Change(f"the source quantizes the outputs {_join_names(names)}, MNN leaves them in float: they differ by up to half a step, "
                      "and by more where the source saturates")  # fmt: skip
 
 
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def _made(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:
+def _convert_to_mnn(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:
     """Makes the .mnn, and says what it holds."""
     if options.get("no_mnn"):
         return
@@ -210,8 +210,8 @@ def _made(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], optio
         yield f"{_MNN} is not made here: the package MNN is not installed (pip install 'qconvert[mnn]')"
         return
     try:
-        converted(arguments, folder, _MNN)
+        run_converter(arguments, folder, _MNN)
     except QConvertError as error:
         error.remedy = error.remedy or "With --no-mnn the ONNX model and the Pipeline are written alone, for another version of MNN."
         raise
-    yield from compared(folder / _MNN, layers)
+    yield from compare_layers(folder / _MNN, layers)

@@ -62,7 +62,7 @@ def read(path: Path) -> Encodings:
                 notes.append(f"line {number} is empty: ncnn reads no further, here the rest is taken too")
             continue
         if not line.startswith("#"):
-            _take(entries, line.split(), f"line {number}")
+            _add_entry(entries, line.split(), f"line {number}")
     if not entries:
         raise InvalidModelError("is not a table of ncnn: no line has the name of a layer and its scales", rule="not-this-format")
     lone = sorted({place.name for place in entries if place.index == 0} - {place.name for place in entries if place.index == 1})
@@ -71,7 +71,7 @@ def read(path: Path) -> Encodings:
     return Encodings(entries, "ncnn's table", notes=tuple(dict.fromkeys(notes)))
 
 
-def _take(entries: dict[Place, Encoding], words: list[str], at: str) -> None:
+def _add_entry(entries: dict[Place, Encoding], words: list[str], at: str) -> None:
     """Takes the entry of a line in."""
     key, rest = words[0], words[1:]
     if len(key.encode()) > _LONGEST:

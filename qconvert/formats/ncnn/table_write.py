@@ -38,7 +38,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
     for op in graph.ops:
         if not kind_of(op).has_weights:
             continue
-        found = [_of(encodings, op, index) for index in (0, 1)]
+        found = [_find_encoding(encodings, op, index) for index in (0, 1)]
         if found[0] is None or found[1] is None:
             continue
         name = _name(op)
@@ -55,20 +55,20 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
     return (f"the table has {len(data)} layers; ncnn has no place for other scales",) if rest > 0 else ()
 
 
-def _of(encodings: Encodings, op: Op, index: int) -> Encoding | None:
+def _find_encoding(encodings: Encodings, op: Op, index: int) -> Encoding | None:
     """The encoding of an input of a layer, by the tensor or by the layer."""
-    places = (Place(op.inputs[index]), Place(_own(op), "input", index), Place(op.outputs[0], "input", index))
+    places = (Place(op.inputs[index]), Place(_name_in_file(op), "input", index), Place(op.outputs[0], "input", index))
     return next((encodings.entries[place] for place in places if place.name and place in encodings.entries), None)
 
 
-def _own(op: Op) -> str:
+def _name_in_file(op: Op) -> str:
     """The operator's name in its file, "" if that gives it none."""
     name = op.source.partition(" ")[2]
     return "" if name.startswith("#") else name
 
 
 def _name(op: Op) -> str:
-    name = _own(op) or op.outputs[0]
+    name = _name_in_file(op) or op.outputs[0]
     if len(name.split()) != 1 or name != name.strip() or name.startswith("#") or "_param_" in name:
         raise UnsupportedError(
             "the layer has a name with blanks, '#' or '_param_', which a table of ncnn cannot hold",

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.files import map_file
-from qconvert.formats.onnx.mapped import Files
-from qconvert.formats.onnx.messages import captured
+from qconvert.formats.onnx.mapped_constants import Files
+from qconvert.formats.onnx.messages import node_captures
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.reader import read_inferred
-from qconvert.formats.reading.quantized import quantized
+from qconvert.formats.reading.quantized_operators import fuse_quantized_ops
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import DECOMPOSED
 
@@ -41,7 +41,7 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
     decomposed = {name for text in notes for item in json.loads(text) for name in item["outputs"] if name}
     if not decomposed:
         return graph
-    part = _read(_cut(proto, graph, decomposed), graph, files)
+    part = _read(_cut_decomposed(proto, graph, decomposed), graph, files)
     ops = [_call(op) if decomposed.intersection(op.outputs) else op for op in graph.ops]
     return graph.evolve(ops=ops, functions={**part.functions, _SPELLED_OUT: replace(part, functions={})})
 
@@ -53,23 +53,23 @@ def _call(op: Op) -> Op:
 def _read(proto: Any, graph: Graph, files: Files) -> Graph:
     """The quantized graph of nodes; of borders of a part the scales are those of the graph, as no node may say them."""
     found = read_inferred(Model(proto, files), graph.name, again=True)
-    labelled = (_labelled(found[name], graph.tensors.get(name)) for name in (*found.inputs, *found.outputs))
-    return quantized(found.evolve(tensors=labelled, ops=found.ops))
+    labelled = (_copy_quantization(found[name], graph.tensors.get(name)) for name in (*found.inputs, *found.outputs))
+    return fuse_quantized_ops(found.evolve(tensors=labelled, ops=found.ops))
 
 
-def _labelled(tensor: Tensor, written: Tensor | None) -> Tensor:
+def _copy_quantization(tensor: Tensor, written: Tensor | None) -> Tensor:
     if written is None or tensor.is_quantized or tensor.dtype != written.dtype:
         return tensor
     return replace(tensor, quantization=written.quantization)
 
 
-def _cut(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
+def _cut_decomposed(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
     """A ModelProto of the nodes that compute the tensors `decomposed` from other tensors of the graph."""
     import onnx
 
-    nodes = _nodes(proto.graph.node, decomposed, graph.tensors.keys() - decomposed)
+    nodes = _needed_nodes(proto.graph.node, decomposed, graph.tensors.keys() - decomposed)
     made = {name for node in nodes for name in node.output}
-    read = dict.fromkeys(name for node in nodes for name in (*node.input, *captured(node)) if name and name not in made)
+    read = dict.fromkeys(name for node in nodes for name in (*node.input, *node_captures(node)) if name and name not in made)
     types = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
     constants = [tensor for tensor in proto.graph.initializer if tensor.name in read]
     held = {tensor.name for tensor in constants}
@@ -87,7 +87,7 @@ def _cut(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
     )
 
 
-def _nodes(nodes: Any, wanted: Set[str], known: Set[str]) -> list[Any]:
+def _needed_nodes(nodes: Any, wanted: Set[str], known: Set[str]) -> list[Any]:
     """The nodes that `wanted` depends on, in order, from the tensors `known` on."""
     producers = {name: place for place, node in enumerate(nodes) for name in node.output if name}
     waiting, taken = list(wanted), set[int]()
@@ -95,10 +95,10 @@ def _nodes(nodes: Any, wanted: Set[str], known: Set[str]) -> list[Any]:
         place = producers.get(waiting.pop())
         if place is not None and place not in taken:
             taken.add(place)
-            waiting += (name for name in _read_by(nodes[place]) if name not in known)
+            waiting += (name for name in _reads(nodes[place]) if name not in known)
     return [nodes[place] for place in sorted(taken)]
 
 
-def _read_by(node: Any) -> Iterator[str]:
+def _reads(node: Any) -> Iterator[str]:
     yield from node.input
-    yield from captured(node)
+    yield from node_captures(node)

@@ -109,7 +109,7 @@ class Builder:
         self._scope.add(name)
         return name
 
-    def inside(self, graph: Graph) -> Builder:
+    def inner_builder(self, graph: Graph) -> Builder:
         """A builder for the nodes of a graph inside a node."""
         found = Builder(graph, self.opset, forms=self.forms)
         found.is_exact, found.functions, found.domains, found.stated_scales = (
@@ -154,11 +154,11 @@ class Builder:
         outermost._initializer(name, data)
         self._hoisted[name] = data
 
-    def show(self, name: str, tensor: Tensor) -> None:
+    def declare_output(self, name: str, tensor: Tensor) -> None:
         """Declares type and shape of an output whose name is not that of a tensor of the graph."""
         self._shown[name] = replace(tensor, name=name)
 
-    def shown(self, name: str) -> Tensor:
+    def output_tensor(self, name: str) -> Tensor:
         """Type and shape of an output."""
         return self._shown[name] if name in self._shown else self.graph.tensors[name]
 
@@ -222,13 +222,13 @@ class Builder:
         Raises:
             UnsupportedError: the operator means something else in the version that this model has, or there are two versions.
         """
-        from qconvert.formats.onnx.versions import lifted
+        from qconvert.formats.onnx.versions import lift_node
 
         nodes = [node]
         if node.domain in ("", "ai.onnx"):
-            nodes = lifted(node, op, version, self)
+            nodes = lift_node(node, op, version, self)
         elif self.domains.setdefault(node.domain, version) != version:
-            raise self.unsupported(
+            raise self.unsupported_error(
                 op,
                 f"version {version} of {node.domain} in a model that imports version {self.domains[node.domain]}",
                 rule="two-opset-versions",
@@ -237,7 +237,7 @@ class Builder:
             self.hidden_reads[len(self.nodes)] = list(reads)
             self.nodes.append(item)
 
-    def once(self, what: str, of: str, made: Callable[[], list[str]]) -> list[str]:
+    def make_once(self, what: str, of: str, made: Callable[[], list[str]]) -> list[str]:
         """The values `what` derived from the value `of`; `made` writes them at the first call."""
         if (what, of) not in self._once:
             self._once[what, of] = made()
@@ -252,7 +252,7 @@ class Builder:
     def _initializer(self, name: str, data: Array) -> None:
         self.initializers[name] = data
 
-    def stored(self, name: str) -> str:
+    def stored_value(self, name: str) -> str:
         """The tensor's value as it is stored; a constant becomes an initializer. "" stays ""."""
         tensor = self.graph.tensors[name] if name else None
         if tensor is not None and tensor.data is not None and name not in self.initializers:
@@ -263,12 +263,12 @@ class Builder:
         """The stored value of a tensor of the graph as int64, as ONNX wants most sizes, axes and indices; any other name as it is."""
         tensor = self.graph.tensors.get(name)
         if tensor is None or tensor.dtype in ("int64", "unknown") or tensor.is_quantized:
-            return self.stored(name) if tensor is not None else name
+            return self.stored_value(name) if tensor is not None else name
         if tensor.data is not None:
             return self.const(np.asarray(tensor.data).astype(np.int64), f"{name}/int64")
         return self.node("Cast", [name], hint=f"{name}/int64", to=ELEMENT_TYPES["int64"])[0]
 
-    def replaced(self, name: str, data: Array) -> str:
+    def replace_constant(self, name: str, data: Array) -> str:
         """The constant `name` in the order of axes that ONNX wants: under its own name if nobody else reads or sees it."""
         if self._reads[name] > 1 or name in self.initializers or name in self.graph.public:
             return self.const(data, f"{name}/turned")
@@ -279,16 +279,16 @@ class Builder:
         """The tensor's float values: after a DequantizeLinear if it is quantized, else the tensor itself. "" stays ""."""
         tensor = self.graph.tensors[name] if name else None
         if tensor is None or tensor.quantization is None:
-            return self.stored(name)
+            return self.stored_value(name)
         if name not in self._real:
-            self._show(name, self.dequantize(self.stored(name), tensor.dtype, tensor.quantization))
+            self._record_real(name, self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization))
         return self._real[name]
 
     def dequantize(self, value: str, dtype: str, quantization: Quantization, real: str = "float32") -> str:
         """Adds a DequantizeLinear of an integer value; returns the name of the value of type `real`."""
         self._require_type(dtype, value)
         if dtype == "int32" and not quantization.is_symmetric:
-            return self._shifted(value, quantization, real)
+            return self._dequantize_int32(value, quantization, real)
         scale, zero_point = self.parameters(value, dtype, quantization, real)
         attributes = self._axis(quantization, value)
         if dtype == "int32":
@@ -296,7 +296,7 @@ class Builder:
         inputs = [value, scale] + ([zero_point] if zero_point else [])
         return self.node("DequantizeLinear", inputs, hint=f"{value}/real", **attributes)[0]
 
-    def _shifted(self, value: str, quantization: Quantization, real: str) -> str:
+    def _dequantize_int32(self, value: str, quantization: Quantization, real: str) -> str:
         """The float values of int32 with a zero point, for which ONNX has no DequantizeLinear; differences of int32 are exact in
         float64."""
         if not quantization.is_per_tensor:
@@ -368,7 +368,7 @@ class Builder:
             self._finish_float(value, tensor, bounds)
             return
         if bounds == (None, None) or tensor.dtype.startswith("float"):
-            self.quantize(self._clipped(value, tensor, bounds), tensor, tensor.name)
+            self.quantize(self._clip_to_bounds(value, tensor, bounds), tensor, tensor.name)
             return
         if bounds == (None, None) or clip_range(tensor, bounds) == integer_range(tensor.dtype):
             self.quantize(value, tensor, tensor.name)
@@ -378,7 +378,7 @@ class Builder:
             scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
             pairs = zip((lowest, highest), integer_range(tensor.dtype), strict=True)
             low, high = (None if limit == end else (limit - point) * scale for limit, end in pairs)
-            self.quantize(self._clipped(value, tensor, (low, high)), tensor, tensor.name)
+            self.quantize(self._clip_to_bounds(value, tensor, (low, high)), tensor, tensor.name)
             return
         unclipped = self.name(f"{tensor.name}/unclipped")
         self.quantize(value, tensor, unclipped)
@@ -396,9 +396,9 @@ class Builder:
         self.node("Cast", clipped, [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
 
     def _finish_float(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None]) -> None:
-        self.rename(self._clipped(value, tensor, bounds, tensor.dtype), tensor.name)
+        self.rename(self._clip_to_bounds(value, tensor, bounds, tensor.dtype), tensor.name)
 
-    def _clipped(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None], dtype: str = "float32") -> str:
+    def _clip_to_bounds(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None], dtype: str = "float32") -> str:
         """A value of type `dtype` between bounds; itself if there are none."""
         if bounds == (None, None):
             return value
@@ -416,11 +416,11 @@ class Builder:
             position = list(self.nodes[-1].output).index(value)
             self.nodes[-1].output[position] = name
             if value in self._stored:
-                self._show(self._stored.pop(value), name)
+                self._record_real(self._stored.pop(value), name)
         else:
             self.node("Identity", [value], [name])
 
-    def _show(self, name: str, real: str) -> None:
+    def _record_real(self, name: str, real: str) -> None:
         """Records `real` as the value that holds the float values of the quantized tensor `name`."""
         self._real[name], self._stored[real] = real, name
 
@@ -432,10 +432,10 @@ class Builder:
         """The integers of constant input `index`."""
         data = self.graph.constant(op.inputs[index])
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
+            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
-    def unsupported(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
+    def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in ONNX."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip(), rule=rule)
 

@@ -11,11 +11,11 @@ from typing import Any
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.mapped_constants import Files
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.old_opsets import lift_opset
 from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
-from qconvert.formats.onnx.regions import taken_apart
+from qconvert.formats.onnx.regions import inline_regions
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
@@ -58,10 +58,10 @@ def parse_model(data: mmap.mmap | bytes, folder: Path = Path(os.devnull), *, inf
 
 def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
     """The onnx.ModelProto in `data`, verified, with functions inlined, and large constants left out as wire.py says."""
-    proto = _parsed(data)
+    proto = _parse_bytes(data)
     verify(proto, folder, len(data))
     if proto.functions:
-        taken_apart(proto)
+        inline_regions(proto)
     if proto.functions:
         proto = inline_functions(proto)
     check_signatures(proto)
@@ -90,7 +90,7 @@ def load_proto(path: Path) -> Any:
 
 def unverified_proto(path: Path) -> Any:
     """The onnx.ModelProto in a file as it stands, large constants left out; raises InvalidModelError if it is none."""
-    return _parsed(map_file(path))
+    return _parse_bytes(map_file(path))
 
 
 def form_of(path: Path) -> str:
@@ -114,7 +114,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
     if data.find(b"location") < 0:
         return ()
     names: dict[str, None] = {}
-    proto = _parsed(data)
+    proto = _parse_bytes(data)
     verify(proto, path.parent, len(data))
     waiting = [proto]
     while waiting:
@@ -129,7 +129,7 @@ def external_files(path: Path) -> tuple[Path, ...]:
     return tuple(path.parent / name for name in names if name != OWN_FILE)
 
 
-def _parsed(data: mmap.mmap | bytes) -> Any:
+def _parse_bytes(data: mmap.mmap | bytes) -> Any:
     """The onnx.ModelProto in `data`, large constants left out as wire.py says."""
     from google.protobuf.message import DecodeError
     from onnx import ModelProto

@@ -21,7 +21,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.flexbuffer import decoded, encoded
+from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators.opaque import TFLITE_DOMAIN
 
@@ -48,8 +48,8 @@ def write_tflite_custom(op: Op, b: Builder) -> None:
         attributes[_VERSION] = int(op["version"])
     for side, names in (("input", op.inputs), ("output", op.outputs)):
         for index, tensor in enumerate(names):
-            attributes |= _stated(f"{side}_{index}", b.tensor(tensor)) if tensor else {}
-    b.node(name, [b.stored(item) for item in op.inputs], op.outputs, domain=TFLITE_DOMAIN)
+            attributes |= _quantization_attributes(f"{side}_{index}", b.tensor(tensor)) if tensor else {}
+    b.node(name, [b.stored_value(item) for item in op.inputs], op.outputs, domain=TFLITE_DOMAIN)
     b.nodes[-1].attribute.extend(make_attribute(key, value) for key, value in attributes.items())
 
 
@@ -66,11 +66,11 @@ def read_tflite_custom(reading: Reading, node: Any, draft: Draft) -> None:
     for index, name in enumerate(inputs):
         quantization = quantizations.get(("input", index))
         if quantization is not None and name and draft.tensors[name].quantization != quantization:
-            inputs[index] = reading.labelled(index, quantization)
+            inputs[index] = reading.label_input(index, quantization)
     dtypes = [reading.declared_dtype(index) for index in range(len(reading.outputs))]
     for output in filter(None, reading.outputs):
         draft.tensors.pop(output, None)
-    payload = base64.b64encode(_merged(reading, options, {key: value for key, value in given.items() if not _GRID.fullmatch(key)}))
+    payload = base64.b64encode(_merge_options(reading, options, {key: value for key, value in given.items() if not _GRID.fullmatch(key)}))
     reading.emit(
         "Opaque",
         inputs,
@@ -94,7 +94,7 @@ def _bytes(op: Op) -> bytes:
         raise InvalidModelError("its payload is not base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
 
 
-def _stated(place: str, tensor: Tensor) -> dict[str, Any]:
+def _quantization_attributes(place: str, tensor: Tensor) -> dict[str, Any]:
     """The attributes for the scales of a tensor; scales in blocks are not stated."""
     quantization = tensor.quantization
     if quantization is None or quantization.block_size:
@@ -130,7 +130,7 @@ def _view(options: bytes) -> dict[str, Any]:
 
 def _map(options: bytes) -> dict[str, Any]:
     try:
-        found = decoded(options)
+        found = decode_flexbuffer(options)
     except InvalidModelError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -156,7 +156,7 @@ def _attribute(value: Any) -> Any:
     return tuple(items) if len(sorts) == 1 and sorts <= {int, float, str} else None
 
 
-def _merged(reading: Reading, options: bytes, given: Mapping[str, Any]) -> bytes:
+def _merge_options(reading: Reading, options: bytes, given: Mapping[str, Any]) -> bytes:
     """The bytes of the options: those stated, unless the attributes say otherwise."""
     view = _view(options)
     same = view.keys() == given.keys() and all(_equal(view[key], value) for key, value in given.items())
@@ -169,7 +169,7 @@ def _merged(reading: Reading, options: bytes, given: Mapping[str, Any]) -> bytes
     changed = {key: _value(value) for key, value in given.items() if key not in view or not _equal(view[key], value)}
     if any(value is None for value in changed.values()):
         raise reading.invalid("an attribute is neither a number nor a string, nor a list of them", rule="damaged-payload")
-    return encoded({**kept, **changed})
+    return encode_flexbuffer({**kept, **changed})
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from qconvert.formats.onnx.noted_quantizations import on_noted_quantizations
-from qconvert.formats.reading.decomposed import restored
+from qconvert.formats.onnx.noted_quantizations import apply_noted_quantizations
+from qconvert.formats.reading.decomposed import restore_operators
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import is_dynamic
 
@@ -41,7 +41,7 @@ def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
 
 def with_decomposed(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:
     """The graph with the operators that its metadata note in place of the nodes that they are decomposed into; see restore_operators()."""
-    return restored(graph, rewritten, _stored_elsewhere, on_noted_quantizations)
+    return restore_operators(graph, rewritten, _stored_elsewhere, apply_noted_quantizations)
 
 
 def _stored_elsewhere(graph: Graph, op: Op) -> list[Tensor]:

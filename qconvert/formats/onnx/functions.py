@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.formats.onnx.messages import captured_by
+from qconvert.formats.onnx.graph_reading import add_constants, declared_values, read_nodes
+from qconvert.formats.onnx.messages import graph_captures
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
-from qconvert.formats.onnx.scopes import add_constants, declared_values, read_nodes
-from qconvert.formats.reading.borders import with_input_quantization, with_output_quantization
+from qconvert.formats.reading.border_quantizations import with_input_quantization, with_output_quantization
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.labels import labelled
+from qconvert.formats.reading.labels import label_tensor
 from qconvert.graph import Graph, Names, Shape, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT
-from qconvert.operators.shapes import UNKNOWN, compatible, merged
+from qconvert.operators.shapes import UNKNOWN, is_compatible, merge_shapes
 
-__all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "settled"]
+__all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "unify_quantizations"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def read_function(r: Reading, attribute: str, given: Sequence[Tensor]) -> Inner:
         raise r.invalid(f"lacks the attribute {attribute!r}", rule="attribute-missing")
     if len(graph.inputs) != len(given):
         raise r.invalid(f"its {attribute} takes {len(graph.inputs)} values, not {len(given)}", rule="counts-differ")
-    captures = [name for name in dict.fromkeys(captured_by(graph.proto)) if name in r.draft.tensors]
+    captures = [name for name in dict.fromkeys(graph_captures(graph.proto)) if name in r.draft.tensors]
     declared = dict(declared_values(graph))
     draft = Draft({*declared, *captures}, outer=r.draft)
     add_constants(graph, draft)
@@ -88,8 +88,8 @@ def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, s
     if not given.name and shape is not None:  # a number that the operator counts: of one element, or of a list of one
         given = replace(given, shape=shape if all(size == 1 for size in shape) else ())
     stated = None if shape is None else tuple(UNKNOWN if isinstance(size, str) else size for size in shape)
-    fits = stated is not None and given.shape is not None and compatible(stated, given.shape)
-    draft.add_exactly(name, known, merged(name, stated if fits else given.shape, given.shape))
+    fits = stated is not None and given.shape is not None and is_compatible(stated, given.shape)
+    draft.add_exactly(name, known, merge_shapes(name, stated if fits else given.shape, given.shape))
     draft.tensors[name] = replace(draft.tensors[name], quantization=given.quantization)
 
 
@@ -114,7 +114,7 @@ def _capture(draft: Draft, outer: Draft, name: str, *, keeps: bool) -> bool:
     return data is not None
 
 
-def settled(
+def unify_quantizations(
     r: Reading, inners: Mapping[str, Inner], given: Sequence[str], stacks: Mapping[int, int], carried: Sequence[tuple[int, int]] = ()
 ) -> tuple[list[str], dict[str, Graph]]:
     """The inputs of an operator that runs functions, captures after the others, and the functions with those inputs, on equal
@@ -138,7 +138,7 @@ def settled(
             names.append(name)
             continue
         if tensor.quantization is None and label is not None and (label.axis is None or index not in stacks):
-            tensor = r.draft.tensors[labelled(r.draft, tensor, label, r.source)]
+            tensor = r.draft.tensors[label_tensor(r.draft, tensor, label, r.source)]
         elif tensor.quantization is not None and tensor.quantization.axis is not None and index in stacks:
             tensor = r.draft.tensors[r.without_label(name)]
         names.append(tensor.name)

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.mapped import Files
-from qconvert.formats.onnx.messages import embed, subgraphs
+from qconvert.formats.onnx.mapped_constants import Files
+from qconvert.formats.onnx.messages import embed_constants, subgraphs
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.verify_constants import BITS
 
@@ -172,11 +172,11 @@ def _light_copy(model: Model) -> Any:
     stated = [value for value in graph.value_info if value.name in written]
     del graph.value_info[:]
     graph.value_info.extend(stated)
-    embed(graph.node, model.files)
+    embed_constants(graph.node, model.files)
     return copy
 
 
 def _add_whole(graph: Any, tensor: Any, files: Files) -> None:
     kept = graph.initializer.add()
     kept.CopyFrom(tensor)
-    files.embed(kept)
+    files.embed_data(kept)

@@ -79,7 +79,7 @@ def _inline(name: str, data: Array) -> Any:
     if tensor.data_type == ELEMENT_TYPES["string"]:
         tensor.string_data.extend(item if isinstance(item, bytes) else str(item).encode() for item in data.reshape(-1))
     else:
-        tensor.raw_data = _packed(data).tobytes()
+        tensor.raw_data = _pack_elements(data).tobytes()
         release_pages(data)
     return tensor
 
@@ -100,14 +100,14 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
     flat = np.ascontiguousarray(data).reshape(-1)  # a transposed view is copied here, one constant at a time
     for start in range(0, flat.size, step):
         piece = flat[start : start + step]
-        stream.write(_packed(piece).data)
+        stream.write(_pack_elements(piece).data)
         release_pages(piece)
     if not data.flags.c_contiguous:
         release_pages(data)
     return tensor
 
 
-def _packed(data: Array) -> Array:
+def _pack_elements(data: Array) -> Array:
     """The bytes of a constant; elements of 4 and 2 bits share bytes, the first in the low bits (onnx.proto, raw_data)."""
     flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
     bits = _ELEMENT_BITS.get(canonical_dtype(data.dtype))

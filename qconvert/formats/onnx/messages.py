@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.mapped_constants import Files
 
-__all__ = ["all_nodes", "captured", "captured_by", "clear_default_domains", "embed", "subgraphs"]
+__all__ = ["all_nodes", "clear_default_domains", "embed_constants", "graph_captures", "node_captures", "subgraphs"]
 
 #: Types of attributes that hold graphs (onnx.proto, AttributeProto.AttributeType).
 _GRAPH, _GRAPHS = 5, 10
 
 
-def embed(nodes: Iterable[Any], files: Files) -> None:
+def embed_constants(nodes: Iterable[Any], files: Files) -> None:
     """Puts the bytes of external constants into the attributes of nodes, those in subgraphs included."""
     for node in nodes:
         for attribute in node.attribute:
             for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
-                files.embed(tensor)
+                files.embed_data(tensor)
         for graph in subgraphs(node):
             for tensor in graph.initializer:
-                files.embed(tensor)
-            embed(graph.node, files)
+                files.embed_data(tensor)
+            embed_constants(graph.node, files)
 
 
 def clear_default_domains(nodes: Iterable[Any]) -> None:
@@ -53,15 +53,15 @@ def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
             yield from all_nodes(graph.node)
 
 
-def captured(node: Any) -> Iterator[str]:
+def node_captures(node: Any) -> Iterator[str]:
     """The names that the subgraphs of a NodeProto take from outside, in order."""
     for graph in subgraphs(node):
-        yield from captured_by(graph)
+        yield from graph_captures(graph)
 
 
-def captured_by(graph: Any) -> Iterator[str]:
+def graph_captures(graph: Any) -> Iterator[str]:
     """The names that a GraphProto inside a node takes from outside, in order."""
     defined = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
     for child in graph.node:
-        yield from (name for name in (*child.input, *captured(child)) if name and name not in defined)
+        yield from (name for name in (*child.input, *node_captures(child)) if name and name not in defined)
     yield from (value.name for value in graph.output if value.name not in defined)

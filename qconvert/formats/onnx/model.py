@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from qconvert.formats.onnx.mapped import ConstantData, Files
-from qconvert.formats.onnx.messages import captured, clear_default_domains, embed
+from qconvert.formats.onnx.mapped_constants import ConstantData, Files
+from qconvert.formats.onnx.messages import clear_default_domains, embed_constants, node_captures
 
 __all__ = ["Graph", "Model", "Node", "Value", "ValueType"]
 
@@ -197,11 +197,11 @@ class Node:
         attribute = self.attributes.get(name)
         return None if attribute is None or attribute.type != AttributeType.GRAPH else Graph(attribute.value, opsets, self._files)
 
-    def embedded(self) -> Any:
+    def copy_with_constants(self) -> Any:
         """A copy of the NodeProto in which every constant is whole, and ai.onnx is not decomposed."""
         copy = type(self.proto)()
         copy.CopyFrom(self.proto)
-        embed([copy], self._files)
+        embed_constants([copy], self._files)
         clear_default_domains([copy])
         return copy
 
@@ -268,7 +268,7 @@ class Graph:
         for value in inputs:
             if value is not None:
                 value.readers += 1
-        for name in captured(node):
+        for name in node_captures(node):
             self._value(name).readers += 1
         return Node(node, inputs, [self._values[name] if name else Value("") for name in node.output], files)
 

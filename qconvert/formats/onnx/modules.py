@@ -28,7 +28,7 @@ def modules(path: Path) -> dict[str, str]:
     try:
         for node in model.graph.node:
             stated = next((item.value for item in node.metadata_props if item.key == _SCOPES), "")
-            module = _listed(stated) if stated else _named(node.name)
+            module = _module_from_scopes(stated) if stated else _module_from_name(node.name)
             if module is not None:
                 found.update((name, module) for name in node.output if name)
     except UnicodeDecodeError as error:
@@ -36,7 +36,7 @@ def modules(path: Path) -> dict[str, str]:
     return found
 
 
-def _listed(text: str) -> str | None:
+def _module_from_scopes(text: str) -> str | None:
     """The module in a list of scopes as Python prints it."""
     try:
         scopes = ast.literal_eval(text) if len(text) < _LONGEST else None
@@ -47,7 +47,7 @@ def _listed(text: str) -> str | None:
     return scopes[-2] if len(scopes) > 1 else ""
 
 
-def _named(name: str) -> str | None:
+def _module_from_name(name: str) -> str | None:
     """The module in a node's name of torch.onnx.export(dynamo=False): "/features/features.0/conv/Conv" stands in features.0.conv."""
     parts = name.split("/")
     if len(parts) < 2 or parts[0]:

@@ -116,7 +116,7 @@ def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes
         nodes,
         b.graph.name,
         [value_info(b.graph.tensors[name]) for name in inputs],
-        [value_info(b.shown(name)) for name in outputs],
+        [value_info(b.output_tensor(name)) for name in outputs],
         constants,
         value_info=[value_info(b.graph.tensors[name]) for name in _inner_values(nodes, b.graph, outputs)],
     )

@@ -14,10 +14,10 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 
-__all__ = ["on_noted_quantizations"]
+__all__ = ["apply_noted_quantizations"]
 
 
-def on_noted_quantizations(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
+def apply_noted_quantizations(graph: Graph, labelled: Graph, ops: Sequence[Op]) -> Graph:
     """The graph with the quantizations that operators need.
 
     Args:
@@ -74,7 +74,7 @@ class _Quantizations:
 
     def _look_back(self, op: Op) -> None:
         """Gives the data of a movement the quantization that is noted for its result."""
-        data, results = kind_of(op).moved(op), kind_of(op).results_of(op)
+        data, results = kind_of(op).moved_inputs(op), kind_of(op).results_of(op)
         if id(op) in self._fixed or kind_of(op).rule != "move" or len(data) != 1 or len(results) != 1:
             return
         quantization = self._found.get(results[0])
@@ -107,7 +107,7 @@ class _Quantizations:
 
     def _move(self, op: Op) -> None:
         """Data movement of integers, with the one quantization that its data have; without any if they have several."""
-        moved = kind_of(op).moved(op)
+        moved = kind_of(op).moved_inputs(op)
         results = [name for name in kind_of(op).results_of(op) if name]
         sources = [self._whole.get(name, name) for name in moved]
         quantizations = self._distinct(name for name in sources if self._tensor(name).data is None) or self._distinct(sources)
@@ -121,7 +121,7 @@ class _Quantizations:
         for name in results:
             if quantization is not None and self._quantization(name) is None:
                 self._found[name] = quantization
-        chosen = {name: self._on(source, quantization) for name, source in zip(moved, sources, strict=True)}
+        chosen = {name: self._with_label(source, quantization) for name, source in zip(moved, sources, strict=True)}
         self._write(op, chosen, ends, quantization)
 
     def _clip(self, op: Op) -> bool:
@@ -161,21 +161,21 @@ class _Quantizations:
                 found.append(quantization)
         return found
 
-    def _on(self, name: str, quantization: Quantization | None) -> str:
+    def _with_label(self, name: str, quantization: Quantization | None) -> str:
         """The integers of a tensor with a quantization, or without one; a constant may be on another."""
         if self._quantization(name) == quantization:
             return name
-        return self._without(name) if quantization is None else self._new(name, "moved", quantization)
+        return self._without_label(name) if quantization is None else self._add_copy(name, "moved", quantization)
 
-    def _without(self, name: str) -> str:
+    def _without_label(self, name: str) -> str:
         if name not in self._plain:
-            self._plain[name] = plain = self._new(name, "plain", None)
+            self._plain[name] = plain = self._add_copy(name, "plain", None)
             self._whole[plain] = name
             if self._tensor(name).data is None:
                 self._append(Op("Reinterpret", (name,), (plain,)))
         return self._plain[name]
 
-    def _new(self, name: str, suffix: str, quantization: Quantization | None) -> str:
+    def _add_copy(self, name: str, suffix: str, quantization: Quantization | None) -> str:
         fresh = self._names.fresh(f"{name}/{suffix}")
         self._made.add(fresh)
         self._added[fresh] = replace(self._tensor(name), name=fresh, quantization=quantization)
@@ -184,7 +184,7 @@ class _Quantizations:
     def _write(self, op: Op, chosen: Mapping[str, str], ends: Sequence[str], quantization: Quantization | None) -> None:
         """Appends an operator that reads the inputs chosen, others without a noted quantization; a Reinterpret gives each of the results
         `ends` its own quantization."""
-        inputs = tuple(chosen[name] if name in chosen else self._without(name) if name in self._found else name for name in op.inputs)
-        stored = {name: self._new(name, "stored", quantization) for name in ends}
+        inputs = tuple(chosen[name] if name in chosen else self._without_label(name) if name in self._found else name for name in op.inputs)
+        stored = {name: self._add_copy(name, "stored", quantization) for name in ends}
         self._append(replace(op, inputs=inputs, outputs=tuple(stored.get(name, name) for name in op.outputs)))
         self._ops += [Op("Reinterpret", (new,), (name,)) for name, new in stored.items()]

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.mapped import Files
+from qconvert.formats.onnx.mapped_constants import Files
 from qconvert.formats.onnx.messages import all_nodes, subgraphs
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.verify import node_label
@@ -50,17 +50,17 @@ class _Lift:
 
     def require_rank(self, node: Any, name: str) -> int:
         if name not in self.ranks:
-            raise _unsupported(
+            raise _unsupported_error(
                 node, f"the rank of {name!r}, to which another value is broadcast in opset {self.version}, is unknown", rule="unknown-rank"
             )
         return self.ranks[name]
 
     def require_constant(self, node: Any, name: str) -> np.ndarray[Any, Any]:
         if name not in self.constants:
-            raise _unsupported(node, f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
+            raise _unsupported_error(node, f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
         return np.asarray(self.constants[name].const_value.numpy())
 
-    def unsqueezed(self, node: Any, index: int, before: int, after: int) -> list[Any]:
+    def unsqueeze_input(self, node: Any, index: int, before: int, after: int) -> list[Any]:
         """The node that gives input `index` axes of size 1 before and after its own, as the input of `node` from now on."""
         from onnx import helper
 
@@ -68,13 +68,13 @@ class _Lift:
         axes = [*range(before), *range(before + rank, before + rank + after)]
         if not axes:
             return []
-        node.input[index] = _fresh(self.graph, f"{node.output[0]}/{name}")
+        node.input[index] = _free_name(self.graph, f"{node.output[0]}/{name}")
         return [helper.make_node("Unsqueeze", [name], [node.input[index]], axes=axes)]
 
     def add_constant(self, node: Any, data: np.ndarray[Any, Any]) -> None:
         from onnx import numpy_helper
 
-        name = _fresh(self.graph, f"{node.output[0]}/{node.op_type}")
+        name = _free_name(self.graph, f"{node.output[0]}/{node.op_type}")
         self.graph.initializer.append(numpy_helper.from_array(data, name))
         node.input.append(name)
 
@@ -109,14 +109,14 @@ def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: M
     lifted = []
     for node in graph.node:
         for inner in subgraphs(node):
-            _lift_graph(inner, version, ranks, {name: value for name, value in constants.items() if name not in _defined(inner)})
+            _lift_graph(inner, version, ranks, {name: value for name, value in constants.items() if name not in _defined_names(inner)})
         if node.domain not in ("", "ai.onnx"):
             lifted.append(node)
             continue
-        _drop(node, "consumed_inputs", *_IDLE.get(node.op_type, ()))
+        _drop_attributes(node, "consumed_inputs", *_IDLE.get(node.op_type, ()))
         until, defaults = _OLD_DEFAULTS.get(node.op_type, (0, {}))
         if version < until:
-            _set(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
+            _set_attributes(node, **{name: value for name, value in defaults.items() if _attribute(node, name) is None})
         function = _LIFTS.get(node.op_type)
         try:
             before = [] if function is None else function(node, lift)
@@ -129,72 +129,72 @@ def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: M
     graph.node.extend(copies)
 
 
-def _broadcast(node: Any, lift: _Lift) -> list[Any]:
+def _lift_broadcast(node: Any, lift: _Lift) -> list[Any]:
     """The second operand covers the axes of the first from `axis` on; by default its last ones, as everywhere today."""
     axis = _attribute(node, "axis") if _attribute(node, "broadcast", 0) else None
-    _drop(node, "axis", "broadcast")
+    _drop_attributes(node, "axis", "broadcast")
     if axis is None:
         return []
     rank, own = lift.require_rank(node, node.input[0]), lift.require_rank(node, node.input[1])
     axis += rank if axis < 0 else 0
     if not 0 <= axis <= rank - own:
         raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", where=node_label(node), rule="axis-out-of-range")
-    return lift.unsqueezed(node, 1, 0, rank - axis - own)
+    return lift.unsqueeze_input(node, 1, 0, rank - axis - own)
 
 
-def _prelu(node: Any, lift: _Lift) -> list[Any]:
+def _lift_prelu(node: Any, lift: _Lift) -> list[Any]:
     """One slope for each channel."""
     if lift.ranks.get(node.input[1], 1) != 1:
         return []
-    return lift.unsqueezed(node, 1, 0, max(lift.require_rank(node, node.input[0]) - 2, 0))
+    return lift.unsqueeze_input(node, 1, 0, max(lift.require_rank(node, node.input[0]) - 2, 0))
 
 
-def _batch_normalization(node: Any, lift: _Lift) -> list[Any]:
+def _lift_batch_normalization(node: Any, lift: _Lift) -> list[Any]:
     if not _attribute(node, "is_test", 0) or len([name for name in node.output if name]) > 1:
-        raise _unsupported(
+        raise _unsupported_error(
             node, "is_test is 0, the form for training, which normalizes by the statistics of the batch", rule="training-form"
         )
-    _drop(node, "is_test")
+    _drop_attributes(node, "is_test")
     return []
 
 
-def _reshape(node: Any, lift: _Lift) -> list[Any]:
+def _lift_reshape(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 5:
         shape = _attribute(node, "shape")
         if shape is None:
             raise InvalidModelError("states no shape", where=node_label(node), rule="attribute-missing")
-        _drop(node, "shape")
+        _drop_attributes(node, "shape")
         lift.add_constant(node, np.array(shape, np.int64))
     return []
 
 
-def _cast(node: Any, lift: _Lift) -> list[Any]:
+def _lift_cast(node: Any, lift: _Lift) -> list[Any]:
     from onnx import TensorProto
 
     if lift.version < 6:
         name = _attribute(node, "to", b"").decode("utf-8", "backslashreplace")
         if name.upper() not in TensorProto.DataType.keys():  # noqa: SIM118 - an enumeration of protobuf, no mapping
             raise InvalidModelError(f"casts to {name!r}, which is not a type", where=node_label(node), rule="unknown-type")
-        _set(node, to=TensorProto.DataType.Value(name.upper()))
+        _set_attributes(node, to=TensorProto.DataType.Value(name.upper()))
     return []
 
 
-def _pad(node: Any, lift: _Lift) -> list[Any]:
+def _lift_pad(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2:
-        _set(node, pads=list(_attribute(node, "paddings", ())))
-        _drop(node, "paddings")
+        _set_attributes(node, pads=list(_attribute(node, "paddings", ())))
+        _drop_attributes(node, "paddings")
     return []
 
 
-def _split(node: Any, lift: _Lift) -> list[Any]:
+def _lift_split(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2 and len(node.input) > 1:
         if node.input[1]:
-            _set(node, split=[int(size) for size in lift.require_constant(node, node.input[1]).reshape(-1)])
+            _set_attributes(node, split=[int(size) for size in lift.require_constant(node, node.input[1]).reshape(-1)])
         del node.input[1:]
     return []
 
 
-def _tile(node: Any, lift: _Lift) -> list[Any]:
+def _lift_tile(node: Any, lift: _Lift) -> list[Any]:
     """So many tiles along one axis."""
     if lift.version < 6:
         tiles, axis = (lift.require_constant(node, name).reshape(-1) for name in node.input[1:3])
@@ -212,36 +212,36 @@ def _tile(node: Any, lift: _Lift) -> list[Any]:
     return []
 
 
-def _upsample(node: Any, lift: _Lift) -> list[Any]:
+def _lift_upsample(node: Any, lift: _Lift) -> list[Any]:
     scales = [1.0, 1.0, _attribute(node, "height_scale"), _attribute(node, "width_scale")]
     mode = _attribute(node, "mode", b"nearest")
-    _drop(node, "height_scale", "width_scale", "mode")
-    _set(node, scales=scales, mode="linear" if mode == b"bilinear" else mode.decode("utf-8", "backslashreplace"))
+    _drop_attributes(node, "height_scale", "width_scale", "mode")
+    _set_attributes(node, scales=scales, mode="linear" if mode == b"bilinear" else mode.decode("utf-8", "backslashreplace"))
     return []
 
 
-def _power_mean(node: Any, lift: _Lift) -> list[Any]:
+def _lift_lp_pool(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2:
         power = _attribute(node, "p", 2.0)
         if power != round(power):
-            raise _unsupported(node, f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
-        _drop(node, "p")
-        _set(node, p=int(power))
+            raise _unsupported_error(node, f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
+        _drop_attributes(node, "p")
+        _set_attributes(node, p=int(power))
     return []
 
 
 _LIFTS: dict[str, Callable[[Any, _Lift], list[Any]]] = {
-    **dict.fromkeys(_BROADCASTS, _broadcast),
-    "BatchNormalization": _batch_normalization,
-    "Cast": _cast,
-    "GlobalLpPool": _power_mean,
-    "LpPool": _power_mean,
-    "PRelu": _prelu,
-    "Pad": _pad,
-    "Reshape": _reshape,
-    "Split": _split,
-    "Tile": _tile,
-    "Upsample": _upsample,
+    **dict.fromkeys(_BROADCASTS, _lift_broadcast),
+    "BatchNormalization": _lift_batch_normalization,
+    "Cast": _lift_cast,
+    "GlobalLpPool": _lift_lp_pool,
+    "LpPool": _lift_lp_pool,
+    "PRelu": _lift_prelu,
+    "Pad": _lift_pad,
+    "Reshape": _lift_reshape,
+    "Split": _lift_split,
+    "Tile": _lift_tile,
+    "Upsample": _lift_upsample,
 }
 
 
@@ -258,13 +258,13 @@ def _model_for_ranks(proto: Any, files: Files) -> Model:
             node.op_type = "Identity"
             del node.input[1:], node.output[1:], node.attribute[:]
         elif node.op_type == "Upsample":
-            _set(node, scales=[1.0, 1.0, _attribute(node, "height_scale", 1.0), _attribute(node, "width_scale", 1.0)])
+            _set_attributes(node, scales=[1.0, 1.0, _attribute(node, "height_scale", 1.0), _attribute(node, "width_scale", 1.0)])
     model = Model(copy, files)
     infer_shapes(model)
     return model
 
 
-def _defined(graph: Any) -> set[str]:
+def _defined_names(graph: Any) -> set[str]:
     return {item.name for item in (*graph.input, *graph.initializer)} | {name for node in graph.node for name in node.output}
 
 
@@ -274,23 +274,23 @@ def _attribute(node: Any, name: str, default: Any = None) -> Any:
     return next((helper.get_attribute_value(item) for item in node.attribute if item.name == name), default)
 
 
-def _drop(node: Any, *names: str) -> None:
+def _drop_attributes(node: Any, *names: str) -> None:
     for position in reversed(range(len(node.attribute))):
         if node.attribute[position].name in names:
             del node.attribute[position]
 
 
-def _set(node: Any, **values: Any) -> None:
+def _set_attributes(node: Any, **values: Any) -> None:
     from onnx import helper
 
-    _drop(node, *values)
+    _drop_attributes(node, *values)
     node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
 
 
-def _fresh(graph: Any, wanted: str) -> str:
-    taken = _defined(graph)
+def _free_name(graph: Any, wanted: str) -> str:
+    taken = _defined_names(graph)
     return next(name for name in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if name not in taken)
 
 
-def _unsupported(node: Any, reason: str, *, rule: str) -> UnsupportedError:
+def _unsupported_error(node: Any, reason: str, *, rule: str) -> UnsupportedError:
     return UnsupportedError(reason, where=node_label(node), rule=rule)

@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.custom import read_tflite_custom, write_tflite_custom
-from qconvert.formats.onnx.messages import captured, subgraphs
+from qconvert.formats.onnx.messages import node_captures, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
@@ -19,13 +19,13 @@ __all__ = ["WRITERS", "read_opaque"]
 
 def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     """An Opaque operator with the node in its payload. Outer values that its subgraphs use become inputs after its own."""
-    from qconvert.formats.onnx.definitions import results  # which reads models
+    from qconvert.formats.onnx.definitions import infer_outputs  # which reads models
 
     if reading.domain == TFLITE_DOMAIN:
         read_tflite_custom(reading, node, draft)
         return
-    proto = node.embedded()
-    captures = tuple(name for name in dict.fromkeys(captured(proto)) if name in draft.tensors)
+    proto = node.copy_with_constants()
+    captures = tuple(name for name in dict.fromkeys(node_captures(proto)) if name in draft.tensors)
     for field in ("name", "input", "output", "doc_string", "metadata_props"):
         proto.ClearField(field)
     for output in filter(None, reading.outputs):
@@ -42,7 +42,7 @@ def read_opaque(reading: Reading, node: Any, draft: Draft) -> None:
     used = [index for index, name in enumerate(reading.outputs) if name]
     if reading.domain and not captures and any(reading.declared_dtype(index) == "unknown" for index in used):
         inputs = {name: draft.tensors[name] for name in reading.inputs if name}
-        for tensor in results(inputs, Op("Opaque", reading.inputs, reading.outputs, attributes)):
+        for tensor in infer_outputs(inputs, Op("Opaque", reading.inputs, reading.outputs, attributes)):
             reading.declare(tensor.name, tensor.dtype, tensor.shape)
     dtypes = [reading.declared_dtype(index) for index in range(len(reading.outputs))]
     reading.emit("Opaque", [*reading.inputs, *captures], dtype=dtypes, **attributes)
@@ -57,7 +57,7 @@ def write_opaque(op: Op, b: Builder) -> None:
         write_tflite_custom(op, b)
         return
     if op["format"] != "onnx":
-        raise b.unsupported(op, f"an operator of {op['format']}", rule="operator-of-other-format")
+        raise b.unsupported_error(op, f"an operator of {op['format']}", rule="operator-of-other-format")
     try:
         node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
     except (ValueError, DecodeError) as error:
@@ -70,7 +70,7 @@ def write_opaque(op: Op, b: Builder) -> None:
         )
     captures = [str(name) for name in op["captures"]]
     count = len(op.inputs) - len(captures)
-    given = [b.stored(name) for name in op.inputs]
+    given = [b.stored_value(name) for name in op.inputs]
     renamed = {old: new for old, new in zip(captures, given[count:], strict=True) if old != new}
     if renamed:
         _rename(node, renamed)

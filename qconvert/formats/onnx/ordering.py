@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.calls import DEFAULT_DOMAINS, drop_uncalled
-from qconvert.formats.onnx.messages import all_nodes, captured, subgraphs
+from qconvert.formats.onnx.messages import all_nodes, node_captures, subgraphs
 
 __all__ = ["inline_functions", "sort_nodes"]
 
@@ -70,7 +70,7 @@ def sort_nodes(nodes: Any) -> None:
         for graph in subgraphs(node):
             sort_nodes(graph.node)
     writers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
-    reads = [{writers[name] for name in (*node.input, *captured(node)) if name in writers} for node in nodes]
+    reads = [{writers[name] for name in (*node.input, *node_captures(node)) if name in writers} for node in nodes]
     if all(writer < position for position, found in enumerate(reads) for writer in found):
         return
     waiting = [0] * len(reads)

@@ -15,13 +15,13 @@ from qconvert.arithmetic import is_accumulator_scale
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
 from qconvert.formats.onnx.decomposed import with_decomposed
+from qconvert.formats.onnx.graph_reading import add_constants, declared_values, read_nodes
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.relabelled import relabelled
-from qconvert.formats.onnx.scopes import add_constants, declared_values, read_nodes
+from qconvert.formats.onnx.reinterpret_notes import read_relabelled_notes
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.signatures import with_signatures
 from qconvert.graph import Array, Graph, Shape
-from qconvert.graph.carried import carried
+from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
 from qconvert.operators.functions import with_used_functions
 
@@ -81,7 +81,7 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
     graph = model.graph
     declared, metadata = dict(declared_values(graph)), _metadata(model)
     draft = Draft(set(declared))
-    draft.relabelled = relabelled(metadata)
+    draft.relabelled = read_relabelled_notes(metadata)
     inputs = _read_values(graph, declared, draft)
     _label_states(inputs, metadata, draft)
     read_nodes(graph, draft, graph.opset_imports, declared)
@@ -98,10 +98,10 @@ def read_model(model: Any, name: str, *, again: bool = False) -> Graph:
         metadata={key: value for key, value in metadata.items() if key != RELABELLED},
     )
     found = with_signatures(_with_bias_scales(with_used_functions(found.evolve(ops=draft.ops))))
-    return found if again else with_decomposed(found, partial(_rewritten, model))
+    return found if again else with_decomposed(found, partial(_write_and_read, model))
 
 
-def _rewritten(model: Any, graph: Graph) -> Graph:
+def _write_and_read(model: Any, graph: Graph) -> Graph:
     """The graph as it comes back, operator by operator, when it is written as `model` was: of its source, in its opset."""
     from qconvert.formats.onnx.writer import HIGHEST_OPSET, LOWEST_OPSET, build
 
@@ -121,7 +121,7 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
             continue
         dtype, shape = declared[value.name]
         if dtype == "unknown":
-            raise _no_tensor(value, "input")
+            raise _not_a_tensor_error(value, "input")
         draft.add_exactly(value.name, dtype, shape)
         inputs.append(value.name)
     return inputs
@@ -129,7 +129,7 @@ def _read_values(graph: Any, declared: Mapping[str, tuple[str, Shape | None]], d
 
 def _label_states(inputs: list[str], metadata: Mapping[str, str], draft: Draft) -> None:
     """Inputs that are states have the scales that the metadata state: no node says any, where they are only moved before they are used."""
-    for item in carried(metadata[STATES]) if STATES in metadata else ():
+    for item in parse_states(metadata[STATES]) if STATES in metadata else ():
         if item.input in inputs and draft.tensors[item.input].dtype == item.state.dtype:
             draft.tensors[item.input] = replace(draft.tensors[item.input], quantization=item.state.quantization)
             draft.states[item.state.name] = item.state
@@ -143,11 +143,11 @@ def _output_name(value: Any, draft: Draft) -> str:
     if value.name not in draft.tensors:
         raise InvalidModelError("a graph output is computed by no node", where=repr(value.name), rule="not-computed")
     if draft.tensors[value.name].dtype == "unknown":
-        raise _no_tensor(value, "output")
+        raise _not_a_tensor_error(value, "output")
     return str(value.name)
 
 
-def _no_tensor(value: Any, side: str) -> UnsupportedError:
+def _not_a_tensor_error(value: Any, side: str) -> UnsupportedError:
     reason = "its type is neither stated nor inferred" if value.type is None else f"it is {value.type}, not a tensor of a covered type"
     return UnsupportedError(reason, where=f"{side} {value.name!r}", rule="type-not-covered")
 

@@ -12,14 +12,86 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.labels import LabellingReading
+from qconvert.formats.onnx.node import NodeReading, NotCoveredError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.labels import labelled
-from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.formats.reading.labels import label_tensor
+from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.shapes import compatible, merged
+from qconvert.operators.shapes import is_compatible, merge_shapes
 
 __all__ = ["ReadFunction", "Reading"]
+
+
+class LabellingReading(NodeReading):
+    """One node that is being read, with ways to put what it says of scales on the tensors before it."""
+
+    def quantization(self, scale: int, zero_point: int, axis: int | None = None, block_size: int = 0) -> Quantization:
+        """The quantization that inputs `scale` and `zero_point` state.
+
+        Args:
+            scale: index of the scale: one element, or a list along `axis`, or in blocks of the data's rank.
+            zero_point: index of the zero point; 0 if it is absent.
+            axis: the dimension that a list runs along; None if there may be one value alone.
+            block_size: elements along `axis` that share a scale; 0 without blocks.
+
+        Raises:
+            NotCoveredError: the scale or zero point is computed at run time.
+            InvalidModelError: they do not fit each other.
+        """
+        scales, points = self.constant(scale), self.constant(zero_point)
+        if scales is None or (points is None and self.has(zero_point)):
+            raise NotCoveredError(f"a {'scale' if scales is None else 'zero point'} that is computed at run time")
+        if scales.dtype.kind not in "fV" and scales.dtype.name != "bfloat16":
+            raise self.invalid(f"the scale {self.inputs[scale]!r} is {scales.dtype}, not float", rule="scale-type")
+        values = np.asarray(scales).astype(np.float32)
+        real_zeros = np.zeros(values.shape) if points is None else np.asarray(points).astype(np.float64)
+        if not (np.abs(real_zeros) < 2**62).all():  # NaN neither
+            raise self.invalid(
+                f"the zero point {self.inputs[zero_point]!r} is {points}, which is not an integer type", rule="zero-point-type"
+            )
+        zeros = real_zeros.astype(np.int64)
+        if zeros.size != values.size and zeros.size != 1:
+            raise self.invalid(f"{zeros.size} zero points for {values.size} scales", rule="counts-differ")
+        zeros = np.broadcast_to(zeros.reshape(()), values.shape) if zeros.size == 1 else zeros.reshape(values.shape)
+        if block_size:
+            if axis is None:
+                raise self.invalid("blocks of scales without an axis", rule="counts-differ")
+            if (values <= 0).any() and self.constant(0) is None:
+                raise NotCoveredError("scales that are not positive, for data")
+            return Quantization(values, np.array(zeros), axis, block_size)
+        if values.ndim > 1 or (values.size != 1 and axis is None):
+            raise self.invalid(
+                f"the scale {self.inputs[scale]!r} has shape {values.shape}, which fits neither a tensor nor an axis",
+                rule="counts-differ",
+            )
+        # A list of one value along an axis of one element is per axis; without an axis, or next to a longer one, it is per tensor.
+        along = axis if values.ndim == 1 and axis is not None and not (values.size == 1 and axis is None) else None
+        return Quantization(values.reshape(-1), np.array(zeros).reshape(-1), along)
+
+    def noted_quantization(self) -> tuple[bool, Quantization | None]:
+        """Whether a note gives output 0 another quantization than that of input 0, or none, and the quantization; one that cannot be is no
+        note."""
+        name, before = self.outputs[0], self.tensor(0)
+        if name not in self._draft.relabelled or "int" not in before.dtype:
+            return False, None
+        quantization = self._draft.relabelled[name]
+        if quantization is not None:
+            low, high = integer_range(before.dtype)
+            sizes = before.shape or ()
+            fits = quantization.axis is None or (
+                0 <= quantization.axis < len(sizes) and sizes[quantization.axis] == quantization.scale.size
+            )
+            positive = quantization.scale.size > 0 and bool(((quantization.scale > 0) & np.isfinite(quantization.scale)).all())
+            if not (fits and positive and low <= int(quantization.zero_point.min()) and int(quantization.zero_point.max()) <= high):
+                return False, None
+        return quantization != before.quantization, quantization
+
+    def label_input(self, index: int, quantization: Quantization, dtype: str = "") -> str:
+        """Input `index` with a label (formats/reading/labels.py); `dtype` is what the label says of a type that nothing else says."""
+        if dtype:
+            self.assume(index, dtype)
+        return label_tensor(self._draft, self.tensor(index), quantization, self._where())
+
 
 #: Kinds whose real-valued meaning on tensors of one quantization is what ONNX computes on the stored integers.
 _ORDERED = frozenset(
@@ -45,7 +117,7 @@ class Reading(LabellingReading):
 
     def without_label(self, name: str) -> str:
         """A tensor with its integers as plain numbers."""
-        return self._unlabelled(name)
+        return self._drop_label(name)
 
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the first output and `hint`; returns its name."""
@@ -60,15 +132,15 @@ class Reading(LabellingReading):
             array = np.array(texts, object).reshape(array.shape)
         self._draft.add_exactly(self.outputs[0], canonical_dtype(array.dtype), array.shape, array)
 
-    def folded(self, index: int) -> str:
+    def fold_input(self, index: int) -> str:
         """Input `index` as a constant wherever its value is known before the model runs, else as it is."""
-        return self._draft.folded(self.input(index))
+        return self._draft.fold_constant(self.input(index))
 
     def intermediate(self, hint: str, dtype: str, quantization: Quantization | None = None) -> str:
         """Adds a tensor between two canonical operators that one node becomes; emit() gives it its shape."""
         return self._draft.add(f"{self.outputs[0]}/{hint}", dtype, None, None, quantization)
 
-    def turned(self, tensor: Tensor, key: str, data: Array, quantization: Quantization | None) -> str:
+    def transpose_constant(self, tensor: Tensor, key: str, data: Array, quantization: Quantization | None) -> str:
         """The constant `tensor` in another order of axes; see variant()."""
         return self._draft.variant(tensor.name, key, data, quantization)
 
@@ -99,16 +171,16 @@ class Reading(LabellingReading):
         joins = rule == "move" and len(KINDS[kind].data(Op(kind, tuple(ins), ()))) > 1
         ordered = kind in _ORDERED or joins or attributes.get("mode") == "nearest"
         if not integers and (joins or rule in ("real", "index")):
-            ins = self._plain(kind, ins, ordered)
+            ins = self._drop_labels(kind, ins, ordered)
         first = next((self._draft.tensors[name] for name in (ins[1:] if kind == "Where" else ins) if name), None)
         moved = None
         if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
             moved = first.quantization
-        op = self._draft.checked(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
+        op = self._draft.check_op(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
         shapes = self._draft.shapes(op)
         if not integers and moved is not None and moved.axis is not None and not self._axis_stays(op, moved.axis, shapes[0]):
             op = replace(
-                op, inputs=tuple(self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in ins)
+                op, inputs=tuple(self._drop_label(name) if name and self._draft.tensors[name].is_quantized else name for name in ins)
             )
             moved = None
         for position, (name, shape) in enumerate(zip(outs, shapes, strict=True)):
@@ -146,12 +218,12 @@ class Reading(LabellingReading):
         old = self._draft.tensors.get(name)
         if old is None:
             stated = self._declared.get(name, ("", None))[1]
-            old = Tensor(name, dtype, stated if compatible(stated, shape) else None)
-        known = old.shape if compatible(old.shape, shape) else None
+            old = Tensor(name, dtype, stated if is_compatible(stated, shape) else None)
+        known = old.shape if is_compatible(old.shape, shape) else None
         if quantization is not None and quantization.axis is not None and shape is not None:
             quantization = self._along(quantization, shape)
         label = quantization if old.quantization is None else old.quantization
-        self._draft.tensors[name] = replace(old, shape=merged(name, shape if known is None else known, shape), quantization=label)
+        self._draft.tensors[name] = replace(old, shape=merge_shapes(name, shape if known is None else known, shape), quantization=label)
 
     def _axis_stays(self, op: Op, axis: int, after: Shape | None) -> bool:
         """Whether a movement leaves the axis of a label where it is."""
@@ -177,7 +249,7 @@ class Reading(LabellingReading):
         fits = sizes == (*shape[:axis], blocks, *shape[axis + 1 :]) if block else sizes == (length,)
         return quantization if fits else None
 
-    def _plain(self, kind: str, names: list[str], ordered: bool) -> list[str]:
+    def _drop_labels(self, kind: str, names: list[str], ordered: bool) -> list[str]:
         """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are.
 
         Comparisons and data movement (`ordered`) give the same on integers and in float, if all have one label.
@@ -188,21 +260,22 @@ class Reading(LabellingReading):
             labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
             if not labels or all(label == labels[0] for label in labels):
                 return names
-            if (quantization := self._of_states(labels)) is not None:
+            if (quantization := self._state_label(labels)) is not None:
                 plain = {tensor.name for tensor in data if tensor.quantization is None}
                 return [
-                    labelled(self._draft, self._draft.tensors[name], quantization, self.source) if name in plain else name for name in names
+                    label_tensor(self._draft, self._draft.tensors[name], quantization, self.source) if name in plain else name
+                    for name in names
                 ]
-        return [self._unlabelled(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
+        return [self._drop_label(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
 
-    def _of_states(self, labels: Sequence[Quantization | None]) -> Quantization | None:
+    def _state_label(self, labels: Sequence[Quantization | None]) -> Quantization | None:
         """The label of a state, if it is the only one among `labels`: integers that are joined with those of a state get its
         quantization."""
         stated = [label for label in labels if label is not None]
         same = bool(stated) and all(label == stated[0] for label in stated)
         return stated[0] if same and any(state.quantization == stated[0] for state in self._draft.states.values()) else None
 
-    def _unlabelled(self, name: str) -> str:
+    def _drop_label(self, name: str) -> str:
         tensor = self._draft.tensors[name]
         if tensor.data is not None:
             return self._draft.variant(name, "plain", tensor.data, None)

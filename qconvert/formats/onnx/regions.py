@@ -13,11 +13,11 @@ from itertools import chain
 from typing import Any
 
 from qconvert.formats.onnx.calls import function_id
-from qconvert.formats.onnx.messages import all_nodes, captured
+from qconvert.formats.onnx.messages import all_nodes, node_captures
 from qconvert.formats.onnx.ordering import sort_nodes
 from qconvert.graph import Names
 
-__all__ = ["REGIONS", "put_together", "taken_apart"]
+__all__ = ["REGIONS", "inline_regions", "make_region_functions"]
 
 #: The domain of the functions that regions are.
 REGIONS = "qconvert.regions"
@@ -25,7 +25,7 @@ REGIONS = "qconvert.regions"
 _IR_VERSION = 8
 
 
-def put_together(model: Any, owners: Sequence[str], targets: Mapping[str, str]) -> bool:
+def make_region_functions(model: Any, owners: Sequence[str], targets: Mapping[str, str]) -> bool:
     """Makes a function of the nodes of each region, and a node that calls it.
 
     Args:
@@ -59,7 +59,7 @@ def put_together(model: Any, owners: Sequence[str], targets: Mapping[str, str]) 
     return True
 
 
-def taken_apart(model: Any) -> None:
+def inline_regions(model: Any) -> None:
     """Puts the nodes of regions in the place of the nodes that call them, under their names; other functions stay."""
     calls = Counter(map(function_id, all_nodes(chain(model.graph.node, *(item.node for item in model.functions)))))
     functions = {function_id(item): item for item in model.functions if item.domain == REGIONS and calls[function_id(item)] == 1}
@@ -107,7 +107,7 @@ def _identifier(name: str) -> str:
 
 
 def _reads(node: Any) -> list[str]:
-    return [name for name in (*node.input, *captured(node)) if name]
+    return [name for name in (*node.input, *node_captures(node)) if name]
 
 
 def _with_own_dequantizes(graph: Any, owned: list[str]) -> tuple[list[Any], list[str]]:
@@ -117,7 +117,7 @@ def _with_own_dequantizes(graph: Any, owned: list[str]) -> tuple[list[Any], list
     for node, owner in zip(graph.node, owned, strict=True):
         for name in _reads(node):
             readers.setdefault(name, {})[owner] = None
-        inside.update(captured(node))
+        inside.update(node_captures(node))
     names = Names({name for node in graph.node for name in (*_reads(node), *node.output)})
     renamed: dict[tuple[str, str], str] = {}
     nodes, found = [], []

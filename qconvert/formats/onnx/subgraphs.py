@@ -30,16 +30,16 @@ def subgraph(op: Op, b: Builder, attribute: str, formal: int, captured: Sequence
     """
     function = b.functions[str(op[attribute])]
     for name in captured:
-        b.stored(name)
-    graph = _renamed(function, formal, captured, b)
-    child = b.inside(graph)
+        b.stored_value(name)
+    graph = _rename_values(function, formal, captured, b)
+    child = b.inner_builder(graph)
     write_ops(child)
     outputs = []
     for name in graph.outputs:
         tensor = graph[name]
         if name in graph.inputs:  # onnxruntime takes no outer value for an output
             name = child.node("Identity", [name], hint=f"{name}/given")[0]
-        child.show(child.stored(name) if name in graph.tensors else name, tensor)
+        child.declare_output(child.stored_value(name) if name in graph.tensors else name, tensor)
         outputs.append(name)
     nodes, named = used_nodes(child, outputs)
     inner = {name: data for name, data in child.initializers.items() if name in named}
@@ -51,7 +51,7 @@ def subgraph(op: Op, b: Builder, attribute: str, formal: int, captured: Sequence
     return graph_proto(child, formals, outputs, nodes, inline(inner))
 
 
-def _renamed(function: Graph, formal: int, captured: Sequence[str], b: Builder) -> Graph:
+def _rename_values(function: Graph, formal: int, captured: Sequence[str], b: Builder) -> Graph:
     """The function with the outer names of what it captures, and with names of its own that nothing around it has."""
     names = dict(zip(function.inputs[formal:], captured, strict=True))
     if len(set(captured)) != len(captured):

@@ -9,14 +9,14 @@ from qconvert.graph import Op, Tensor
 if TYPE_CHECKING:
     from qconvert.formats.onnx.builder import Builder
 
-__all__ = ["lifted"]
+__all__ = ["lift_node"]
 
 #: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, the batch axis of Scan, which there is
 #: no more, and the scales of GroupNormalization, one for each group; and the mask that onnxruntime gives for Dropout was all false.
 _MISCONVERTED = {"Hardmax": 13, "Scan": 9, "GroupNormalization": 21, "Dropout": 12}
 
 
-def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
+def lift_node(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     """The nodes that mean in b.opset what `node`, of ai.onnx, means in opset `version`.
 
     Raises:
@@ -26,7 +26,7 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
         return [node]
     has_mask = node.op_type != "Dropout" or len(node.output) > 1
     if version < _MISCONVERTED.get(node.op_type, 0) and has_mask:
-        raise b.unsupported(
+        raise b.unsupported_error(
             op, f"the definition of {node.op_type} in opset {version}, in a model of opset {b.opset},", rule="opset-differs"
         )
     from onnx import helper, version_converter
@@ -42,7 +42,7 @@ def lifted(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     try:
         converted = version_converter.convert_version(model, b.opset)
     except Exception as error:  # the converter's errors share no class but Exception
-        raise b.unsupported(
+        raise b.unsupported_error(
             op, f"the definition of {node.op_type} in opset {version}, in a model of opset {b.opset},", rule="opset-differs"
         ) from error
     from onnx import numpy_helper

@@ -101,7 +101,7 @@ class _Scanner:
                     length, position = self.varint(position, end)
                 following = position + length
                 if following > end:
-                    raise _damaged(start)
+                    raise _damaged_error(start)
                 kind = nested.get(tag)
                 if kind is _TEXT:
                     self.text(position, following)
@@ -125,9 +125,9 @@ class _Scanner:
             elif wire in (_FIXED32, _FIXED64):
                 position += 4 if wire == _FIXED32 else 8
             else:
-                raise _damaged(start)
+                raise _damaged_error(start)
         if position > end:
-            raise _damaged(end)
+            raise _damaged_error(end)
         if references:  # at the end, since of a field that is given twice the last one counts
             self.edits.append((end, end, references))
         return growth + len(references)
@@ -150,10 +150,10 @@ class _Scanner:
             if byte < 128:
                 return value, place + 1
             shift += 7
-        raise _damaged(position)
+        raise _damaged_error(position)
 
 
-def _damaged(position: int) -> InvalidModelError:
+def _damaged_error(position: int) -> InvalidModelError:
     return InvalidModelError(f"this is not an ONNX file, or it is cut off or damaged (byte {position})", rule="not-this-format")
 
 

@@ -16,8 +16,8 @@ from qconvert.formats.onnx.builder import Builder, qdq_opset
 from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.messages import all_nodes
 from qconvert.formats.onnx.nodes import Forms, graph_proto, used_nodes, write_ops
-from qconvert.formats.onnx.regions import put_together
-from qconvert.formats.onnx.relabelled import relabelled_notes
+from qconvert.formats.onnx.regions import make_region_functions
+from qconvert.formats.onnx.reinterpret_notes import relabelled_notes
 from qconvert.formats.reading.decomposed import decomposition_notes
 from qconvert.formats.reading.signatures import noted_signatures
 from qconvert.graph import Array, Graph, Op
@@ -30,12 +30,12 @@ from qconvert.graph.metadata import (
     STATED_BIAS_SCALES,
     STATED_LIMITS,
 )
-from qconvert.graph.stated import narrow_constants, unstated
+from qconvert.graph.unstated_attributes import find_unstated_attributes, narrow_constants
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.inlining import require_few, whiles_to_loops, without_calls, without_regions
+from qconvert.rewriting.inlining import require_few_expanded, whiles_to_loops, without_calls, without_regions
 from qconvert.rewriting.lowering import legality, lower, require_legal
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
@@ -104,7 +104,7 @@ def build(
     targets = {str(op["function"]): str(op["target"]) for op in graph.ops if op.kind == "Call"}
     graph, regions = without_regions(graph)
     graph = whiles_to_loops(without_calls(graph))
-    require_few(graph)
+    require_few_expanded(graph)
     opset = _chosen_opset(graph, opset)
     writers = operators("onnx", "write")
     source = graph
@@ -121,7 +121,7 @@ def build(
     builder = Builder(graph, opset, numerics, forms)
     write_ops(builder)
     for name in graph.outputs:
-        builder.stored(name)
+        builder.stored_value(name)
     nodes, named = used_nodes(builder, graph.outputs)
     constants = storage({name: data for name, data in builder.initializers.items() if name in named})
     proto = graph_proto(builder, graph.inputs, graph.outputs, nodes, constants)
@@ -130,7 +130,7 @@ def build(
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
     helper.set_model_props(model, _properties(source, builder, named, provenance, forms.decomposed))
-    if regions and not put_together(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
+    if regions and not make_region_functions(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
         kept[_FLAT] += 1
     return model
 
@@ -165,7 +165,7 @@ def _properties(
         properties[DECOMPOSED] = notes
     if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
         properties[RELABELLED] = relabelled
-    if attributes := unstated(graph, lambda op: may_tie(op, builder)):
+    if attributes := find_unstated_attributes(graph, lambda op: may_tie(op, builder)):
         properties[STATED_ATTRIBUTES] = json.dumps(attributes)
     if limits := narrow_constants(graph):
         properties[STATED_LIMITS] = json.dumps(limits)

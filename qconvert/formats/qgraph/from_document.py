@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.files.documents import fail, integer, listed, number, object_of, sort_of, special, text, text_map, texts
+from qconvert.files.documents import fail, integer, list_of, number, object_of, sort_of, special, text, text_map, texts
 from qconvert.formats.qgraph.to_document import STORED_AS, VERSION
 from qconvert.graph import (
     DTYPES,
@@ -73,16 +73,16 @@ def _graph(value: Any, at: str, constants: Mapping[str, Array]) -> Graph:
     return Graph(
         name=text(fields["name"], f"{at}name"),
         tensors=_tensors(fields["tensors"], f"{at}tensors", constants),
-        ops=tuple(listed(fields["ops"], f"{at}ops", _op)),
+        ops=tuple(list_of(fields["ops"], f"{at}ops", _op)),
         inputs=texts(fields["inputs"], f"{at}inputs"),
         outputs=texts(fields["outputs"], f"{at}outputs"),
-        signatures=tuple(listed(fields.get("signatures", []), f"{at}signatures", _signature)),
+        signatures=tuple(list_of(fields.get("signatures", []), f"{at}signatures", _signature)),
         metadata=text_map(fields.get("metadata", {}), f"{at}metadata"),
     )
 
 
 def _tensors(value: Any, at: str, constants: Mapping[str, Array]) -> dict[str, Tensor]:
-    tensors = listed(value, at, lambda item, place: _tensor(item, place, constants))
+    tensors = list_of(value, at, lambda item, place: _tensor(item, place, constants))
     found = {tensor.name: tensor for tensor in tensors}
     if len(found) != len(tensors):
         fail(at, "two tensors have the same name", rule="duplicate-name")
@@ -153,14 +153,14 @@ def _tensor(item: Any, at: str, constants: Mapping[str, Array]) -> Tensor:
                 f"the file has no array {key!r}" if data is None else "the tensor has both strings and data",
                 rule="array-missing",
             )
-        data = _typed(constants[key], dtype, shape, f"{at}.data")
+        data = _view_as_type(constants[key], dtype, shape, f"{at}.data")
     return Tensor(name, dtype, shape, data, quantization)
 
 
 def _shape(value: Any, at: str) -> Shape | None:
     if value is None:
         return None
-    shape = tuple(listed(value, at, lambda item, place: item if isinstance(item, str) else integer(item, place, 0)))
+    shape = tuple(list_of(value, at, lambda item, place: item if isinstance(item, str) else integer(item, place, 0)))
     count = math.prod(size for size in shape[:_MAX_RANK] if isinstance(size, int) and size)
     if len(shape) > _MAX_RANK or count > _MOST_ELEMENTS:
         fail(at, f"the rank is {len(shape)}; at most {_MAX_RANK} dimensions and 2^40 elements are allowed", rule="too-many-elements")
@@ -168,13 +168,13 @@ def _shape(value: Any, at: str) -> Shape | None:
 
 
 def _strings(value: Any, at: str, dtype: str, shape: Shape | None) -> Array:
-    found = np.array(listed(value, at, text), object)
+    found = np.array(list_of(value, at, text), object)
     if dtype != "string" or shape is None or math.prod(s if isinstance(s, int) else -1 for s in shape) != found.size:
         fail(at, f"{found.size} strings do not make a tensor of {dtype} with shape {shape}", rule="array-does-not-fit")
     return found.reshape(tuple(int(size) for size in shape))
 
 
-def _typed(array: Array, dtype: str, shape: Shape | None, at: str) -> Array:
+def _view_as_type(array: Array, dtype: str, shape: Shape | None, at: str) -> Array:
     """The stored array as the tensor's type, without a copy."""
     if dtype in ("string", "unknown") or array.dtype != numpy_dtype(STORED_AS.get(dtype, dtype)) or array.shape != shape:
         fail(at, f"the array is {array.dtype} of shape {array.shape}, the tensor {dtype} of shape {shape}", rule="array-does-not-fit")
@@ -189,8 +189,8 @@ def _typed(array: Array, dtype: str, shape: Shape | None, at: str) -> Array:
 def _quantization(value: Any, at: str, shape: Shape | None) -> Quantization:
     fields = object_of(value, at, {"scale", "zero_point"}, {"axis", "block_size", "quant_min", "quant_max"})
     with np.errstate(over="ignore"):
-        scale = np.array(listed(fields["scale"], f"{at}.scale", number), np.float32)
-    zero_point = np.array(listed(fields["zero_point"], f"{at}.zero_point", integer), np.int64)
+        scale = np.array(list_of(fields["scale"], f"{at}.scale", number), np.float32)
+    zero_point = np.array(list_of(fields["zero_point"], f"{at}.zero_point", integer), np.int64)
     axis = fields.get("axis")
     axis = None if axis is None else integer(axis, f"{at}.axis", 0)
     block_size = integer(fields.get("block_size", 0), f"{at}.block_size", 0)

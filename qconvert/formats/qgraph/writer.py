@@ -38,7 +38,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
             raise UnsupportedError(
                 "a constant of an unknown type cannot be stored", where=f"tensor {tensor.name!r}", rule="type-not-storable"
             )
-        arrays[key] = np.asarray(_stored(tensor.dtype, tensor.data), order="C")
+        arrays[key] = np.asarray(_cast_for_storage(tensor.dtype, tensor.data), order="C")
     for tensor in graph.constants():
         if tensor.dtype == "string" and not all(isinstance(value, str) for value in tensor.data.flat):  # type: ignore[union-attr]
             raise UnsupportedError(
@@ -56,7 +56,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
         raise FileAccessError(f"cannot be written: {reason or error}", file=str(path), rule="file-not-written") from error
 
 
-def _stored(dtype: str, data: Array) -> Array:
+def _cast_for_storage(dtype: str, data: Array) -> Array:
     """The data in a type that safetensors has."""
     if dtype == "float4e2m1":
         return data.view(np.uint8) & np.uint8(15)

@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.formats.reading.noted import Noted, Stated, noted, quantization_of, stated, stated_quantization
+from qconvert.formats.reading.operator_notes import Noted, Stated, quantization_of, read_note, stated_quantization, write_note
 from qconvert.graph import Graph, Op, Quantization, Tensor, equal_data
 from qconvert.graph.metadata import DECOMPOSED
 from qconvert.operators import kind_of
 from qconvert.operators.functions import with_used_functions
 from qconvert.rules.validation import validate
 
-__all__ = ["decomposition_notes", "needed", "restored"]
+__all__ = ["decomposition_notes", "needed_ops", "restore_operators"]
 
 
 def decomposition_notes(graph: Graph, is_decomposed: Callable[[Op], bool]) -> str:
     """The metadata entry for the operators that are decomposed; "" if there are none."""
-    found = [stated(graph, op) for op in graph.ops if is_decomposed(op)]
+    found = [write_note(graph, op) for op in graph.ops if is_decomposed(op)]
     return json.dumps(found) if found else ""
 
 
-def restored(
+def restore_operators(
     graph: Graph,
     rewritten: Callable[[Graph], Graph],
     constants: Callable[[Graph, Op], Iterable[Tensor]] = lambda graph, op: (),
@@ -49,25 +49,25 @@ def restored(
     text = graph.metadata.get(DECOMPOSED)
     if text is None:
         return graph
-    parsed = _parsed(text, len(graph.ops))
+    parsed = _parse_notes(text, len(graph.ops))
     listed = [(item.op, item.quantizations) for item in parsed]
     graph = replace(graph, metadata={key: value for key, value in graph.metadata.items() if key != DECOMPOSED})
     own = set(graph.tensors)
     found = {tensor.name: tensor for item in parsed for tensor in item.constants if tensor.name not in own}
     found |= {tensor.name: tensor for op, _ in listed for tensor in constants(graph, op)}
     graph = replace(graph, tensors={**graph.tensors, **found})
-    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _labelled(graph, listed)}})
+    labelled = replace(graph, tensors={**graph.tensors, **{tensor.name: tensor for tensor in _label_integers(graph, listed)}})
     producers = graph.producers()
     ops = []
     for op, _ in listed:
         if _is_decomposition(graph, labelled, op, rewritten, producers):
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
-    graph = settled(graph.evolve(ops=_joined(graph, ops)), labelled, ops)
-    return with_used_functions(graph.evolve(ops=needed(graph, list(graph.ops))))
+    graph = settled(graph.evolve(ops=_join_operators(graph, ops)), labelled, ops)
+    return with_used_functions(graph.evolve(ops=needed_ops(graph, list(graph.ops))))
 
 
-def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
+def _label_integers(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
     """The tensors of plain integers that notes give one quantization."""
     found: dict[str, set[Stated]] = {}
     for _, quantizations in listed:
@@ -79,7 +79,7 @@ def _labelled(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]])
     return [replace(graph[name], quantization=quantization_of(quantization)) for name, quantization in chosen.items()]
 
 
-def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
+def _join_operators(graph: Graph, ops: list[Op]) -> list[Op]:
     """The operators of a graph, those noted in place of what they are written with."""
     producers = graph.producers()
     for op in ops:
@@ -95,16 +95,16 @@ def _joined(graph: Graph, ops: list[Op]) -> list[Op]:
             if id(op) not in done and (op is old or written.issuperset(filter(None, op.outputs))):
                 done.add(id(op))
                 chosen.append(op)
-    return needed(graph, chosen)
+    return needed_ops(graph, chosen)
 
 
-def _parsed(text: str, most: int) -> list[Noted]:
+def _parse_notes(text: str, most: int) -> list[Noted]:
     """The operators noted; `most` is the number of nodes, of which each takes one at least."""
     try:
         listed = json.loads(text)
         if not isinstance(listed, list) or len(listed) > most:
             raise ValueError("no list, or too long a one")
-        return [noted(item) for item in listed]
+        return [read_note(item) for item in listed]
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidModelError(f"the metadata entry {DECOMPOSED} lists no operators: {error}", rule="malformed-metadata") from error
 
@@ -190,7 +190,7 @@ def _same_constant(a: Tensor, b: Tensor) -> bool:
     return a.is_constant and b.is_constant and b.quantization in (None, a.quantization) and equal_data(a.data, b.data)
 
 
-def needed(graph: Graph, ops: list[Op]) -> list[Op]:
+def needed_ops(graph: Graph, ops: list[Op]) -> list[Op]:
     """Those operators that the outputs of a graph depend on."""
     wanted, kept = set(graph.outputs), []
     for op in reversed(ops):

@@ -10,7 +10,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
-from qconvert.operators.shapes import UNKNOWN, compatible, merged, output_shapes
+from qconvert.operators.shapes import UNKNOWN, is_compatible, merge_shapes, output_shapes
 from qconvert.operators.sizes import Result, Size, failure
 
 __all__ = ["Draft"]
@@ -70,7 +70,7 @@ class Draft:
         """Adds the tensor that the file calls `name`."""
         self.tensors[name] = Tensor(name, dtype, shape, data, quantization)
 
-    def checked(self, op: Op) -> Op:
+    def check_op(self, op: Op) -> Op:
         """The operator, if its kind allows its inputs, outputs and attributes; shape rules rely on that.
 
         Raises:
@@ -87,14 +87,14 @@ class Draft:
     def _known_sizes(self, name: str) -> list[Size] | None:
         sizes = self.known.sizes
         forms = sizes.get(name)
-        return None if forms is None else [UNKNOWN if (size := sizes.named(form)) is None else size for form in forms]
+        return None if forms is None else [UNKNOWN if (size := sizes.dimension_of(form)) is None else size for form in forms]
 
     def append(self, op: Op) -> None:
         """Appends an operator. Its outputs have the shapes that it gives them, and what these leave open is as the file states it.
 
         LiteRT and onnxruntime compute shapes again, whatever a file states of them.
         """
-        self.checked(op)
+        self.check_op(op)
         self._positions[id(op)] = len(self.ops)
         self.ops.append(op)
         self.producers.update((name, op) for name in op.outputs if name)
@@ -104,13 +104,13 @@ class Draft:
             if not name:
                 continue
             stated = self.tensors[name].shape
-            if not compatible(stated, shape):
+            if not is_compatible(stated, shape):
                 self.misstated[op.source] = None
                 stated = None
             if stated is None or UNKNOWN in stated:
-                self.tensors[name] = replace(self.tensors[name], shape=merged(name, shape, stated))
+                self.tensors[name] = replace(self.tensors[name], shape=merge_shapes(name, shape, stated))
 
-    def assumed(self) -> dict[str, str]:
+    def assumption_note(self) -> dict[str, str]:
         """The metadata entry that says of what the file states its operators compute something else; none where there is nothing."""
         if not self.misstated:
             return {}
@@ -149,7 +149,7 @@ class Draft:
         """The same without a quantization, computed only if it is not there yet."""
         return self._variants.get((name, key)) or self.variant(name, key, make(), None)
 
-    def folded(self, name: str) -> str:
+    def fold_constant(self, name: str) -> str:
         """The tensor `name` as a constant where its value is known before the model runs, else as it is."""
         data = None if self.tensors[name].data is not None else self.known.get(name)
         return name if data is None else self.variant(name, "folded", data, None)

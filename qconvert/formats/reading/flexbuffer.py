@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 
-__all__ = ["Value", "decoded", "encoded"]
+__all__ = ["Value", "decode_flexbuffer", "encode_flexbuffer"]
 
 #: A map, a vector, a text, bytes, a number, a truth value, or nothing.
 Value = dict[str, Any] | list[Any] | str | bytes | int | float | bool | None
@@ -31,21 +31,21 @@ _CODES = {
 _UNPACK = {key: Struct("<" + code).unpack_from for key, code in _CODES.items()}
 
 
-def decoded(data: bytes) -> Value:
+def decode_flexbuffer(data: bytes) -> Value:
     """The value that a FlexBuffer holds.
 
     Raises:
         InvalidModelError: it is none, is damaged, or is above the limits: 1 MB, 20,000 values, 16 levels.
     """
     if not 3 <= len(data) <= _LARGEST:
-        raise _damaged(f"{len(data)} bytes, not 3 to {_LARGEST}")
+        raise _damaged_error(f"{len(data)} bytes, not 3 to {_LARGEST}")
     width = data[-1]
     if width not in (1, 2, 4, 8) or len(data) < 2 + width:
-        raise _damaged(f"its root has {width} bytes")
+        raise _damaged_error(f"its root has {width} bytes")
     return _Decoder(data).value(len(data) - 2 - width, width, data[-2], 0)
 
 
-def encoded(value: Value) -> bytes:
+def encode_flexbuffer(value: Value) -> bytes:
     """A value as a FlexBuffer.
 
     Raises:
@@ -102,15 +102,15 @@ class _Decoder:
             content = self._bytes(target, self._length(target, child))
             return content if kind == _BLOB else _text(content)
         if depth == _DEEPEST:
-            raise _damaged(f"more than {_DEEPEST} levels")
+            raise _damaged_error(f"more than {_DEEPEST} levels")
         if kind in _FIXED:
             item, length = _FIXED[kind]
-            return self._typed(target, length, child, item)
+            return self._typed_vector(target, length, child, item)
         length = self._length(target, child)
         if kind in _TYPED:
-            return self._typed(target, length, child, _TYPED[kind])
+            return self._typed_vector(target, length, child, _TYPED[kind])
         if kind not in (_MAP, _VECTOR):
-            raise _damaged(f"type {kind}")
+            raise _damaged_error(f"type {kind}")
         self._count(length)
         types = self._bytes(target + length * child, length)
         if kind == _VECTOR:
@@ -122,13 +122,13 @@ class _Decoder:
         """The keys of a map, whose vector the slot at `place` names, with its width after it."""
         target, own = self._target(place, width), self._number(place + width, width)
         if own not in (1, 2, 4, 8) or self._length(target, own) != length:
-            raise _damaged("a map has other keys than values")
+            raise _damaged_error("a map has other keys than values")
         found = [self._key(self._target(target + index * own, own)) for index in range(length)]
         if len(set(found)) != length:
-            raise _damaged("a map has a key twice")
+            raise _damaged_error("a map has a key twice")
         return found
 
-    def _typed(self, target: int, length: int, width: int, kind: int) -> list[Any]:
+    def _typed_vector(self, target: int, length: int, width: int, kind: int) -> list[Any]:
         self._count(length)
         self._bytes(target, length * width)
         places = range(target, target + length * width, width)
@@ -143,7 +143,7 @@ class _Decoder:
         unpack = _UNPACK.get((_UINT if kind == _BOOL else kind, width))
         self._bytes(place, width)
         if unpack is None:
-            raise _damaged(f"a float of {width} bytes")
+            raise _damaged_error(f"a float of {width} bytes")
         found = unpack(self._data, place)[0]
         return bool(found) if kind == _BOOL else found
 
@@ -159,27 +159,27 @@ class _Decoder:
     def _key(self, target: int) -> str:
         end = self._data.find(b"\0", target) if target >= 0 else -1
         if end < 0:
-            raise _damaged("a key runs out of it")
+            raise _damaged_error("a key runs out of it")
         self._count(1 + (end - target) // 64)
         return _text(self._data[target:end])
 
     def _bytes(self, start: int, length: int) -> bytes:
         if start < 0 or start + length > len(self._data):
-            raise _damaged(f"{length} bytes at {start} of {len(self._data)}")
+            raise _damaged_error(f"{length} bytes at {start} of {len(self._data)}")
         return self._data[start : start + length]
 
     def _count(self, values: int) -> None:
         self._left -= values
         if self._left < 0:
-            raise _damaged(f"more than {_MOST_VALUES} values")
+            raise _damaged_error(f"more than {_MOST_VALUES} values")
 
 
 def _text(content: bytes) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _damaged("a text that is not UTF-8") from error
+        raise _damaged_error("a text that is not UTF-8") from error
 
 
-def _damaged(reason: str) -> InvalidModelError:
+def _damaged_error(reason: str) -> InvalidModelError:
     return InvalidModelError(f"a FlexBuffer is damaged or too large: {reason}", rule="damaged-flexbuffer")

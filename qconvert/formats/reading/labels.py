@@ -16,10 +16,10 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import kind_of
 
-__all__ = ["label_key", "labelled"]
+__all__ = ["label_key", "label_tensor"]
 
 
-def labelled(draft: Draft, tensor: Tensor, quantization: Quantization, source: str) -> str:
+def label_tensor(draft: Draft, tensor: Tensor, quantization: Quantization, source: str) -> str:
     """A tensor with a label: itself if it has none or the same one, else the same integers under another label.
 
     Plain integers get their label back through the movements that led to them, up to a constant or an input of the graph:
@@ -53,7 +53,7 @@ def labelled(draft: Draft, tensor: Tensor, quantization: Quantization, source: s
         data = draft.known.get(tensor.name)
     if data is not None:
         return draft.variant(tensor.name, f"label_{label_key(quantization)}", data, quantization)
-    if tensor.quantization is None and _label(draft, tensor, quantization):
+    if tensor.quantization is None and _label_chain(draft, tensor, quantization):
         return tensor.name
     name = draft.add(f"{tensor.name}/labelled", tensor.dtype, tensor.shape, None, quantization)
     draft.append(Op("Reinterpret", (tensor.name,), (name,), {}, source))
@@ -73,7 +73,7 @@ def _require_fit(tensor: Tensor, quantization: Quantization, source: str) -> Non
         )
 
 
-def _label(draft: Draft, tensor: Tensor, quantization: Quantization) -> bool:
+def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bool:
     """Labels a tensor and the movements that lead to it; False, and nothing is done, if another operator made the integers."""
     chain = [tensor]
     while (op := draft.producers.get(chain[-1].name)) is not None:
@@ -82,12 +82,12 @@ def _label(draft: Draft, tensor: Tensor, quantization: Quantization) -> bool:
         if op.kind in ("Concat", "Pack", "ScatterND", "ScatterElements"):  # the other integers that join would need the label too
             return False
         if source is None or kind_of(op).rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
-            return kind_of(op).rule in ("plain", "opaque", "index") and _keep(draft, chain, quantization)
+            return kind_of(op).rule in ("plain", "opaque", "index") and _label_holders(draft, chain, quantization)
         chain.append(source)
-    return _keep(draft, chain, quantization)
+    return _label_holders(draft, chain, quantization)
 
 
-def _keep(draft: Draft, chain: list[Tensor], quantization: Quantization) -> bool:
+def _label_holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> bool:
     found = _holders(draft, chain, quantization)
     if found is None:
         return False
@@ -117,7 +117,7 @@ def _holders(draft: Draft, chain: list[Tensor], quantization: Quantization) -> t
             kind = kind_of(op)
             if kind.rule in ("real", "index", "control"):
                 return None
-            if kind.rule != "move" or name not in kind.moved(op):
+            if kind.rule != "move" or name not in kind.moved_inputs(op):
                 continue
             results = [draft.tensors[item] for item in kind.results_of(op) if item]
             new = [tensor for tensor in results if tensor.name not in found]

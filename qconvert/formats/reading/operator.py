@@ -77,7 +77,7 @@ class OperatorReading:
         """
         return self._draft.variant(self.input(index), key, data, quantization)
 
-    def unsupported(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
+    def unsupported_error(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
         """Return the error for something that the format allows and qconvert does not cover."""
         return UnsupportedError(f"{self._kind} with {what} is not covered", where=self._where(), rule=rule)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qconvert.files import map_file
-from qconvert.formats.tflite.entries import keys
 from qconvert.formats.tflite.operations import indices, operator_names
 from qconvert.formats.tflite.schema import root
+from qconvert.formats.tflite.signatures import signature_keys
 from qconvert.formats.tflite.verify import verify
 
 __all__ = ["ListedOperator", "contents", "listed_operators"]
@@ -30,13 +30,13 @@ def contents(path: Path) -> dict[str, Any]:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no TFLite file, or is damaged.
     """
-    model = _verified(path)
+    model = _read_root(path)
     found = Counter(name for subgraph in model.subgraphs or () for name in operator_names(model, subgraph))
     return {
         "schema version": model.version,
         "producer": (model.description or b"").decode("utf-8", "replace"),
         **({"subgraphs": len(model.subgraphs)} if len(model.subgraphs or ()) > 1 else {}),
-        **({"signatures": keys(model)} if model.signatureDefs else {}),
+        **({"signatures": signature_keys(model)} if model.signatureDefs else {}),
         "operators": dict(found.most_common()),
     }
 
@@ -48,7 +48,7 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
         FileAccessError: the file cannot be read.
         InvalidModelError: it is no TFLite file, or is damaged.
     """
-    model = _verified(path)
+    model = _read_root(path)
     found = []
     for place, subgraph in enumerate(model.subgraphs or ()):
         names = [(tensor.name or b"").decode("utf-8", "replace") for tensor in subgraph.tensors or ()]
@@ -58,7 +58,7 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
     return tuple(found)
 
 
-def _verified(path: Path) -> Any:
+def _read_root(path: Path) -> Any:
     """The root of a file, which was verified first."""
     data = map_file(path)
     verify(data)

@@ -5,22 +5,22 @@ from __future__ import annotations
 from qconvert.graph import Graph, Op
 from qconvert.operators.functions import all_graphs
 
-__all__ = ["counters"]
+__all__ = ["find_counters"]
 
 
-def counters(graph: Graph) -> dict[str, frozenset[str]]:
+def find_counters(graph: Graph) -> dict[str, frozenset[str]]:
     """Body of a While -> those of its inputs that begin at 0 or above and grow at each turn, wherever it is run."""
     found: dict[str, frozenset[str]] = {}
     for _, inner in all_graphs(graph):
         for op in inner.ops:
             if op.kind == "While":
                 name = str(op["body"])
-                own = _counted(inner, op, graph.functions[name])
+                own = _loop_counters(inner, op, graph.functions[name])
                 found[name] = found.get(name, own) & own
     return found
 
 
-def _counted(graph: Graph, op: Op, body: Graph) -> frozenset[str]:
+def _loop_counters(graph: Graph, op: Op, body: Graph) -> frozenset[str]:
     makers = body.producers()
     found = set()
     for given, inside, after in zip(op.inputs, body.inputs, body.outputs, strict=True):

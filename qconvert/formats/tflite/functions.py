@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.reading.borders import with_input_quantization, with_output_quantization
+from qconvert.formats.reading.border_quantizations import with_input_quantization, with_output_quantization
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 
 __all__ = ["Functions", "subgraphs_of"]
 
@@ -46,7 +46,7 @@ class Functions:
         self._done: dict[int, str] = {}
         self._open: set[int] = set()
 
-    def named(self, index: int, outer: Draft, where: str) -> str:
+    def function_name(self, index: int, outer: Draft, where: str) -> str:
         """The name of the function that a subgraph is.
 
         Raises:
@@ -91,7 +91,7 @@ class Functions:
         metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
         return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)
 
-    def beside(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:
+    def fit_quantizations(self, name: str, given: Sequence[Tensor], results: Sequence[Tensor], where: str) -> str:
         """The function with the quantizations of the operator's inputs and outputs: itself, or a copy.
 
         Raises:
@@ -109,7 +109,7 @@ class Functions:
                     raise InvalidModelError(
                         f"its subgraph {name!r} {word} {own!r} of {graph[own].dtype}, not {one.dtype}", where=where, rule="type-mismatch"
                     )
-                if word == "takes" and not compatible(graph[own].shape, one.shape):
+                if word == "takes" and not is_compatible(graph[own].shape, one.shape):
                     shapes = f"shape {graph[own].shape} for {one.name!r} of shape {one.shape}"
                     raise UnsupportedError(
                         f"its subgraph {name!r} with an input of {shapes} is not covered", where=where, rule="shape-mismatch"

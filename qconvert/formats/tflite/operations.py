@@ -46,18 +46,18 @@ class Operations:
         self._readers = operators("tflite", "read")
         self._count = 0
         self._is_function = False
-        self.variables = Variables(model, data, lambda index: [code.key for code in self._named(index)])
+        self.variables = Variables(model, data, lambda index: [code.key for code in self._subgraph_codes(index)])
         self.functions = Functions(model, self._read_function, draft.functions)
-        parts = self._parts() | self.variables.initial
-        reached = [code for index in (0, *sorted(parts)) for code in self._named(index)]
+        parts = self._used_subgraphs() | self.variables.initial
+        reached = [code for index in (0, *sorted(parts)) for code in self._subgraph_codes(index)]
         missing = [code.name for code in reached if not code.is_custom and code.name != _COMPOSITE]
         _require_covered(missing, self._readers, len(reached))
         _require_one_subgraph(model, parts)
 
-    def _named(self, index: int) -> list[_Code]:
+    def _subgraph_codes(self, index: int) -> list[_Code]:
         return [_code_of(self._codes, operation.opcodeIndex) for operation in self._model.subgraphs[index].operators]
 
-    def _parts(self) -> set[int]:
+    def _used_subgraphs(self) -> set[int]:
         """The subgraphs that signatures enter, composites stand for and operators run, from the first subgraph on."""
         found = {item.subgraphIndex for item in self._model.signatureDefs} - {0}
         if found and not max(found) < len(self._model.subgraphs):
@@ -65,10 +65,10 @@ class Operations:
         waiting = [0, *sorted(found)]
         while waiting:
             index = waiting.pop()
-            for code, operation in zip(self._named(index), self._model.subgraphs[index].operators, strict=True):
+            for code, operation in zip(self._subgraph_codes(index), self._model.subgraphs[index].operators, strict=True):
                 if code.is_custom:
                     continue
-                named = [self._part(operation)] if code.name == _COMPOSITE else subgraphs_of(code.name, _options(operation))
+                named = [self._composite_subgraph(operation)] if code.name == _COMPOSITE else subgraphs_of(code.name, _options(operation))
                 for part in named:
                     if not 0 < part < len(self._model.subgraphs):
                         raise InvalidModelError(
@@ -90,7 +90,7 @@ class Operations:
         if not all((*inputs, *outputs)) or len({*inputs}) != len(inputs):
             raise InvalidModelError(f"subgraph {index} has an input twice, or one that is absent", rule="duplicate-input")
         ready = {name for name, tensor in draft.tensors.items() if tensor.is_constant} | {*inputs}
-        inside.variables = self.variables.inside()
+        inside.variables = self.variables.for_function()
         inside.read(index, names, ready)
         if own := [name for name, state in draft.states.items() if state is not self.variables.states.get(name)]:
             what = f"an operator with variables of its own ({own[0]!r}) in a subgraph that an operator runs"
@@ -103,7 +103,7 @@ class Operations:
                 raise InvalidModelError(f"subgraph {index} gives {name!r}, which no operator computes", rule="not-computed")
         return inputs, outputs
 
-    def _part(self, operation: Any) -> int:
+    def _composite_subgraph(self, operation: Any) -> int:
         options = operation.builtinOptions2
         index = -1 if options is None else int(getattr(options, "decompositionSubgraphIndex", -1))
         if not 0 < index < len(self._model.subgraphs):
@@ -122,8 +122,10 @@ class Operations:
         """
         if depth > _DEEPEST:
             raise InvalidModelError(f"more than {_DEEPEST} composites are nested", rule="nested-too-deeply")
-        maker = next(filter(None, (compiler_of(code.name) for code in self._named(subgraph) if code.is_custom)), "")
-        for index, (operation, code) in enumerate(zip(self._model.subgraphs[subgraph].operators, self._named(subgraph), strict=True)):
+        maker = next(filter(None, (compiler_of(code.name) for code in self._subgraph_codes(subgraph) if code.is_custom)), "")
+        for index, (operation, code) in enumerate(
+            zip(self._model.subgraphs[subgraph].operators, self._subgraph_codes(subgraph), strict=True)
+        ):
             self._count += 1
             if self._count > _MOST:
                 raise InvalidModelError(f"the composites expand to more than {_MOST} operators", rule="too-many-operators")
@@ -132,7 +134,7 @@ class Operations:
                 continue
             _require_order(reading, ready, self._draft.variables, maker)
             if code.name == _COMPOSITE and not code.is_custom:
-                self._inline(reading, self._part(operation), ready, depth, source if depth else index)
+                self._inline(reading, self._composite_subgraph(operation), ready, depth, source if depth else index)
             else:
                 _reader(self._readers.get(code.key, read_custom), self._draft, reading)(reading)
             ready.update(reading.outputs)
@@ -156,9 +158,9 @@ class Operations:
         made.functions = self.functions
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
         if self._is_function and code.key == "CALL_ONCE":
-            raise made.unsupported("initial values in a subgraph that an operator runs", rule="variables-in-subgraph")
+            raise made.unsupported_error("initial values in a subgraph that an operator runs", rule="variables-in-subgraph")
         if handles and code.key not in VARIABLE_OPERATORS:
-            raise made.unsupported(f"{handles[0]!r}, a variable,", rule="variable-operand")
+            raise made.unsupported_error(f"{handles[0]!r}, a variable,", rule="variable-operand")
         return made
 
     def _inline(self, reading: Reading, part: int, ready: set[str], depth: int, source: int) -> None:
@@ -194,7 +196,7 @@ def _reader(usual: ReadFunction, draft: Draft, reading: Reading) -> ReadFunction
     if draft.complex.isdisjoint((*reading.inputs, *reading.outputs)):
         return usual
     if reading.name not in COMPLEX:
-        raise reading.unsupported("complex numbers", rule="complex-numbers")
+        raise reading.unsupported_error("complex numbers", rule="complex-numbers")
     return COMPLEX[reading.name]
 
 
@@ -321,7 +323,7 @@ def _is_reset(reading: Reading, draft: Draft) -> bool:
         return False
     data = reading.constant(0)
     if data is None or data.dtype != np.float16 or data.any():
-        raise reading.unsupported(
+        raise reading.unsupported_error(
             f"{reading.outputs[0]!r}, a variable that begins with other values than zeros of float16,", rule="nonzero-initial-state"
         )
     return True

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
-from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.schema import root
@@ -31,7 +31,7 @@ def accepted_copy(data: bytes) -> bytes:
         RuntimeRefusedError: LiteRT would read and write beyond a tensor.
     """
     verify(data)
-    model = unpacked(root(data))
+    model = unpack_view(root(data))
     _require_memories(model)
     _require_biases(model)
     changed = False
@@ -40,7 +40,7 @@ def accepted_copy(data: bytes) -> bytes:
         if one_dimensional and tensor.quantization is not None and tensor.quantization.quantizedDimension:
             tensor.quantization.quantizedDimension = 0
             changed = True
-    return packed(model, b"TFL3") if changed else data
+    return pack_model(model, b"TFL3") if changed else data
 
 
 def require_for_micro(data: bytes) -> None:
@@ -50,7 +50,7 @@ def require_for_micro(data: bytes) -> None:
         RuntimeRefusedError: it would crash the process.
     """
     verify(data)
-    for _, _, inputs in _operators(unpacked(root(data)), _SVDF):
+    for _, _, inputs in _operators(unpack_view(root(data)), _SVDF):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
             raise RuntimeRefusedError(
                 "an SVDF has no bias; tflite-micro reads one all the same, which crashes the process", rule="kernel-reads-outside"
@@ -103,18 +103,18 @@ def with_outputs(data: bytes, wanted: frozenset[str] | None = None) -> tuple[byt
     """
     verify(data)
     names = read_tensors(root(data), data, Draft())
-    model = unpacked(root(data))
+    model = unpack_view(root(data))
     subgraph = model.subgraphs[0]
     inputs = {int(index) for index in subgraph.inputs}
-    found = dict.fromkeys(int(i) for op in subgraph.operators for i in _computed(op) if int(i) not in inputs)
+    found = dict.fromkeys(int(i) for op in subgraph.operators for i in _output_indices(op) if int(i) not in inputs)
     found = {index: None for index in found if subgraph.tensors[index].type != DTYPE_NUMBERS[RESOURCE]}
     kept = [index for index in found if wanted is None or names[index] in wanted]
     subgraph.outputs = kept
     model.signatureDefs = None
-    return packed(model, b"TFL3"), [names[index] for index in kept]
+    return pack_model(model, b"TFL3"), [names[index] for index in kept]
 
 
-def _computed(op: Any) -> Any:
+def _output_indices(op: Any) -> Any:
     """The outputs of an unpacked operator: a vector that a file leaves out is None."""
     return () if op.outputs is None else op.outputs
 
@@ -129,17 +129,17 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     """
     verify(data)
     numbers = {name: index for index, name in enumerate(read_tensors(root(data), data, Draft()))}
-    model = unpacked(root(data))
+    model = unpack_view(root(data))
     subgraph = model.subgraphs[0]
     removed = {numbers[name] for name in gone}
-    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in _computed(op))]
+    subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in _output_indices(op))]
     copies = _Copies(model, numbers)
-    given = [copies.before(name, wanted) for name, wanted in inputs]
-    subgraph.outputs = np.array([copies.following(name, wanted) for name, wanted in outputs], np.int32)
+    given = [copies.rename_input(name, wanted) for name, wanted in inputs]
+    subgraph.outputs = np.array([copies.rename_output(name, wanted) for name, wanted in outputs], np.int32)
     subgraph.inputs = np.array([*(int(index) for index in subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
-    return packed(model, b"TFL3")
+    return pack_model(model, b"TFL3")
 
 
 class _Copies:
@@ -150,17 +150,17 @@ class _Copies:
         self.first: list[Any] = []
         self.last: list[Any] = []
 
-    def before(self, name: str, wanted: str) -> int:
+    def rename_input(self, name: str, wanted: str) -> int:
         """The index of a new tensor `wanted`, from which a RESHAPE makes `name`."""
         number = self._numbers[name]
-        return number if name == wanted else self._copied(self.first, number, wanted, forth=False)
+        return number if name == wanted else self._add_copy(self.first, number, wanted, forth=False)
 
-    def following(self, name: str, wanted: str) -> int:
+    def rename_output(self, name: str, wanted: str) -> int:
         """The index of a new tensor `wanted`, which a RESHAPE makes from `name`."""
         number = self._numbers[name]
-        return number if name == wanted else self._copied(self.last, number, wanted, forth=True)
+        return number if name == wanted else self._add_copy(self.last, number, wanted, forth=True)
 
-    def _copied(self, operators: list[Any], number: int, wanted: str, *, forth: bool) -> int:
+    def _add_copy(self, operators: list[Any], number: int, wanted: str, *, forth: bool) -> int:
         own = self._subgraph.tensors[number]
         other = copy(own)
         other.name, other.buffer = wanted, 0

@@ -13,12 +13,12 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
-from qconvert.formats.reading.decomposed import restored
+from qconvert.formats.reading.decomposed import restore_operators
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.attachments import read_files, text_of
-from qconvert.formats.tflite.entries import entered
 from qconvert.formats.tflite.operations import Operations, indices
 from qconvert.formats.tflite.schema import root
+from qconvert.formats.tflite.signatures import select_signature
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature, Tensor
@@ -56,7 +56,7 @@ def read(path: Path, signature: str = "") -> Graph:
         InvalidModelError: it is no TFLite model, is damaged, or contradicts the schema.
         UnsupportedError: it holds operators that are not covered; all are listed.
     """
-    return read_bytes(entered(map_file(path), signature), path.stem)
+    return read_bytes(select_signature(map_file(path), signature), path.stem)
 
 
 def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Graph:
@@ -93,16 +93,16 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         signatures=signatures,
-        metadata={**_metadata(model), **read_files(data), **_ignored(draft), **_activations(draft), **draft.assumed()},
+        metadata={**_metadata(model), **read_files(data), **_ignored_metadata(draft), **_activations(draft), **draft.assumption_note()},
     )
     states = _used_states(draft)
-    if renamed := {name: key for name, key in operations.variables.renamed.items() if name in states}:
+    if renamed := {name: key for name, key in operations.variables.renamed_states.items() if name in states}:
         graph = replace(graph, metadata={**graph.metadata, VARIABLES: json.dumps(renamed)})
     graph = with_used_functions(graph.evolve(ops=draft.ops, states=states, functions=draft.functions))
-    return graph if again else restored(graph, _rewritten)
+    return graph if again else restore_operators(graph, _write_and_read)
 
 
-def _rewritten(graph: Graph) -> Graph:
+def _write_and_read(graph: Graph) -> Graph:
     """The graph as it comes back when it is written."""
     from qconvert.formats.tflite.writer import build
 
@@ -130,12 +130,12 @@ def _signatures(model: Any, names: list[str], operations: Operations, draft: Dra
         key, function = (found.signatureKey or b"").decode("utf-8", "replace"), ""
         listed, order = names, list(range(len(names)))
         if found.subgraphIndex:
-            function = operations.functions.named(found.subgraphIndex, draft, f"signature {key!r}")
+            function = operations.functions.function_name(found.subgraphIndex, draft, f"signature {key!r}")
             graph, subgraph = draft.functions[function], model.subgraphs[found.subgraphIndex]
             order = [*subgraph.inputs.tolist(), *subgraph.outputs.tolist()]
             listed = [*graph.inputs, *graph.outputs]
         tensors = dict(zip(order, listed, strict=True))
-        called = _called_as_inputs(model.subgraphs[found.subgraphIndex])
+        called = _input_aliases(model.subgraphs[found.subgraphIndex])
         inputs, outputs = (
             {
                 (pair.name or b"").decode("utf-8", "replace"): tensors[at]
@@ -147,7 +147,7 @@ def _signatures(model: Any, names: list[str], operations: Operations, draft: Dra
         yield Signature(key, inputs, outputs, function)
 
 
-def _called_as_inputs(subgraph: Any) -> dict[int, int]:
+def _input_aliases(subgraph: Any) -> dict[int, int]:
     """Tensors that are called as an input, and that input: TensorFlow's converter finds a signature's by name, and may name an output that
     is an input's copy in its place."""
     inputs = {subgraph.tensors[index].name: index for index in subgraph.inputs.tolist()}
@@ -155,7 +155,7 @@ def _called_as_inputs(subgraph: Any) -> dict[int, int]:
     return {index: place for index, place in found.items() if index not in inputs.values()}
 
 
-def _ignored(draft: Draft) -> dict[str, str]:
+def _ignored_metadata(draft: Draft) -> dict[str, str]:
     """What the file states of scales that its kernels do not use, no number in JSON being a text there; and what was sparse."""
     stated = {
         name: [[scale if math.isfinite(scale) else str(scale), point] for scale, point in pairs]

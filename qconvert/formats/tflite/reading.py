@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.evaluate.polynomials import Polynomial, added, multiplied, number, of_number
+from qconvert.evaluate.polynomials import Polynomial, add_polynomials, from_number, multiply_polynomials, number
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.operator import OperatorReading
 from qconvert.formats.tflite.functions import Functions
@@ -19,7 +19,7 @@ from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 
 __all__ = ["ReadFunction", "Reading"]
 
@@ -84,7 +84,7 @@ class Reading(OperatorReading):
         """The fused activation as the canonical `activation` attribute."""
         code = self.option("fusedActivationFunction")
         if code not in _FUSED:
-            raise self.unsupported(f"fused activation number {code}", rule="activation-not-covered")
+            raise self.unsupported_error(f"fused activation number {code}", rule="activation-not-covered")
         return _FUSED[code]
 
     def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
@@ -96,14 +96,14 @@ class Reading(OperatorReading):
             word: what it is to the operator, for messages.
         """
         if self.functions is None:
-            raise self.unsupported(f"a subgraph as its {word}", rule="subgraph-not-covered")
+            raise self.unsupported_error(f"a subgraph as its {word}", rule="subgraph-not-covered")
         where = self._where()
-        return self.functions.beside(self.functions.named(subgraph, self._draft, where), given, results, where)
+        return self.functions.fit_quantizations(self.functions.function_name(subgraph, self._draft, where), given, results, where)
 
     def body(self, subgraph: int) -> Graph:
         """A subgraph that defines the arithmetic of the operator; it is no function of the network."""
         if self.functions is None:
-            raise self.unsupported("a subgraph as its body", rule="subgraph-not-covered")
+            raise self.unsupported_error("a subgraph as its body", rule="subgraph-not-covered")
         return self.functions.graph(subgraph, self._draft, self._where())
 
     def result_shapes(self, function: str) -> list[Shape | None]:
@@ -115,7 +115,7 @@ class Reading(OperatorReading):
     def variables(self) -> Variables:
         """The resource variables of the model."""
         if self._variables is None:
-            raise self.unsupported("variables, which the model does not have", rule="no-variable")
+            raise self.unsupported_error("variables, which the model does not have", rule="no-variable")
         return self._variables
 
     def read_state(self, state: Tensor, result: Tensor) -> str:
@@ -129,7 +129,7 @@ class Reading(OperatorReading):
     def write_state(self, state: Tensor, value: str) -> None:
         """Makes the stored integers of the tensor `value` the value of a state."""
         self._draft.states[state.name] = state
-        stored = self.under(value, state.quantization)
+        stored = self.reinterpret(value, state.quantization)
         self._draft.append(Op("WriteState", (stored,), (), {"state": state.name}, self.source))
 
     def variable(self, index: int, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -147,9 +147,9 @@ class Reading(OperatorReading):
                 raise self.invalid(f"has {tensor.name!r} of shape {tensor.shape}, not {shape[1:]}", rule="shape-mismatch")
             tensor = self._draft.tensors[tensor.name] = replace(tensor, shape=shape)
         if tensor.name not in self._draft.variables:
-            raise self.unsupported(f"{tensor.name!r}, which is not a variable,", rule="no-variable")
+            raise self.unsupported_error(f"{tensor.name!r}, which is not a variable,", rule="no-variable")
         if self.inputs.count(tensor.name) > 1 or tensor.name in self._draft.states:
-            raise self.unsupported(f"{tensor.name!r}, which two of its states, or two operators, share,", rule="shared-state")
+            raise self.unsupported_error(f"{tensor.name!r}, which two of its states, or two operators, share,", rule="shared-state")
         return replace(tensor, data=first_value(tensor, self.source))
 
     def result(self, index: int = 0) -> Tensor:
@@ -161,7 +161,7 @@ class Reading(OperatorReading):
     def declare(self, constant: Tensor) -> None:
         """Makes output 0 a constant of the type and the data of another."""
         if constant.data is None:
-            raise self.unsupported(f"input {constant.name!r} that is computed at run time", rule="not-constant")
+            raise self.unsupported_error(f"input {constant.name!r} that is computed at run time", rule="not-constant")
         self._draft.tensors[self.outputs[0]] = replace(constant, name=self.outputs[0])
 
     def maker(self, name: str) -> Op | None:
@@ -171,7 +171,7 @@ class Reading(OperatorReading):
     def with_shape(self, shape: Shape | None, index: int = 0) -> Tensor:
         """Gives an output the shape that the kernel gives it, where the file states another; LiteRT resizes it so. None: the kind's own."""
         tensor = replace(self.result(index), shape=shape)
-        if not compatible(shape, self.result(index).shape):
+        if not is_compatible(shape, self.result(index).shape):
             self._draft.misstated[self.source] = None
         self._draft.tensors[tensor.name] = tensor
         return tensor
@@ -180,21 +180,21 @@ class Reading(OperatorReading):
         """The rank of input `index`; raises UnsupportedError if the file does not say it."""
         rank = self.tensor(index).rank
         if rank is None:
-            raise self.unsupported(f"input {self.inputs[index]!r} of unknown rank", rule="unknown-rank")
+            raise self.unsupported_error(f"input {self.inputs[index]!r} of unknown rank", rule="unknown-rank")
         return rank
 
     def static_shape(self, index: int = 0) -> tuple[int, ...]:
         """The shape of input `index` in numbers; raises UnsupportedError if a size is dynamic."""
         shape = self.tensor(index).static_shape
         if shape is None:
-            raise self.unsupported(f"input {self.inputs[index]!r} of a dynamic size", rule="dynamic-dimension")
+            raise self.unsupported_error(f"input {self.inputs[index]!r} of a dynamic size", rule="dynamic-dimension")
         return shape
 
     def constant(self, index: int) -> Array | None:
         """The data of input `index` if it is a constant, else None."""
         return self.tensor(index).data if self.has(index) else None
 
-    def dequantized(self, index: int) -> Op | None:
+    def find_dequantize(self, index: int) -> Op | None:
         """The operator that makes input `index` of a constant by a DEQUANTIZE, as converters give float16 weights; None if none does."""
         maker = self._draft.producers.get(self.input(index))
         found = maker is not None and maker.kind in ("Cast", "Dequantize") and self.lookup(maker.inputs[0]).is_constant
@@ -212,7 +212,7 @@ class Reading(OperatorReading):
         """The same; raises UnsupportedError if they are dynamic."""
         found = self.known_ints(index)
         if found is None:
-            raise self.unsupported(f"input {self.input(index)!r} that is computed at run time", rule="not-constant")
+            raise self.unsupported_error(f"input {self.input(index)!r} that is computed at run time", rule="not-constant")
         return found
 
     def integer(self, index: int) -> int:
@@ -252,8 +252,8 @@ class Reading(OperatorReading):
 
     def difference(self, form: Polynomial, size: int | str, factor: int) -> int | None:
         """`form` - factor * `size`, if that is one number whatever the sizes are."""
-        product = multiplied(self._draft.known.sizes.size(size), of_number(factor))
-        found = None if product is None else added(form, product, -1)
+        product = multiply_polynomials(self._draft.known.sizes.size(size), from_number(factor))
+        found = None if product is None else add_polynomials(form, product, -1)
         return None if found is None else number(found)
 
     def columns(self, index: int, hint: str) -> str:
@@ -263,7 +263,7 @@ class Reading(OperatorReading):
             return self.shape_const(rows[::2] + rows[1::2], hint)
         shape = self.tensor(index).static_shape
         if shape is None or len(shape) != 2 or shape[1] != 2:
-            raise self.unsupported(
+            raise self.unsupported_error(
                 f"input {self.input(index)!r} of shape {self.tensor(index).shape}, which are not pairs in rows,", rule="unsupported-shape"
             )
         turned = self.intermediate(f"{hint}_by_side", "int64", (2, shape[0]))
@@ -297,7 +297,7 @@ class Reading(OperatorReading):
         """
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
-        moved = KINDS[kind].moved(Op(kind, tuple(ins), tuple(outs))) if KINDS[kind].rule == "move" else []
+        moved = KINDS[kind].moved_inputs(Op(kind, tuple(ins), tuple(outs))) if KINDS[kind].rule == "move" else []
         quantizations = [self._draft.tensors[name].quantization for name in moved]
         if (
             quantizations
@@ -333,7 +333,7 @@ class Reading(OperatorReading):
         first = self._draft.tensors[ins[data[0]]]
         quantization = first.quantization if quantization is None else quantization
         for position in data:
-            ins[position] = self.under(ins[position], quantization)
+            ins[position] = self.reinterpret(ins[position], quantization)
         results = [self._draft.tensors[name] for name in KINDS[kind].results_of(made)]
         other = [tensor for tensor in results if tensor.dtype == first.dtype and tensor.quantization != quantization]
         clip = str(attributes.get("activation", "")) if other else ""
@@ -354,9 +354,9 @@ class Reading(OperatorReading):
         self.require_sound("Conv", [self.input(index)])  # which computes
         return super().variant(index, key, data, quantization)
 
-    def turned(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
+    def transpose_constant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
         """The same for a constant that may stand after a DEQUANTIZE: that is turned, and dequantized after it."""
-        maker = self.dequantized(index)
+        maker = self.find_dequantize(index)
         if maker is None:
             return self.variant(index, key, data, quantization)
         self.require_sound("Conv", maker.inputs)
@@ -365,7 +365,7 @@ class Reading(OperatorReading):
         self._draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
         return real
 
-    def under(self, name: str, quantization: Quantization | None) -> str:
+    def reinterpret(self, name: str, quantization: Quantization | None) -> str:
         """The stored integers of `name` under the label `quantization`: itself if it has that."""
         tensor = self._draft.tensors[name] if name else None
         if tensor is None or tensor.quantization == quantization:
@@ -388,7 +388,7 @@ class Reading(OperatorReading):
 
     def emit_plain(self, kind: str, inputs: Sequence[str] | None = None, **attributes: Attribute) -> list[str]:
         """The same for a kernel that takes stored integers for plain numbers of their own type."""
-        ins = [self.under(name, None) for name in (self.inputs if inputs is None else inputs)]
+        ins = [self.reinterpret(name, None) for name in (self.inputs if inputs is None else inputs)]
         results = [self._draft.tensors[name] for name in self.outputs]
         plain = [t.name if t.quantization is None else self.intermediate("numbers", t.dtype, t.shape, base=t.name) for t in results]
         self._append(kind, ins, plain, attributes)
@@ -411,7 +411,7 @@ class Reading(OperatorReading):
         ins = list(ins)
         for position in KINDS[kind].positions(Op(kind, tuple(ins), tuple(outs)), "parameter", "filler"):
             if ins[position] and self._draft.tensors[ins[position]].quantization is None:
-                ins[position] = self._draft.folded(ins[position])
+                ins[position] = self._draft.fold_constant(ins[position])
         result = self._draft.tensors[outs[0]] if outs else None
         clip = str(attributes.get("activation", ""))
         if not clip or result is None or result.is_quantized or result.dtype in REALS:

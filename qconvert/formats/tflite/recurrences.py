@@ -17,9 +17,9 @@ from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.ops.lstm_writing import activation_code
 from qconvert.graph import Graph, Names, Op, Quantization, Tensor
-from qconvert.operators.cells import CELLS, Activation, Parts
 from qconvert.operators.functions import all_graphs
 from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS, activations_of
+from qconvert.operators.recurrent_cells import CELLS, Activation, Parts
 from qconvert.operators.sizes import Size
 from qconvert.operators.values import Value, apply, where
 from qconvert.plugins import Target
@@ -40,7 +40,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for key, inner in all_graphs(graph):
         new, inner_ones = Inlining(inner), inner_states(inner)
         for op in inner.ops:
-            if op.kind not in CELLS or _goes_on(inner, op, inner_ones) or not _is_real(inner, op):
+            if op.kind not in CELLS or _is_tflite_operator(inner, op, inner_ones) or not _is_real(inner, op):
                 new.ops.append(op)
                 continue
             _Recurrence(new, op, functions).write()
@@ -53,7 +53,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return replace(done[""], functions=functions), notes
 
 
-def _goes_on(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
+def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     """Whether a recurrence is one of TFLite's own: all of its states are states of the model, which nobody else sees."""
     named = (*op.inputs, *[""] * _PEEPHOLES)
     plain = not op["layout"] and op["direction"] != "bidirectional" and not named[_LENGTHS]
@@ -103,7 +103,7 @@ class _Recurrence:
     def write(self) -> None:
         """Adds a Scan for each direction, and what puts their results together."""
         op = self._op
-        data = self._transposed(op.inputs[0], (1, 0, 2)) if op["layout"] else op.inputs[0]
+        data = self._transpose(op.inputs[0], (1, 0, 2)) if op["layout"] else op.inputs[0]
         results: list[list[str]] = [[] for _ in op.outputs]
         for direction, activations in enumerate(activations_of(op)):
             for place, name in enumerate(self._direction(direction, activations, data)):
@@ -111,7 +111,7 @@ class _Recurrence:
                     results[place].append(name)
         for place, (name, parts) in enumerate(zip(op.outputs, results, strict=True)):
             if name:
-                self._joined(name, parts, is_whole=place == 0)
+                self._join_directions(name, parts, is_whole=place == 0)
 
     def _direction(self, direction: int, activations: Sequence[Activation], data: str) -> list[str]:
         """All hidden values of a direction ("" where nobody reads them), and its last states."""
@@ -119,22 +119,22 @@ class _Recurrence:
         backwards = op["direction"] == "reverse" or direction == 1
         lengths = self._lengths()
         turned = backwards and bool(lengths)  # each sequence by itself, which a Scan cannot
-        sequence = self._reversed(data, lengths) if turned else data
+        sequence = self._reverse_sequences(data, lengths) if turned else data
         shape = new.tensors[data].shape or ()
         body = Emission({}, "float32", "", f"{self._prefix}/step")
         sizes = (self._width, self._cells)[: self._cell.states]
         states = [self._symbol(body, (self._batch, size), word) for size, word in zip(sizes, ("hidden", "cell"), strict=False)]
         element = self._symbol(body, shape[1:], "element")
-        inputs, given = [*states, element], [*self._first(direction), sequence]
+        inputs, given = [*states, element], [*self._first_states(direction), sequence]
         if lengths:
             inputs.append(self._symbol(body, (), "turn", "int32"))
-            given.append(self._turns(data))
+            given.append(self._step_numbers(data))
         captures: list[tuple[str, str]] = []
         theirs, parts = self._parts_of(direction, activations, element, body, captures)
         after = list(self._cell.step(parts, theirs, *states))
         shown = after[0]
         if lengths:
-            after, shown = self._masked(body, inputs[-1], lengths, states, after, captures)
+            after, shown = self._mask_after_end(body, inputs[-1], lengths, states, after, captures)
         is_read = bool(op.outputs[0])
         if is_read:  # an output of its own, next to the state
             shown = apply("Identity", shown)
@@ -156,13 +156,13 @@ class _Recurrence:
                 attributes["scan_output_directions"] = (1,)
         inner = (*given, *(outer for outer, _ in captures))
         new.ops.append(Op("Scan", inner, (*outputs, *([whole] if is_read else [])), attributes, op.source))
-        return [self._reversed(whole, lengths) if turned and is_read else whole, *outputs]
+        return [self._reverse_sequences(whole, lengths) if turned and is_read else whole, *outputs]
 
-    def _joined(self, result: str, parts: Sequence[str], *, is_whole: bool) -> None:
+    def _join_directions(self, result: str, parts: Sequence[str], *, is_whole: bool) -> None:
         """The results of the directions along an axis of their own."""
         layout, axis = self._op["layout"], 1 if is_whole else 0
         if layout:
-            parts, axis = ([self._transposed(part, (1, 0, 2)) for part in parts], 2) if is_whole else (parts, 1)
+            parts, axis = ([self._transpose(part, (1, 0, 2)) for part in parts], 2) if is_whole else (parts, 1)
         flat = self._new.tensors[result]
         ones = flat.shape or ()
         along = [result] if len(parts) == 1 else [self._new.add(replace(flat, shape=(*ones[:axis], 1, *ones[axis + 1 :]))) for _ in parts]
@@ -171,7 +171,7 @@ class _Recurrence:
         if len(parts) > 1:
             self._add("Concat", tuple(along), result, axis=axis)
 
-    def _first(self, direction: int) -> list[str]:
+    def _first_states(self, direction: int) -> list[str]:
         """The states before the first step."""
         found = []
         for index, size in zip(range(_FIRST, _FIRST + self._cell.states), (self._width, self._cells), strict=False):
@@ -255,7 +255,7 @@ class _Recurrence:
         data = self._new.tensors[name].data if name else None
         return "" if data is not None and isinstance(self._steps, int) and bool((data == self._steps).all()) else name
 
-    def _turns(self, data: str) -> str:
+    def _step_numbers(self, data: str) -> str:
         """0, 1, 2 … as many as there are steps."""
         if isinstance(self._steps, int):
             return self._new.add(Tensor("", "int32", (self._steps,), np.arange(self._steps, dtype=np.int32)), f"{self._prefix}/turns")
@@ -265,7 +265,7 @@ class _Recurrence:
         limit = self._make("Cast", (count,), (), "int32", to="int32")
         return self._make("Range", (ends[0], limit, ends[1]), ((self._new.tensors[data].shape or ("",))[0],), "int32")
 
-    def _masked(
+    def _mask_after_end(
         self,
         body: Emission,
         turn: Value,
@@ -281,12 +281,12 @@ class _Recurrence:
         runs = apply("Less", turn, inside)
         return [where(runs, new, old) for old, new in zip(states, after, strict=True)], where(runs, after[0], 0.0)
 
-    def _reversed(self, name: str, lengths: str) -> str:
+    def _reverse_sequences(self, name: str, lengths: str) -> str:
         """Each sequence backwards, as far as it goes."""
         wide = self._make("Cast", (lengths,), (self._batch,), "int64", to="int64")
         return self._make("ReverseSequence", (name, wide), self._new.tensors[name].shape or (), "float32", time_axis=0, batch_axis=1)
 
-    def _transposed(self, name: str, perm: tuple[int, ...]) -> str:
+    def _transpose(self, name: str, perm: tuple[int, ...]) -> str:
         shape = self._new.tensors[name].shape or ()
         return self._make("Transpose", (name,), tuple(shape[axis] for axis in perm), "float32", perm=perm)
 

@@ -169,7 +169,7 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
     bits = PACKED_BITS.get(dtype)
     item = numpy_dtype(dtype)
     if tensor.sparsity is not None and raw is not None:
-        return _densified(tensor.sparsity, raw, dtype, sizes)
+        return _densify(tensor.sparsity, raw, dtype, sizes)
     needed = -(-count * bits // 8) if bits else count * item.itemsize
     if raw.size != needed and not (bits and raw.size == count):
         raise InvalidModelError(
@@ -186,7 +186,7 @@ def _values(raw: Array, dtype: str, count: int) -> Array:
     return raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype))
 
 
-def _densified(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) -> Array:
+def _densify(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) -> Array:
     """A sparse constant with all its zeros."""
     bits, item = PACKED_BITS.get(dtype), numpy_dtype(dtype)
     places = leaves_of(sparsity, sizes, raw.size * 8 // bits if bits else raw.size // item.itemsize)

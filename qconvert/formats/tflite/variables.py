@@ -16,7 +16,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 
 __all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "variable_keys"]
 
@@ -64,13 +64,13 @@ class Variables:
         if not any(VARIABLE_OPERATORS.intersection(names) for names in listed):
             return
         for index, names in enumerate(listed):
-            self.initial.update(self._once(index, names))
+            self.initial.update(self._initial_subgraphs(index, names))
         uses = [use for index in range(len(listed)) if index not in self.initial for use in self._uses(index)]
         self._first = {index: self._first_values(index) for index in sorted(self.initial)}
         self._settle(uses)
 
     @property
-    def renamed(self) -> dict[str, list[str]]:
+    def renamed_states(self) -> dict[str, list[str]]:
         """Container and shared name of each state whose name here is another one."""
         return {name: [*key] for key, name in self._names.items() if key != ("", name)}
 
@@ -82,13 +82,13 @@ class Variables:
         """A CALL_ONCE stands here."""
         self.ready.update(self._names[key] for key in self._first[subgraph] if key in self._names)
 
-    def inside(self) -> Variables:
+    def for_function(self) -> Variables:
         """The same for a subgraph that an operator runs, with handles of its own. What it writes need not be written: it may not run."""
         found = copy(self)
         found.handles, found.ready = {}, set(self.ready)
         return found
 
-    def _once(self, index: int, names: Sequence[str]) -> Iterator[int]:
+    def _initial_subgraphs(self, index: int, names: Sequence[str]) -> Iterator[int]:
         for operation, name in zip(self._model.subgraphs[index].operators, names, strict=True):
             if name == "CALL_ONCE":
                 number = int(getattr(operation.builtinOptions, "initSubgraphIndex", 0))
@@ -108,7 +108,7 @@ class Variables:
         for operation, name in zip(subgraph.operators, self._named(index), strict=True):
             inputs, outputs = (_numbers(side, len(tensors), name) for side in (operation.inputs, operation.outputs))
             if name == "DEQUANTIZE" and index in self.initial and len(inputs) == len(outputs) == 1:
-                tensors[outputs[0]] = _widened(tensors[inputs[0]], tensors[outputs[0]])
+                tensors[outputs[0]] = _widen_float16(tensors[inputs[0]], tensors[outputs[0]])
             elif name == "VAR_HANDLE" and len(outputs) == 1:
                 handles[outputs[0]] = _key(operation.builtinOptions)
             elif name == "READ_VARIABLE" and len(inputs) == len(outputs) == 1 and inputs[0] in handles:
@@ -176,7 +176,7 @@ def _key(options: Any) -> _Key:
     return container, shared
 
 
-def _widened(narrow: Tensor, wide: Tensor) -> Tensor:
+def _widen_float16(narrow: Tensor, wide: Tensor) -> Tensor:
     """The result of a DEQUANTIZE of float16, with its value if that is known."""
     fits = narrow.dtype == "float16" and wide.dtype == "float32" and narrow.shape == wide.shape
     return replace(wide, data=narrow.data.astype(np.float32)) if fits and narrow.data is not None else wide
@@ -194,7 +194,7 @@ def _state(name: str, stated: Tensor, first: Tensor | None) -> Tensor:
     where = f"variable {name!r}"
     if first is None:
         return replace(stated, name=name, data=first_value(stated, where))
-    if first.dtype != stated.dtype or not compatible(first.shape, stated.shape):
+    if first.dtype != stated.dtype or not is_compatible(first.shape, stated.shape):
         what = f"is {stated.dtype} of shape {stated.shape}, its initial value is {first.dtype} of shape {first.shape}"
         raise InvalidModelError(what, where=where, rule="initial-value-mismatch")
     return replace(first, name=name, quantization=stated.quantization)

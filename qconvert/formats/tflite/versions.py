@@ -86,7 +86,7 @@ def _is_grouped(inputs: Inputs) -> bool:
     return data.shape[-1] != weights.shape[-1]
 
 
-def _conv(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _conv_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     types = _types(inputs, outputs)
     if types == ("int16", "int8", "int16") and options.quantizedBiasType:
         return 8
@@ -97,7 +97,7 @@ def _conv(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {("int8", "int8", "int8"): 3, ("int8", "int4", "int8"): 7}.get(types, 1)
 
 
-def _depthwise(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _depthwise_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     types = _types(inputs, outputs)
     if types == ("float32", "int8", "float32"):
         return 6 if _is_per_axis(inputs) else 4
@@ -105,7 +105,7 @@ def _depthwise(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return found or (2 if (options.dilationWFactor, options.dilationHFactor) != (1, 1) else 1)
 
 
-def _fully_connected(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _fully_connected_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     types = _types(inputs, outputs)
     if types == ("int16", "int4", "int16"):
         return 13
@@ -122,13 +122,13 @@ def _fully_connected(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {("int8", "int8", "int8"): 4, ("int8", "int4", "int8"): 10, ("float32", "int8", "float32"): 3}.get(types, 1)
 
 
-def _batch_matmul(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _batch_matmul_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     if _types(inputs, outputs) == ("float32", "int8", "float32"):
         return 4 if options.asymmetricQuantizeInputs else 1
     return _BY_TYPE["BATCH_MATMUL"].get(_type(inputs, 0), 1)
 
 
-def _transpose_conv(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _transpose_conv_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     if (_type(inputs, 2), _type(inputs, 1)) == ("int16", "int8") and options.quantizedBiasType:
         return 5
     if options.fusedActivationFunction:
@@ -138,7 +138,7 @@ def _transpose_conv(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if _type(inputs, 1) == "int8" else 1
 
 
-def _mul(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _mul_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype, quantizations = _type(inputs, 0), [t.quantization for t in (*inputs, *outputs) if t is not None]
     if dtype == "uint32" or (dtype == "int16" and quantizations[0] is None):
         return 7
@@ -151,7 +151,7 @@ def _mul(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if dtype == "int8" else 1
 
 
-def _add(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _add_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype, first = _type(inputs, 0), inputs[0]
     if dtype == "int16":
         if first is None or first.quantization is None:
@@ -160,7 +160,7 @@ def _add(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"int64": 4, "int8": 2}.get(dtype, 1)
 
 
-def _sub(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _sub_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "int16" and not options.potScaleInt16:
         return 5
@@ -171,7 +171,7 @@ def _sub(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if dtype == "int8" else 1
 
 
-def _extreme(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _extreme_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "int16":
         return 4
@@ -180,11 +180,11 @@ def _extreme(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if dtype == "int8" else 1
 
 
-def _div(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _div_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if _broadcasts(inputs) and _rank(inputs) > 4 else 1
 
 
-def _transpose(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _transpose_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype, rank = _type(inputs, 0), inputs[0].rank or 0 if inputs[0] is not None else 0
     if dtype == "int4":
         return 7
@@ -195,7 +195,7 @@ def _transpose(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 4 if rank > 4 else {"bool": 3, "int8": 2}.get(dtype, 1)
 
 
-def _pad(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _pad_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "bool":
         return 5
@@ -204,7 +204,7 @@ def _pad(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"int16": 3, "int8": 2}.get(dtype, 1)
 
 
-def _slice(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _slice_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "uint32":
         return 6
@@ -213,7 +213,7 @@ def _slice(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"int16": 4, "string": 3, "int8": 2}.get(dtype, 1)
 
 
-def _strided_slice(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _strided_slice_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if options.offset:
         return 8
@@ -228,7 +228,7 @@ def _strided_slice(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"bool": 3, "int8": 2}.get(dtype, 1)
 
 
-def _gather(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _gather_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "int4":
         return 7
@@ -239,7 +239,7 @@ def _gather(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"int16": 4, "bool": 3, "int8": 2}.get(dtype, 1)
 
 
-def _gather_nd(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _gather_nd_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "bool":
         return 5
@@ -248,11 +248,11 @@ def _gather_nd(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"int16": 3, "string": 2}.get(dtype, 1)
 
 
-def _split(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _split_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"int16": 4, "int32": 3, "int8": 2}.get(_type(inputs, 1), 1)
 
 
-def _resize(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _resize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "int16":
         return 4
@@ -261,14 +261,14 @@ def _resize(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if dtype == "int8" else 1
 
 
-def _dequantize(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _dequantize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype, q = _type(inputs, 0), inputs[0].quantization if inputs[0] is not None else None
     if dtype == "int8":
         return 5 if q is not None and not q.is_per_tensor else 2
     return {"int4": 6, "int16": 3, "float16": 3}.get(dtype, 1)
 
 
-def _quantize(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _quantize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     result = outputs[0]
     if "int4" in (_type(inputs, 0), result.dtype):
         return 4
@@ -277,14 +277,14 @@ def _quantize(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if result.dtype == "int16" else 1
 
 
-def _abs(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _abs_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype, first = _type(inputs, 0), inputs[0]
     if dtype == "int16":
         return 3 if first is not None and first.is_quantized else 4
     return {"int32": 5, "int8": 2, "uint8": 2}.get(dtype, 1)
 
 
-def _space_batch(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _space_batch_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "int16":
         return 4
@@ -293,21 +293,21 @@ def _space_batch(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 2 if dtype == "int8" else 1
 
 
-def _topk(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _topk_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     if "int16" in (_type(inputs, 0), _type(inputs, 1), outputs[1].dtype):
         return 3
     return 2 if _type(inputs, 0) == "int8" else 1
 
 
-def _fill(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _fill_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return {"float16": 4, "int8": 3, "int16": 3, "bool": 2, "string": 2}.get(_type(inputs, 1), 1)
 
 
-def _broadcast_to(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _broadcast_to_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 3 if _type(inputs, 0) in ("int8", "int16") else 2
 
 
-def _cast(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _cast_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     types = {_type(inputs, 0), outputs[0].dtype}
     if "bfloat16" in types:
         return 7
@@ -318,49 +318,49 @@ def _cast(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 4 if "uint16" in types else 3 if "int8" in types else 2 if "uint32" in types else 1
 
 
-def _where(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _where_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     return 1 if _type(inputs, 0) == "bool" else 2
 
 
-def _svdf(inputs: Inputs, outputs: Outputs, options: Any) -> int:
+def _svdf_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     if _types(inputs, outputs) == ("float32", "int8", "float32"):
         return 4 if options.asymmetricQuantizeInputs else 2
     return 3 if _type(inputs, 0) == "int8" else 1
 
 
 _SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
-    "CONV_2D": _conv,
-    "DEPTHWISE_CONV_2D": _depthwise,
-    "FULLY_CONNECTED": _fully_connected,
-    "BATCH_MATMUL": _batch_matmul,
-    "TRANSPOSE_CONV": _transpose_conv,
-    "MUL": _mul,
-    "ADD": _add,
-    "SUB": _sub,
-    "DIV": _div,
-    "MAXIMUM": _extreme,
-    "MINIMUM": _extreme,
-    "TRANSPOSE": _transpose,
-    "PAD": _pad,
-    "PADV2": _pad,
-    "SLICE": _slice,
-    "STRIDED_SLICE": _strided_slice,
-    "GATHER": _gather,
-    "GATHER_ND": _gather_nd,
-    "SPLIT": _split,
-    "RESIZE_BILINEAR": _resize,
-    "RESIZE_NEAREST_NEIGHBOR": _resize,
-    "DEQUANTIZE": _dequantize,
-    "QUANTIZE": _quantize,
-    "ABS": _abs,
-    "SPACE_TO_BATCH_ND": _space_batch,
-    "BATCH_TO_SPACE_ND": _space_batch,
-    "TOPK_V2": _topk,
-    "FILL": _fill,
-    "BROADCAST_TO": _broadcast_to,
-    "CAST": _cast,
-    "WHERE": _where,
+    "CONV_2D": _conv_version,
+    "DEPTHWISE_CONV_2D": _depthwise_version,
+    "FULLY_CONNECTED": _fully_connected_version,
+    "BATCH_MATMUL": _batch_matmul_version,
+    "TRANSPOSE_CONV": _transpose_conv_version,
+    "MUL": _mul_version,
+    "ADD": _add_version,
+    "SUB": _sub_version,
+    "DIV": _div_version,
+    "MAXIMUM": _extreme_version,
+    "MINIMUM": _extreme_version,
+    "TRANSPOSE": _transpose_version,
+    "PAD": _pad_version,
+    "PADV2": _pad_version,
+    "SLICE": _slice_version,
+    "STRIDED_SLICE": _strided_slice_version,
+    "GATHER": _gather_version,
+    "GATHER_ND": _gather_nd_version,
+    "SPLIT": _split_version,
+    "RESIZE_BILINEAR": _resize_version,
+    "RESIZE_NEAREST_NEIGHBOR": _resize_version,
+    "DEQUANTIZE": _dequantize_version,
+    "QUANTIZE": _quantize_version,
+    "ABS": _abs_version,
+    "SPACE_TO_BATCH_ND": _space_batch_version,
+    "BATCH_TO_SPACE_ND": _space_batch_version,
+    "TOPK_V2": _topk_version,
+    "FILL": _fill_version,
+    "BROADCAST_TO": _broadcast_to_version,
+    "CAST": _cast_version,
+    "WHERE": _where_version,
     "LSTM": lambda inputs, outputs, options: 2 if options.kernelType else 1,
     "UNIDIRECTIONAL_SEQUENCE_LSTM": lambda inputs, outputs, options: 3,
-    "SVDF": _svdf,
+    "SVDF": _svdf_version,
 }

@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.flatbuffers import LARGEST, TooLargeError, packed
+from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_model
 from qconvert.formats.reading.decomposed import decomposition_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.attachments import bytes_of, with_files
 from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
+from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
 from qconvert.formats.tflite.writing import Writing, as_int32
-from qconvert.formats.tflite.written import initial, taken
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.metadata import (
     CHANGED,
@@ -35,7 +35,7 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
     TRANSPOSED,
 )
-from qconvert.graph.stated import narrow_constants
+from qconvert.graph.unstated_attributes import narrow_constants
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.functions import all_graphs
 
@@ -83,7 +83,7 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
         raise QConvertError(
             f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name, rule="file-too-large"
         )
-    found = taken(graph)
+    found = take_operators(graph)
     missing = Counter(
         str(op["op_type"]) if op.kind == "Opaque" else op.kind
         for writing in (found.writing, *found.functions)
@@ -108,7 +108,7 @@ class _File:
     def __init__(self, writing: Writing, functions: Sequence[Writing]) -> None:
         self._writing, self._functions = writing, functions
         self._graph = writing.graph
-        self._initial = initial(self._graph)
+        self._initial = write_initial_values(self._graph)
         self._numbers: dict[str, int] = {}  # of the tensors of the subgraph that is packed
         self._codes: dict[tuple[str, bool], int] = {}
         self._versions: dict[tuple[str, bool], int] = {}
@@ -135,7 +135,7 @@ class _File:
         model.signatureDefs = self._signatures()
         model.buffers = self._buffers
         try:
-            return packed(model, _IDENTIFIER)
+            return pack_model(model, _IDENTIFIER)
         except TooLargeError as error:
             raise QConvertError(
                 "the model is above 2 GB, the limit of a FlatBuffer", where=self._graph.name, rule="file-too-large"
@@ -171,7 +171,7 @@ class _File:
         found.shape = as_int32([max(size, 1) if size < 0 else size for size in sizes], tensor.name)
         if -1 in sizes:
             found.shapeSignature = np.array(sizes, np.int32)
-        found.buffer = 0 if tensor.data is None else self._buffer(_stored(tensor.data, tensor.dtype))
+        found.buffer = 0 if tensor.data is None else self._buffer(_constant_bytes(tensor.data, tensor.dtype))
         if tensor.quantization is not None:
             of_blocks = tensor.quantization.block_size > 0
             found.quantization = self._blocks(tensor.name, tensor.quantization) if of_blocks else self._quantization(tensor.quantization)
@@ -282,7 +282,7 @@ def _arguments(names: Mapping[str, str], places: Mapping[str, int]) -> list[Any]
     return found
 
 
-def _stored(data: Array, dtype: str) -> bytes:
+def _constant_bytes(data: Array, dtype: str) -> bytes:
     """The bytes of a constant, types below 8 bits packed with the first value in the lowest bits."""
     if dtype in PACKED_BITS:
         return pack(data, PACKED_BITS[dtype])

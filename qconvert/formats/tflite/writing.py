@@ -166,7 +166,7 @@ class Writing:
         for operator in self.operators:
             operator.inputs = tuple(renamed.get(name, name) for name in operator.inputs)
 
-    def _relabelled(self, builtin: str, name: str) -> str:
+    def _absorb_reinterpret(self, builtin: str, name: str) -> str:
         """The tensor after the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
         narrow = self.tensor(name).dtype in ("int8", "uint8")
         reader = self.successor(name) if builtin in (_SCALELESS if narrow else _SCALELESS | _SCALELESS_WIDE) else None
@@ -190,7 +190,7 @@ class Writing:
         if tensor.data is not None:
             low, high = integer_range("int32")
             if tensor.data.size and not low <= tensor.data.min() <= tensor.data.max() <= high:
-                raise self.unsupported(op, f"{name!r} that does not fit int32", rule="integers-too-large")
+                raise self.unsupported_error(op, f"{name!r} that does not fit int32", rule="integers-too-large")
             return self.variant(name, "int32", tensor.data.astype(np.int32), None)
         maker = self.producer(name)
         if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
@@ -210,7 +210,7 @@ class Writing:
                 continue
             if op is None or op.kind not in _OF_SIZES or "int" not in self.tensor(current).dtype:
                 return False
-            new = [other for other in kind_of(op).moved(op) if other not in seen]
+            new = [other for other in kind_of(op).moved_inputs(op) if other not in seen]
             waiting += new
             seen.update(new)
         return not waiting
@@ -230,14 +230,14 @@ class Writing:
         flat = self.index(op, position)
         length = (self.tensor(flat).static_shape or (0,))[0]
         if not length:
-            raise self.unsupported(op, f"{flat!r} of shape {self.tensor(flat).shape}", rule="unsupported-shape")
+            raise self.unsupported_error(op, f"{flat!r} of shape {self.tensor(flat).shape}", rule="unsupported-shape")
         sides = self.add(f"{hint}/sides", "int32", (2, length // 2))
         self.emit("RESHAPE", [flat, self.ints([2, length // 2], f"{hint}/sides_shape")], [sides], "ReshapeOptions")
         rows = self.add(hint, "int32", (length // 2, 2))
         self.emit("TRANSPOSE", [sides, self.ints([1, 0], f"{hint}/perm")], [rows], "TransposeOptions")
         return rows
 
-    def narrowed(self, op: Op, position: int = 0) -> str:
+    def absorb_int32_cast(self, op: Op, position: int = 0) -> str:
         """Where output `position` of an operator with int64 results goes: to the int32 tensor that a Cast would make of it, or itself."""
         name = op.outputs[position]
         reader = self.successor(name)
@@ -255,7 +255,7 @@ class Writing:
         shape = self.tensor(name).shape
         sizes = tuple(size for size in (shape or ())[axes] if isinstance(size, int))
         if shape is None or len(sizes) != len(shape[axes]):
-            raise self.unsupported(op, f"{name!r} of the dynamic shape {shape}", rule="dynamic-dimension")
+            raise self.unsupported_error(op, f"{name!r} of the dynamic shape {shape}", rule="dynamic-dimension")
         return sizes
 
     def complex(self, op: Op, name: str) -> str:
@@ -264,9 +264,11 @@ class Writing:
         if tensor.dtype == "complex64":
             return name
         if tensor.dtype != "float32" or tensor.data is not None or not tensor.shape or tensor.shape[-1] != 2:
-            raise self.unsupported(op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers", rule="complex-numbers")
+            raise self.unsupported_error(
+                op, f"{name!r} of {tensor.dtype} and shape {tensor.shape} for complex numbers", rule="complex-numbers"
+            )
         if name in self.tensors and name not in self.graph.inputs:
-            raise self.unsupported(
+            raise self.unsupported_error(
                 op, f"{name!r} of real and imaginary parts from another operator than a transform", rule="complex-numbers"
             )
         self.tensors[name] = replace(tensor, dtype="complex64", shape=tensor.shape[:-1])
@@ -295,7 +297,7 @@ class Writing:
         shape = self.tensor(name).shape or ()
         known = [size if isinstance(size, int) else -1 for size in shape]
         if known.count(-1) > 1 or (-1 in known and 0 in known) or self.tensor(name).shape is None:
-            raise self.unsupported(op, f"{name!r} of the dynamic shape {self.tensor(name).shape}", rule="dynamic-dimension")
+            raise self.unsupported_error(op, f"{name!r} of the dynamic shape {self.tensor(name).shape}", rule="dynamic-dimension")
         return self.ints(known, f"{name}/shape")
 
     def variable(self, op: Op, name: str, shape: tuple[int, ...] | None = None) -> str:
@@ -311,7 +313,7 @@ class Writing:
         """
         reader = self.producer(name)
         if reader is None or reader.kind != "ReadState" or str(reader["state"]) not in self.inner_states:
-            raise self.unsupported(op, f"{name!r}, which is not a state of its own that starts with zeros,", rule="not-a-zero-state")
+            raise self.unsupported_error(op, f"{name!r}, which is not a state of its own that starts with zeros,", rule="not-a-zero-state")
         self.variables.add(name)
         if shape is not None:
             self.tensors[name] = replace(self.graph.tensors[name], shape=shape)
@@ -345,7 +347,7 @@ class Writing:
     def require_small(self, op: Op, sizes: Sequence[int]) -> None:
         """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
         if math.prod(sizes) > _MOST_PLACES:
-            raise self.unsupported(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},", rule="too-many-places")
+            raise self.unsupported_error(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},", rule="too-many-places")
 
     def ints(self, values: Sequence[int] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""
@@ -372,7 +374,7 @@ class Writing:
         """The data of input `index` of `op`; raises UnsupportedError if it is computed at run time."""
         data = self.graph.constant(op.inputs[index]) if index < len(op.inputs) else None
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
+            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return data
 
     def values(self, op: Op, index: int) -> list[int]:
@@ -383,7 +385,7 @@ class Writing:
         """A possibly negative axis of the tensor `name` as one from 0."""
         rank = self.tensor(name).rank
         if rank is None:
-            raise self.unsupported(op, f"{name!r} of unknown rank", rule="unknown-rank")
+            raise self.unsupported_error(op, f"{name!r} of unknown rank", rule="unknown-rank")
         return int(value) % rank if rank else 0
 
     def emit(
@@ -409,7 +411,7 @@ class Writing:
             intermediates: tensors that carry quantizations of what the operator computes inside.
             fields: of the option table, by the schema's names in camel case.
         """
-        outputs = [self._relabelled(builtin, name) for name in outputs]
+        outputs = [self._absorb_reinterpret(builtin, name) for name in outputs]
         if builtin not in _COMPLEX and not any(name in self.tensors and self.tensors[name].dtype == "complex64" for name in outputs):
             inputs = [self._with_parts(name) for name in inputs]
         names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
@@ -433,7 +435,7 @@ class Writing:
         """The number of the fused activation of `op` in the schema."""
         return ACTIVATIONS[str(op.attributes.get("activation", ""))]
 
-    def unsupported(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
+    def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in TFLite."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip(), rule=rule)
 

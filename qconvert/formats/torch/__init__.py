@@ -29,7 +29,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    if _form_of(path, options) == "modules":
+    if _file_form(path, options) == "modules":
         from qconvert.formats.torch.quantized_modules.writer import write as write_modules
 
         return write_modules(graph, path, options)
@@ -39,10 +39,10 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
 
 
 def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
-    from qconvert.formats.reading.quantized import quantized
+    from qconvert.formats.reading.quantized_operators import fuse_quantized_ops
     from qconvert.formats.torch.reader import read
 
-    return quantized(read(path, {}, again=True))
+    return fuse_quantized_ops(read(path, {}, again=True))
 
 
 def _parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
@@ -57,7 +57,7 @@ def _modules(path: Path) -> Mapping[str, str]:
     return modules(path)
 
 
-def _form_of(path: Path, options: Mapping[str, Any]) -> str:
+def _file_form(path: Path, options: Mapping[str, Any]) -> str:
     """The form of a file by its name: programs of torch.export in .pt2, TorchScript of quantized modules in .pt and .ptl."""
     suffix, stated = path.suffix.lower(), str(options.get("form") or "")
     if suffix in (".pth", ".safetensors"):
@@ -122,7 +122,7 @@ def qconvert_formats() -> Iterable[Format]:
             modules=_modules,
             as_written=_as_written,
             read_options=_READ_OPTIONS,
-            form_of=_form_of,
+            form_of=_file_form,
             write_options=_WRITE_OPTIONS,
             normal_form=("absorb_quantization", "fuse_dynamic", "fold_qat_batch_norm", "restate_attributes"),
         )

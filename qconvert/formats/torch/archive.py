@@ -51,7 +51,7 @@ class Archive:
     def __init__(self, source: Path | memoryview) -> None:
         self._mapping = memoryview(map_file(source)) if isinstance(source, Path) else source
         try:
-            self._infos = self._checked(zipfile.ZipFile(BufferedReader(_Stream(self._mapping))).infolist())
+            self._infos = self._check_entries(zipfile.ZipFile(BufferedReader(_Stream(self._mapping))).infolist())
         except (zipfile.BadZipFile, NotImplementedError, UnicodeDecodeError, struct.error, ValueError, OverflowError) as error:
             raise InvalidModelError(f"is not a readable zip archive: {error}", remedy=_DAMAGED, rule="not-a-zip") from error
         self.root = self._common_root()
@@ -75,7 +75,7 @@ class Archive:
             )
         content: bytes | memoryview = self._mapping[start : start + stored]
         if info.compress_type == zipfile.ZIP_DEFLATED:
-            content = self._inflated(content, info)
+            content = self._inflate_entry(content, info)
         if len(content) != info.file_size or zlib.crc32(content) != info.CRC:
             raise InvalidModelError(f"the entry {name!r} is damaged: its checksum is wrong", rule="damaged-entry")
         return bytes(content)
@@ -105,7 +105,7 @@ class Archive:
             raise InvalidModelError(f"the archive has no entry {name!r}", remedy=_DAMAGED, rule="entry-missing")
         return info
 
-    def _inflated(self, content: bytes | memoryview, info: zipfile.ZipInfo) -> bytes:
+    def _inflate_entry(self, content: bytes | memoryview, info: zipfile.ZipInfo) -> bytes:
         if info.filename not in self._expanded:
             self._expanded.add(info.filename)
             self._expanded_size += info.file_size
@@ -137,7 +137,7 @@ class Archive:
             raise InvalidModelError(f"the entry {info.filename!r} is damaged: it runs past the end of the file", rule="damaged-entry")
         return start, info.compress_size
 
-    def _checked(self, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+    def _check_entries(self, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
         if len(infos) > _MOST_ENTRIES:
             raise InvalidModelError(f"the archive has {len(infos)} entries; at most {_MOST_ENTRIES} are read", rule="too-many-entries")
         found: dict[str, zipfile.ZipInfo] = {}

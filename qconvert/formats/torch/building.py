@@ -13,12 +13,12 @@ from qconvert.graph import Graph
 from qconvert.operators.opaque import custom_name
 from qconvert.rewriting.lowering import Lowered, legality, lower, require_legal
 
-__all__ = ["fill", "lowered"]
+__all__ = ["fill", "lower_graph"]
 
 _REMEDY = "Write these operators in a plugin (hook qconvert_operators, format torch), or convert to ONNX, which carries custom operators."
 
 
-def lowered(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: bool) -> Lowered:
+def lower_graph(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: bool) -> Lowered:
     """Return the graph with operators that PyTorch lacks decomposed by formulas.
 
     Args:

@@ -55,7 +55,7 @@ class Calls:
                 return _read(operator, call)
         if name in self._operators:
             raise UnsupportedError(
-                f"{name} with these arguments is not covered: {_said(given, named)}", where=where, rule="variant-not-covered"
+                f"{name} with these arguments is not covered: {_describe_arguments(given, named)}", where=where, rule="variant-not-covered"
             )
         raise UnsupportedError(f"the operator {name} is not covered", where=where, rule="operators-not-covered")
 
@@ -72,7 +72,7 @@ def _read(operator: Operator, call: Call) -> Any:
         raise call.invalid(f"the arguments do not fit the operator: {type(error).__name__} {error}", rule="invalid-arguments") from error
 
 
-def _said(given: Sequence[Any], named: Mapping[str, Any]) -> str:
+def _describe_arguments(given: Sequence[Any], named: Mapping[str, Any]) -> str:
     kinds = [_kind(value) for value in given] + [f"{key}={_kind(value)}" for key, value in named.items()]
     return ", ".join(f"{count} {kind}" for kind, count in Counter(kinds).items())
 

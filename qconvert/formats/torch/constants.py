@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_quantization, adds_as, qnnpack_bias
+from qconvert.arithmetic import accumulator_quantization, has_addition, qnnpack_bias
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
 
-__all__ = ["ENGINES", "with_engine"]
+__all__ = ["ENGINES", "set_engine_arithmetic"]
 
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
@@ -30,7 +30,7 @@ _KEEP = frozenset(
 )  # fmt: skip
 
 
-def with_engine(graph: Graph, wanted: str) -> Graph:
+def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
     """The graph of a TorchScript file with the arithmetic of an engine at its operators.
 
     Args:
@@ -38,11 +38,11 @@ def with_engine(graph: Graph, wanted: str) -> Graph:
         wanted: one of ENGINES, or "" for that which the file hints at.
     """
     if wanted == "qnnpack":
-        graph = _unreduced(graph)
+        graph = _clear_reduced_range(graph)
     layers = [op for op in graph.ops if op.kind in _LAYERS and _is_quantized(graph, op)]
     if not any(_is_quantized(graph, op) for op in graph.ops):
         return graph
-    engine, reason = (wanted, "as asked for") if wanted else _hinted(graph, layers)
+    engine, reason = (wanted, "as asked for") if wanted else _guess_engine(graph, layers)
     biases: dict[tuple[str, str, str], Tensor] = {}
     order = _Order(graph)
     ops = []
@@ -58,7 +58,7 @@ def with_engine(graph: Graph, wanted: str) -> Graph:
     return graph.evolve(tensors=biases.values(), ops=ops, metadata=metadata)
 
 
-def _unreduced(graph: Graph) -> Graph:
+def _clear_reduced_range(graph: Graph) -> Graph:
     """The graph whose operators round real data in 255 steps: qnnpack does, whether a file asks for a reduced range or not."""
     if not any(op.attributes.get("arithmetic") == "dynamic_reduced" for op in graph.ops):
         return graph
@@ -76,7 +76,7 @@ def _is_quantized(graph: Graph, op: Op) -> bool:
     return len(sides) == 2 and all(tensor.is_quantized and tensor.dtype == "uint8" for tensor in sides)
 
 
-def _hinted(graph: Graph, layers: list[Op]) -> tuple[str, str]:
+def _guess_engine(graph: Graph, layers: list[Op]) -> tuple[str, str]:
     """The engine that a file was probably made for, and why: qnnpack's layers have one scale and data of 8 bits, no others' both."""
     quantizations = [graph[op.inputs[1]].quantization for op in layers]
     if any(graph[op.inputs[1]].dtype == "uint8" for op in layers):
@@ -114,7 +114,7 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     if not _is_quantized(graph, op):
         return ""
     if op.kind == "Add":
-        return _of_add(graph, op, engine)
+        return _add_arithmetic(graph, op, engine)
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if op.kind == "Resize":
         return "torch" if op["mode"] == "linear" and data.shares_quantization(result) else ""
@@ -122,11 +122,11 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
         return ""
     called = op.source.partition(" ")[0]
     if op.kind == "ReduceMean":
-        return _of_mean(graph, op, engine, order)
+        return _mean_arithmetic(graph, op, engine, order)
     if data.rank != 4:
         return ""
     adaptive = op.kind == "GlobalAveragePool" or "adaptive" in called
-    if engine == "qnnpack" and (op.kind == "GlobalAveragePool" or (_divides(data, op) if adaptive else not op["ceil_mode"])):
+    if engine == "qnnpack" and (op.kind == "GlobalAveragePool" or (_has_even_windows(data, op) if adaptive else not op["ceil_mode"])):
         return "qnnpack"
     last = order.is_last(data.name)
     if adaptive:
@@ -135,15 +135,15 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     return "fbgemm_vectors" if last and isinstance(channels, int) and channels >= _VECTOR else "fbgemm"
 
 
-def _of_add(graph: Graph, op: Op, engine: str) -> str:
+def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
     first, second, result = (graph[name] for name in (*op.inputs, *op.outputs))
     if first.quantization is None or second.quantization is None or result.quantization is None or second.dtype != "uint8":
         return ""
     name = "qnnpack" if engine == "qnnpack" and first.shape == second.shape else "fbgemm"
-    return name if adds_as(name, (first.quantization, second.quantization), result.quantization) else ""
+    return name if has_addition(name, (first.quantization, second.quantization), result.quantization) else ""
 
 
-def _of_mean(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+def _mean_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if len(op.inputs) > 1 else None
     if axes is None or data.rank is None:
         return ""
@@ -154,7 +154,7 @@ def _of_mean(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     return "fbgemm_means" if inner and not order.is_last(data.name) else ""
 
 
-def _divides(data: Tensor, op: Op) -> bool:
+def _has_even_windows(data: Tensor, op: Op) -> bool:
     """Whether the windows of an adaptive average tile the data. qnnpack has a kernel for this case alone."""
     sizes = (data.shape or ())[2:]
     return tuple(op["strides"]) == tuple(op["kernel_shape"]) and all(
@@ -171,14 +171,14 @@ class _Order:
         self._producers: Mapping[str, Op] = graph.producers()
         for op in graph.ops:  # in an order in which they can run
             for name in op.outputs:
-                self._known[name] = self._after(op)
+                self._known[name] = self._is_result_last(op)
 
     def is_last(self, name: str) -> bool:
         """Whether the channels of a tensor of four axes are last; one of one channel is stored so in any case."""
         shape = self._graph[name].shape or ()
         return len(shape) == 4 and (shape[1] == 1 or self._known.get(name, False))
 
-    def _after(self, op: Op) -> bool:
+    def _is_result_last(self, op: Op) -> bool:
         if op.kind in ("Conv", "ConvTranspose"):
             return _is_quantized(self._graph, op)
         if op.kind == "Concat":

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.torch.decomposed import compute_constants, find_fake_quantization
+from qconvert.formats.torch.decomposed_quantization import compute_constants, find_fake_quantization
 from qconvert.formats.torch.scaled_products import scale_weights
 from qconvert.formats.torch.session import Session
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators.cells import GATES
+from qconvert.operators.recurrent_cells import GATES
 
-__all__ = ["finished"]
+__all__ = ["finish_graph"]
 
 
-def finished(
+def finish_graph(
     session: Session,
     name: str,
     inputs: Sequence[str],
@@ -36,20 +36,20 @@ def finished(
         metadata: further entries.
     """
     draft = session.draft
-    outputs = [_stored(draft, output) for output in outputs]
-    outputs = _apart(draft, inputs, draft.distinct(outputs))
+    outputs = [_skip_reinterpret(draft, output) for output in outputs]
+    outputs = _copy_outputs(draft, inputs, draft.distinct(outputs))
     session.trained.extend(find_fake_quantization(draft))
     scale_weights(draft, outputs)
     compute_constants(draft)
     draft.prune(outputs)
-    _without_unread(draft, outputs)
+    _drop_unread_states(draft, outputs)
     draft.settle_names(outputs)
     entries = {**session.metadata(producer), **(metadata or {})}
     graph = Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=entries, states=states or {})
     return graph.evolve(ops=draft.ops)
 
 
-def _without_unread(draft: Draft, outputs: Sequence[str]) -> None:
+def _drop_unread_states(draft: Draft, outputs: Sequence[str]) -> None:
     """Drops trailing states that nothing reads; the first result of an operator always has a name."""
     read = {*outputs, *(name for op in draft.ops for name in op.inputs)}
     for index, op in enumerate(draft.ops):
@@ -62,7 +62,7 @@ def _without_unread(draft: Draft, outputs: Sequence[str]) -> None:
                 del draft.tensors[name]
 
 
-def _stored(draft: Draft, name: str) -> str:
+def _skip_reinterpret(draft: Draft, name: str) -> str:
     """The name of an output; for int_repr of a quantized tensor, the quantized tensor itself, which stores the same integers."""
     maker = draft.producers.get(name)
     if maker is None or maker.kind != "Reinterpret" or draft.tensors[name].is_quantized:
@@ -70,7 +70,7 @@ def _stored(draft: Draft, name: str) -> str:
     return maker.inputs[0] if draft.tensors[maker.inputs[0]].is_quantized else name
 
 
-def _apart(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
+def _copy_outputs(draft: Draft, inputs: Sequence[str], outputs: Sequence[str]) -> list[str]:
     """Outputs that are inputs or constants become Identities of them."""
     found = []
     for name in outputs:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref
-from qconvert.formats.torch.views import CHANGES_SHAPE, KEEPS_ORDER, MAKES, MAY_COPY, VIEWS, written_back
+from qconvert.formats.torch.views import CHANGES_SHAPE, KEEPS_ORDER, MAKES, MAY_COPY, VIEWS, write_back
 
 __all__ = ["InPlace", "is_change"]
 
@@ -92,7 +92,7 @@ class InPlace:
         #: Tensors whose elements may lie in another order than that of their axes.
         self._strided: dict[int, Any] = {}
 
-    def now(self, value: Any) -> Any:
+    def current_value(self, value: Any) -> Any:
         """A value with every tensor in it as it is now.
 
         Raises:
@@ -101,15 +101,15 @@ class InPlace:
         if not self._changed:
             return value
         if isinstance(value, list):
-            return [self.now(item) for item in value]
+            return [self.current_value(item) for item in value]
         if isinstance(value, tuple):
-            return type(value)(self.now(item) for item in value)
+            return type(value)(self.current_value(item) for item in value)
         if isinstance(value, dict):
-            return {key: self.now(item) for key, item in value.items()}
+            return {key: self.current_value(item) for key, item in value.items()}
         held = self._held.get(id(value))
         return value if held is None else self._current(held)
 
-    def noted(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:
+    def note_result(self, name: str, given: Sequence[Any], named: Mapping[str, Any], result: Any, where: str, hint: str) -> Any:
         """Return the result of an operator; notes changes, and results that share elements with its input.
 
         Args:
@@ -126,11 +126,11 @@ class InPlace:
         if is_change(name):
             plain = name[:-1]
             if plain in CHANGES_SHAPE:
-                self._turn(first, result, _Step(plain, *rest, None, True, where, hint))
+                self._change_shape(first, result, _Step(plain, *rest, None, True, where, hint))
                 return first
-            return self._change(first, result, where, hint) if isinstance(result, Ref) else result
+            return self._change_elements(first, result, where, hint) if isinstance(result, Ref) else result
         if name in VIEWS:
-            return self._views(name, first, rest, result, where, hint)
+            return self._note_views(name, first, rest, result, where, hint)
         if isinstance(result, Ref):
             result = Ref(result.name, result.number)  # an operator may give the very object that it was given
             tensors = [value for value in (*given, *named.values()) if isinstance(value, (Ref, StoredTensor))]
@@ -138,27 +138,27 @@ class InPlace:
                 self._strided[id(result)] = result
         return result
 
-    def _views(self, name: str, first: Any, rest: tuple[Sequence[Any], Mapping[str, Any]], result: Any, where: str, hint: str) -> Any:
+    def _note_views(self, name: str, first: Any, rest: tuple[Sequence[Any], Mapping[str, Any]], result: Any, where: str, hint: str) -> Any:
         """Notes the results of an operator that gives views."""
         strided = self._is_strided(first)
         certain = name not in MAY_COPY or not strided
         if isinstance(result, Ref):
-            same = result.name == self._name(self.now(first))
+            same = result.name == self._name(self.current_value(first))
             if same and (certain or name != "aten::contiguous"):
                 return first
             if not same and name in _SAME_OR_COPY:
                 return result
-            return self._view(first, result, _Step(name, *rest, None, certain, where, hint), strided)
+            return self._note_view(first, result, _Step(name, *rest, None, certain, where, hint), strided)
         if isinstance(result, (list, tuple)):
-            made = (self._view(first, item, _Step(name, *rest, i, True, where, hint), strided) for i, item in enumerate(result))
+            made = (self._note_view(first, item, _Step(name, *rest, i, True, where, hint), strided) for i, item in enumerate(result))
             return type(result)(made)
         return result
 
-    def _view(self, first: Any, item: Any, step: _Step, strided: bool) -> Any:
+    def _note_view(self, first: Any, item: Any, step: _Step, strided: bool) -> Any:
         if not isinstance(item, Ref):
             return item
         item = Ref(item.name, item.number)
-        base = self._of(first)
+        base = self._held_of(first)
         self._note(item, _Held(item, base.root().version, base, step))
         if strided or step.name not in KEEPS_ORDER:
             self._strided[id(item)] = item
@@ -169,7 +169,7 @@ class InPlace:
             return not value.data.flags.c_contiguous
         return id(value) in self._strided
 
-    def _of(self, value: Any) -> _Held:
+    def _held_of(self, value: Any) -> _Held:
         """The note of a tensor, made if there is none."""
         return self._held.get(id(value)) or self._note(value, _Held(value))
 
@@ -178,16 +178,16 @@ class InPlace:
         self._kept.append(value)
         return held
 
-    def _turn(self, first: Any, new: Any, step: _Step) -> None:
+    def _change_shape(self, first: Any, new: Any, step: _Step) -> None:
         """Notes that a tensor has another shape: it becomes a view of its former value."""
-        base = self._of(first)
+        base = self._held_of(first)
         self._note(first, _Held(new, base.root().version, base, step))
         self._strided[id(first)] = first
         self._changed = True
 
-    def _change(self, first: Any, new: Ref, where: str, hint: str) -> Any:
+    def _change_elements(self, first: Any, new: Ref, where: str, hint: str) -> Any:
         """Notes that a tensor has other elements; it keeps its type."""
-        held = self._of(first)
+        held = self._held_of(first)
         current = self._current(held)
         if self._name(current) == new.name:
             return first
@@ -211,7 +211,7 @@ class InPlace:
             return self._call(name, given, named, where, step.hint)
 
         try:
-            whole = written_back(step.name, self._current(base), step.given, step.named, step.part or 0, new, call)
+            whole = write_back(step.name, self._current(base), step.given, step.named, step.part or 0, new, call)
         except UnsupportedError as error:
             error.where = error.where or where
             raise

@@ -8,7 +8,7 @@ from typing import Any
 
 from qconvert.graph import Array
 
-__all__ = ["Node", "needed", "read_by"]
+__all__ = ["Node", "find_needed_nodes", "read_by"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +48,7 @@ def read_by(node: Node) -> Iterator[Node]:
             pending.extend(value)
 
 
-def needed(nodes: Iterable[Node], outputs: Iterable[Node]) -> list[Node]:
+def find_needed_nodes(nodes: Iterable[Node], outputs: Iterable[Node]) -> list[Node]:
     """The inputs, and the nodes that the outputs depend on, in the order of `nodes`."""
     listed = list(nodes)
     wanted = {id(node) for node in outputs}

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.noted import Noted, noted
+from qconvert.formats.reading.operator_notes import Noted, read_note
 from qconvert.formats.reading.signatures import noted_signatures, with_signatures
 from qconvert.formats.torch.archive import Archive
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES, STATED_LIMITS
-from qconvert.graph.stated import narrow_constants, unstated
+from qconvert.graph.unstated_attributes import find_unstated_attributes, narrow_constants
 
 __all__ = ["NOTES", "Notes", "graph_notes", "read_notes", "with_notes"]
 
@@ -65,7 +65,7 @@ def graph_notes(graph: Graph, provenance: Mapping[str, str], numerics: str = "")
     metadata = {key: value for key, value in metadata.items() if key not in (SOURCE_KERNELS, NUMERICS)}
     if numerics:
         metadata[NUMERICS] = numerics
-    if attributes := unstated(graph):
+    if attributes := find_unstated_attributes(graph):
         metadata[STATED_ATTRIBUTES] = json.dumps(attributes)
     if limits := narrow_constants(graph):
         metadata[STATED_LIMITS] = json.dumps(limits)
@@ -86,7 +86,7 @@ def read_notes(archive: Archive) -> Notes | None:
         metadata, buffers, tensors, names = (_texts(found, key) for key in ("metadata", "buffers", "tensors", "operators"))
         padding = [str(name) for name in found.get("padding", [])]
         name = None if "name" not in found else str(found["name"])
-        decomposed = [noted(item) for item in found.get("decomposed", [])]
+        decomposed = [read_note(item) for item in found.get("decomposed", [])]
         inputs = str(found.get("inputs", ""))
         return Notes(name, metadata, buffers, tensors, names, padding, _texts(found, "sizes"), decomposed, inputs)
     except (OverflowError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -98,7 +98,7 @@ def with_notes(graph: Graph, notes: Notes | None) -> Graph:
     if notes is None:
         return graph
     names = {**notes.tensors, **notes.buffers}
-    graph = _renamed(graph, _usable(graph, names), notes.operators, notes.sizes)
+    graph = _rename_graph(graph, _usable(graph, names), notes.operators, notes.sizes)
     own = {key: value for key, value in graph.metadata.items() if key.startswith("source.")}
     padding = {FUSED_PADDING: json.dumps([names.get(item, item) for item in notes.padding])} if notes.padding else {}
     stated = {**notes.metadata, **own, **padding}
@@ -127,24 +127,26 @@ def _usable(graph: Graph, names: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _renamed(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str], sizes: Mapping[str, str]) -> Graph:
-    def new(name: str) -> str:
+def _rename_graph(graph: Graph, names: Mapping[str, str], sources: Mapping[str, str], sizes: Mapping[str, str]) -> Graph:
+    def new_name(name: str) -> str:
         return names.get(name, name)
 
     sizes = {**_sizes_after(graph, names, sizes), **sizes}
 
-    def sized(shape: Shape | None) -> Shape | None:
+    def rename_sizes(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(sizes.get(size, size) if isinstance(size, str) else size for size in shape)
 
-    def sourced(op: Op) -> str:
+    def rename_source(op: Op) -> str:
         return sources.get(op.outputs[0] if op.outputs else "") or sources.get(_node(op.source), op.source)
 
     tensors = {
-        new(name): Tensor(new(name), tensor.dtype, sized(tensor.shape), tensor.data, tensor.quantization)
+        new_name(name): Tensor(new_name(name), tensor.dtype, rename_sizes(tensor.shape), tensor.data, tensor.quantization)
         for name, tensor in graph.tensors.items()
     }
-    ops = tuple(Op(op.kind, tuple(map(new, op.inputs)), tuple(map(new, op.outputs)), op.attributes, sourced(op)) for op in graph.ops)
-    return replace(graph, tensors=tensors, ops=ops, inputs=tuple(map(new, graph.inputs)), outputs=tuple(map(new, graph.outputs)))
+    ops = tuple(
+        Op(op.kind, tuple(map(new_name, op.inputs)), tuple(map(new_name, op.outputs)), op.attributes, rename_source(op)) for op in graph.ops
+    )
+    return replace(graph, tensors=tensors, ops=ops, inputs=tuple(map(new_name, graph.inputs)), outputs=tuple(map(new_name, graph.outputs)))
 
 
 def _sizes_after(graph: Graph, names: Mapping[str, str], noted: Mapping[str, str]) -> dict[str, str]:

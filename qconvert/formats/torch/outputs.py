@@ -6,13 +6,13 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.constants import Constants
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 
-__all__ = ["flattened"]
+__all__ = ["flatten_outputs"]
 
 
-def flattened(result: Any, constants: Constants) -> list[str]:
+def flatten_outputs(result: Any, constants: Constants) -> list[str]:
     """The names of the tensors in what a program returns, in order: one, or those in tuples, lists and dictionaries.
 
     Raises:
@@ -25,7 +25,7 @@ def flattened(result: Any, constants: Constants) -> list[str]:
     if isinstance(result, dict):
         result = list(result.values())
     if isinstance(result, (list, tuple)):
-        return [name for item in result if item is not None for name in flattened(item, constants)]
+        return [name for item in result if item is not None for name in flatten_outputs(item, constants)]
     if isinstance(result, Uncomputed):
         raise UnsupportedError(f"an output that is {result.what} is not covered", rule="output-not-a-tensor")
     raise UnsupportedError(f"an output that is {type(result).__name__}, not a tensor, is not covered", rule="output-not-a-tensor")

@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.stored import TorchType
+from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array
 
 __all__ = ["Module", "tensor_of", "torch_type"]
@@ -43,11 +43,11 @@ class Module:
         graph = self._torch.fx.Graph()
         self.module = self._torch.fx.GraphModule({}, self._torch.fx.Graph())
         for node in nodes:
-            self.made[node] = self._added(graph, node)
+            self.made[node] = self._add_node(graph, node)
         graph.output(tuple(self.made[node] for node in outputs))
         self.module.graph = graph
 
-    def _added(self, graph: Any, node: Node) -> Any:
+    def _add_node(self, graph: Any, node: Node) -> Any:
         if node.is_input:
             made = graph.create_node("placeholder", node.name, name=node.name)
             made.target = made.name  # a parameter that is called as another one's value would be overwritten by that

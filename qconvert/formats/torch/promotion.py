@@ -15,7 +15,7 @@ from qconvert.formats.torch.reading import Call
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import numpy_dtype
 
-__all__ = ["as_real", "common_type", "operands", "typed"]
+__all__ = ["as_real", "cast_operand", "common_type", "operands"]
 
 _INTEGERS = ("int8", "int16", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64")
@@ -37,7 +37,7 @@ def operands(c: Call, *arguments: str, dtype: str = "", real: bool = False) -> t
     wanted = dtype or common_type(c, values)
     if real and wanted not in REALS:
         wanted = "float32"
-    return [typed(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted
+    return [cast_operand(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted
 
 
 def as_real(c: Call, argument: str) -> str:
@@ -45,7 +45,7 @@ def as_real(c: Call, argument: str) -> str:
     return operands(c, argument, real=True)[0][0]
 
 
-def typed(c: Call, value: Any, dtype: str, hint: str) -> str:
+def cast_operand(c: Call, value: Any, dtype: str, hint: str) -> str:
     """The name of a tensor or number in a type."""
     if not isinstance(value, Ref):
         return c.const(np.asarray(value, numpy_dtype(dtype)), hint)
@@ -61,12 +61,12 @@ def common_type(c: Call, values: Sequence[Any]) -> str:
     """The type that PyTorch gives the result of an elementwise operator on tensors (Ref) and numbers."""
     groups: list[str] = ["", "", ""]  # tensors, those of rank 0, numbers
     for value in values:
-        rank, dtype = _described(c, value)
-        groups[rank] = _promoted(groups[rank], dtype) if groups[rank] else dtype
-    return _combined(groups[0], _combined(groups[1], groups[2])) or "float32"
+        rank, dtype = _group_and_type(c, value)
+        groups[rank] = _promote_types(groups[rank], dtype) if groups[rank] else dtype
+    return _combine_types(groups[0], _combine_types(groups[1], groups[2])) or "float32"
 
 
-def _described(c: Call, value: Any) -> tuple[int, str]:
+def _group_and_type(c: Call, value: Any) -> tuple[int, str]:
     """Which group an operand is in, and its type."""
     if not isinstance(value, Ref):
         return 2, "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
@@ -77,18 +77,18 @@ def _described(c: Call, value: Any) -> tuple[int, str]:
     return (2, dtype) if value.number else (int(tensor.shape == ()), dtype)
 
 
-def _combined(first: str, second: str) -> str:
+def _combine_types(first: str, second: str) -> str:
     """The type of operands of two groups: the second counts where it is of another category above the first's."""
     if not first or not second:
         return first or second
-    return first if _category(second) <= _category(first) else _promoted(first, second)
+    return first if _category(second) <= _category(first) else _promote_types(first, second)
 
 
 def _category(dtype: str) -> int:
     return 0 if dtype == "bool" else 3 if dtype.startswith("complex") else 2 if dtype in REALS or dtype.startswith("float") else 1
 
 
-def _promoted(first: str, second: str) -> str:
+def _promote_types(first: str, second: str) -> str:
     """The type of two operands of one group."""
     if first == second:
         return first

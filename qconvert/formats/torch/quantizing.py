@@ -14,18 +14,18 @@ from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization, integer_range
 
 __all__ = [
+    "cast_to_float32",
     "decomposed_dequantize",
     "decomposed_quantize",
-    "dequantized",
+    "emit_dequantize",
+    "emit_quantize",
     "float32",
-    "narrowed",
-    "on_quantization",
+    "integer_zero_points",
     "quantization_along",
-    "real_values",
-    "sound",
+    "set_limits",
     "stated_limits",
     "storage",
-    "whole",
+    "verify_quantization",
 ]
 
 
@@ -35,10 +35,10 @@ def storage(c: Call, low: int, high: int) -> str:
         lowest, highest = integer_range(dtype)
         if lowest <= low <= high <= highest:
             return dtype
-    raise c.unsupported(f"limits {low} and {high}, which no type holds,", rule="limits-outside-type")
+    raise c.unsupported_error(f"limits {low} and {high}, which no type holds,", rule="limits-outside-type")
 
 
-def narrowed(c: Call, quantization: Quantization, dtype: str, low: int, high: int) -> Quantization:
+def set_limits(c: Call, quantization: Quantization, dtype: str, low: int, high: int) -> Quantization:
     """A quantization with limits, where these are not the type's."""
     lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
@@ -59,10 +59,10 @@ def quantization_along(c: Call, scales: Array, zero_points: Array | None, axis: 
             f"the scales have shape {scales.shape}, the zero points {None if zero_points is None else zero_points.shape}",
             rule="counts-differ",
         )
-    return sound(c, Quantization(float32(scales), whole(c, zero_points, scales.shape), axis), dtype)
+    return verify_quantization(c, Quantization(float32(scales), integer_zero_points(c, zero_points, scales.shape), axis), dtype)
 
 
-def sound(c: Call, quantization: Quantization, dtype: str) -> Quantization:
+def verify_quantization(c: Call, quantization: Quantization, dtype: str) -> Quantization:
     """Return the quantization. Its scales have to be positive numbers, its zero points within the type.
 
     Raises:
@@ -82,17 +82,17 @@ def float32(scales: Array) -> Array:
         return np.asarray(scales.astype(np.float32))
 
 
-def whole(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
+def integer_zero_points(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
     """Zero points as int64; 0 where there are none."""
     if zero_points is None or zero_points.size == 0:
         return np.zeros(shape, np.int64)
     rounded = np.nan_to_num(zero_points.astype(np.float64))
     if (np.rint(rounded) != rounded).any():
-        raise c.unsupported("zero points that are not integers", rule="zero-point-not-integer")
+        raise c.unsupported_error("zero points that are not integers", rule="zero-point-not-integer")
     return np.clip(rounded, -(2**40), 2**40).astype(np.int64)
 
 
-def on_quantization(
+def emit_quantize(
     c: Call, name: str, dtype: str, quantization: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = ""
 ) -> Ref:
     """The tensor `name` of float values as integers: a constant, or a Quantize, after a Clip if the quantization has limits.
@@ -113,7 +113,7 @@ def on_quantization(
         return Ref(c.variant_of(name, f"integers_{label_key(quantization)}", stored, quantization))
     if quantization.quant_min is not None or quantization.quant_max is not None:
         if quantization.axis is not None:
-            raise c.unsupported("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
+            raise c.unsupported_error("a reduced range and a scale for each channel of what is computed at run time", rule="not-constant")
         bounds = [
             c.const(np.float32(limit - quantization.zero_point[0]) * quantization.scale[0], "limit") for limit in quantization.limits(dtype)
         ]
@@ -133,12 +133,12 @@ def _require_fit(c: Call, shape: tuple[int, ...], quantization: Quantization) ->
         )
 
 
-def dequantized(c: Call, stored: Ref, dtype: str = "float32") -> Ref:
+def emit_dequantize(c: Call, stored: Ref, dtype: str = "float32") -> Ref:
     """The float values of integers with a quantization."""
     return c.emit("Dequantize", [stored.name], dtype=dtype, quantization=None)
 
 
-def real_values(c: Call, name: str) -> str:
+def cast_to_float32(c: Call, name: str) -> str:
     """A tensor as float32."""
     if c.lookup(name).dtype == "float32":
         return name
@@ -148,13 +148,13 @@ def real_values(c: Call, name: str) -> str:
 def decomposed_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
-    reciprocal = c.emit("Div", [one, real_values(c, scale)], dtype="float32", quantization=None, hint="reciprocal")
-    steps = c.emit("Mul", [real_values(c, data), reciprocal.name], dtype="float32", quantization=None, hint="steps").name
+    reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], dtype="float32", quantization=None, hint="reciprocal")
+    steps = c.emit("Mul", [cast_to_float32(c, data), reciprocal.name], dtype="float32", quantization=None, hint="steps").name
     for part in ("Add", "Round") if order == SHIFTED else ("Round", "Add"):
         if part == "Round":
             steps = c.emit("Round", [steps], quantization=None, hint="rounded").name
         elif zero_point:
-            steps = c.emit("Add", [steps, real_values(c, zero_point)], dtype="float32", quantization=None, hint="shifted").name
+            steps = c.emit("Add", [steps, cast_to_float32(c, zero_point)], dtype="float32", quantization=None, hint="shifted").name
     bounds = [c.const(np.float32(limit), "limit") for limit in limits]
     clipped = c.emit("Clip", [steps, *bounds], quantization=None, hint="limited")
     return c.emit("Cast", [clipped.name], dtype=dtype, quantization=None, to=dtype)
@@ -164,7 +164,9 @@ def decomposed_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Re
     """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
     made = c.session.draft.producers.get(data)
     is_rounded = made is not None and made.kind == "Cast" and c.lookup(made.inputs[0]).dtype == "float32"
-    steps = made.inputs[0] if made is not None and is_rounded else real_values(c, data)  # whole numbers within the type, before the Cast
+    steps = (
+        made.inputs[0] if made is not None and is_rounded else cast_to_float32(c, data)
+    )  # whole numbers within the type, before the Cast
     if zero_point:
-        steps = c.emit("Sub", [steps, real_values(c, zero_point)], dtype="float32", quantization=None, hint="steps").name
-    return c.emit("Mul", [steps, real_values(c, scale)], dtype="float32", quantization=None)
+        steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], dtype="float32", quantization=None, hint="steps").name
+    return c.emit("Mul", [steps, cast_to_float32(c, scale)], dtype="float32", quantization=None)

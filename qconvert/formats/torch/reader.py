@@ -12,10 +12,10 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.pickled import READABLE, unpickled
+from qconvert.formats.torch.unpickler import READABLE, unpickle
 from qconvert.graph import Graph
 
-__all__ = ["holds_graph", "opened", "read"]
+__all__ = ["holds_graph", "open_archive", "read"]
 
 _GRAPH_BESIDE = (
     "Give a graph of the network without quantization, whose modules have the same names: --graph float.pt2, written by\n"
@@ -54,7 +54,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
     """
     from qconvert.checkpoints import layers_in_blocks
     from qconvert.checkpoints.safetensors import is_safetensors, read_checkpoint
-    from qconvert.formats.torch.engines import with_engine
+    from qconvert.formats.torch.engines import set_engine_arithmetic
     from qconvert.formats.torch.export.reader import read as read_program
     from qconvert.formats.torch.notes import read_notes, with_notes
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
@@ -63,7 +63,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
         layers = layers_in_blocks(read_checkpoint(path).tensors)  # a graph does not help where they are not covered
         remedy = f"{_GRAPH_BESIDE}\n{_OTHER_TOOLS}" if layers else _GRAPH_BESIDE
         raise UnsupportedError("the file holds tensors and no graph", remedy=remedy, rule="graph-missing")
-    archive = opened(path)
+    archive = open_archive(path)
     stated = str(options.get("input_shape", ""))
     given = GivenInputs(stated)
     try:
@@ -79,7 +79,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
                 given = GivenInputs(notes.inputs)
             graph = read_torchscript(archive, path.stem, given)
             if notes is None or options.get("engine", ""):  # what qconvert wrote means the operators, not one engine's roundings
-                graph = with_engine(graph, options.get("engine", ""))
+                graph = set_engine_arithmetic(graph, options.get("engine", ""))
             return with_notes(graph, notes)
     except RecursionError as error:
         raise InvalidModelError("the values are nested too deeply", rule="nested-too-deeply") from error
@@ -96,7 +96,7 @@ def holds_graph(archive: Archive) -> bool:
     return _is_torchscript(archive) or bool(program_entry(archive))
 
 
-def opened(path: Path) -> Archive:
+def open_archive(path: Path) -> Archive:
     """The archive in a file.
 
     Raises:
@@ -132,7 +132,7 @@ def _without_graph(archive: Archive) -> QConvertError:
     if "data.pkl" not in archive:
         remedy = f"The archive contains {inner[0]}: extract and read that file." if inner else READABLE
         return UnsupportedError("the file holds no graph", remedy=remedy, rule="graph-missing")
-    found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
+    found = unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
     if not isinstance(found, dict):
         return UnsupportedError("the file holds no graph", remedy=READABLE, rule="graph-missing")
     return UnsupportedError(

@@ -15,13 +15,13 @@ import numpy as np
 
 from qconvert.arithmetic import quantize
 from qconvert.arithmetic.dtypes import DTYPES, REALS
-from qconvert.formats.reading.labels import labelled
+from qconvert.formats.reading.labels import label_tensor
 from qconvert.formats.reading.operator import OperatorReading
 from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
 from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.signature import bound, parsed
-from qconvert.formats.torch.stored import StoredTensor, TorchType
+from qconvert.formats.torch.signature import bind_arguments, parse_signature
+from qconvert.formats.torch.stored_values import StoredTensor, TorchType
 from qconvert.formats.torch.values import EndlessError, Packed, Ref
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
@@ -84,13 +84,13 @@ class Call(OperatorReading):
 
     def names(self, argument: str) -> list[str]:
         """The names of the tensors in an argument that is a list."""
-        return [self._named(value) for value in self._values[argument]]
+        return [self._tensor_name(value) for value in self._values[argument]]
 
     def names_or_none(self, argument: str) -> list[str | None]:
         """The names of the tensors in a list; None for None."""
-        return [None if value is None else self._named(value) for value in self._values[argument]]
+        return [None if value is None else self._tensor_name(value) for value in self._values[argument]]
 
-    def _named(self, value: StoredTensor | Ref) -> str:
+    def _tensor_name(self, value: StoredTensor | Ref) -> str:
         return self._constants.ref(value).name if isinstance(value, StoredTensor) else value.name
 
     def operand(self, argument: str) -> Tensor:
@@ -117,7 +117,9 @@ class Call(OperatorReading):
 
     def unknown_shape_of(self, name: str, argument: str = "data") -> Exception:
         """The error for a tensor of unknown shape, by its name in the graph."""
-        error = self.unsupported(f"{argument} of a shape that the file does not state, {self.lookup(name).shape},", rule="shape-not-stated")
+        error = self.unsupported_error(
+            f"{argument} of a shape that the file does not state, {self.lookup(name).shape},", rule="shape-not-stated"
+        )
         error.remedy = "State the shape of the model's inputs, like --input-shape 1,3,224,224 or --input-shape name=1,3,224,224."
         return error
 
@@ -154,7 +156,7 @@ class Call(OperatorReading):
         """The one element of a tensor that is known before the model runs."""
         known = self._draft.known.get(value.name)
         if known is None or known.size != 1:
-            raise self.unsupported(f"{argument} that is computed at run time", rule="not-constant")
+            raise self.unsupported_error(f"{argument} that is computed at run time", rule="not-constant")
         return known.reshape(-1)[0]
 
     def whole(self, value: Any, argument: str) -> int:
@@ -188,10 +190,10 @@ class Call(OperatorReading):
         if isinstance(value, TorchType):
             return value.name
         if value not in self.session.scalar_types:
-            raise self.unsupported(f"storage type number {value}", rule="dtype-not-covered")
+            raise self.unsupported_error(f"storage type number {value}", rule="dtype-not-covered")
         return self.session.scalar_types[value]
 
-    def packed(self, argument: str) -> Packed:
+    def packed_parameters(self, argument: str) -> Packed:
         """The packed parameters that an argument is."""
         value = self._values[argument]
         if not isinstance(value, Packed):
@@ -203,7 +205,7 @@ class Call(OperatorReading):
         tensor = self.operand(argument)
         if tensor.is_quantized:
             return
-        error = self.unsupported(f"{argument} of {tensor.dtype} without a scale and a zero point", rule="not-quantized")
+        error = self.unsupported_error(f"{argument} of {tensor.dtype} without a scale and a zero point", rule="not-quantized")
         if self.producer(tensor.name) is None and not tensor.is_constant:
             shape = ",".join(map(str, tensor.shape or (1, 3, 224, 224)))
             error.remedy = (
@@ -230,10 +232,10 @@ class Call(OperatorReading):
     def range_of(self, dtype: str) -> tuple[int, int]:
         """The smallest and largest integer of a storage type, which has to be one of integers."""
         if "int" not in dtype or dtype not in DTYPES:
-            raise self.unsupported(f"a result of {dtype}", rule="dtype-not-covered")
+            raise self.unsupported_error(f"a result of {dtype}", rule="dtype-not-covered")
         return integer_range(dtype)
 
-    def stored(self, tensor: StoredTensor, name: str, data: Array | None = None, axis: int | None = None) -> str:
+    def add_constant(self, tensor: StoredTensor, name: str, data: Array | None = None, axis: int | None = None) -> str:
         """Adds a quantized constant, perhaps with its axes in another order; returns its name.
 
         Args:
@@ -271,9 +273,9 @@ class Call(OperatorReading):
         """Adds a list of int64: a shape, axes, pads …"""
         return self.const(np.array(list(values), np.int64), hint)
 
-    def labelled(self, tensor: Tensor, quantization: Quantization) -> str:
+    def label_tensor(self, tensor: Tensor, quantization: Quantization) -> str:
         """A tensor of integers with a quantization that this call states; see formats/reading/labels.py."""
-        return labelled(self._draft, tensor, quantization, self.source)
+        return label_tensor(self._draft, tensor, quantization, self.source)
 
     @property
     def is_plain(self) -> bool:
@@ -347,9 +349,9 @@ class Call(OperatorReading):
             label = None
         wanted = f"{self._hint}/{hint}" if hint else self._hint
         outputs = [self._draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
-        op = self._draft.checked(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
+        op = self._draft.check_op(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         if label is not None and label.axis is not None and kind != "Quantize":
-            raise self.unsupported("a result with per-channel scales", rule="form-not-covered")
+            raise self.unsupported_error("a result with per-channel scales", rule="form-not-covered")
         for output, shape in zip(outputs, self._draft.shapes(op), strict=True):
             self._draft.tensors[output] = replace(self._draft.tensors[output], shape=shape)
         self._draft.append(op)
@@ -409,8 +411,8 @@ class Operator:
     @property
     def quantized_arguments(self) -> Sequence[str]:
         """The names of the arguments that are quantized tensors."""
-        return [argument.name for argument in parsed(self.signature) if argument.letter == "q"]
+        return [argument.name for argument in parse_signature(self.signature) if argument.letter == "q"]
 
     def bind(self, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
         """The arguments by name, or None if they are of another overload."""
-        return bound(self.signature, given, named)
+        return bind_arguments(self.signature, given, named)

@@ -32,7 +32,7 @@ def scale_weights(draft: Draft, outputs: Collection[str]) -> None:
         if turned is None or made is None or made.kind != "Dequantize" or scales is None:
             continue
         stored = draft.tensors[made.inputs[0]]
-        quantization = _scaled(stored, scales, 0 if (product.kind == "Gemm") == (made is turned) else 1)
+        quantization = _scaled_quantization(stored, scales, 0 if (product.kind == "Gemm") == (made is turned) else 1)
         if quantization is None or stored.data is None:
             continue
         name = draft.variant(stored.name, f"label_{label_key(quantization)}", stored.data, quantization)
@@ -60,7 +60,7 @@ def _is_plain(op: Op) -> bool:
     )
 
 
-def _scaled(weights: Tensor, scales: Array, axis: int) -> Quantization | None:
+def _scaled_quantization(weights: Tensor, scales: Array, axis: int) -> Quantization | None:
     """The quantization of a matrix of weights on the scale 1 that is multiplied by one number, or by one for each index of an axis."""
     quantization, data = weights.quantization, weights.data
     if (

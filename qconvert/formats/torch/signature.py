@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from qconvert.formats.torch.stored import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.formats.torch.values import Packed, Ref, Uncomputed
 
-__all__ = ["Argument", "bound", "parsed"]
+__all__ = ["Argument", "bind_arguments", "parse_signature"]
 
 _MISSING = object()
 
@@ -34,7 +34,7 @@ class Argument:
 
 
 @cache
-def parsed(text: str) -> tuple[Argument, ...]:
+def parse_signature(text: str) -> tuple[Argument, ...]:
     """The arguments of a signature in the short form."""
     parts = [part.strip() for part in text.split(", ")]
     free = parts.index("*") if "*" in parts else len(parts)
@@ -47,9 +47,9 @@ def _argument(text: str, named: bool) -> Argument:
     return Argument(letter[0], letter.endswith("?"), name, named, ast.literal_eval(default) if equals else _MISSING)
 
 
-def bound(text: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
+def bind_arguments(text: str, given: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any] | None:
     """Values by the names of a signature's arguments, defaults filled in; None if they do not fit it."""
-    arguments = parsed(text)
+    arguments = parse_signature(text)
     if len(given) > len(arguments):
         return None
     found: dict[str, Any] = {}

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.torch.reading import Call
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["batched", "reshaped", "scalar", "size_of", "sizes_tensor"]
+__all__ = ["emit_reshape", "read_batched", "scalar", "size_of", "sizes_tensor"]
 
 
 def size_of(c: Call, name: str, axis: int) -> Any:
@@ -41,7 +41,7 @@ def sizes_tensor(c: Call, sizes: Sequence[Any], hint: str) -> str:
     return c.emit("Pack", names, dtype="int64", quantization=None, hint=hint, axis=0).name
 
 
-def reshaped(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
+def emit_reshape(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
     """A tensor in another shape; one size may be -1, what is left. Sizes that are the data's own need not be computed."""
     wanted = [sizes] if isinstance(sizes, (int, Ref)) else list(sizes)
     if not any(isinstance(size, Ref) for size in wanted):
@@ -54,7 +54,7 @@ def reshaped(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> 
     return c.emit("Reshape", [name, computed], hint=hint)
 
 
-def batched(c: Call, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
+def read_batched(c: Call, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
     """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
     name, rank = c.name(argument), c.lookup(c.name(argument)).rank
     if rank != spatial + 1:

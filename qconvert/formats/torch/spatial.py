@@ -12,13 +12,13 @@ from qconvert.formats.torch.reading import Call
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
-__all__ = ["mapped"]
+__all__ = ["multiply_axes"]
 
 #: The most elements of a matrix that maps all positions at once.
 _LARGEST = 2**22
 
 
-def mapped(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
+def multiply_axes(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
     """Data of channels and space, each axis of which a matrix (new size, size) maps.
 
     A quantized tensor keeps its quantization and is rounded once, so all positions are mapped by one matrix; float values axis by axis.
@@ -27,7 +27,7 @@ def mapped(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
     sizes = [matrix.shape[0] for matrix in matrices]
     whole = math.prod(matrix.size for matrix in matrices)
     if tensor.is_quantized and whole > _LARGEST:
-        raise c.unsupported(f"positions that {whole} numbers map", rule="form-not-covered")
+        raise c.unsupported_error(f"positions that {whole} numbers map", rule="form-not-covered")
     dtype = np.float64 if tensor.dtype == "float64" else np.float32
     steps = [functools.reduce(np.kron, matrices)] if tensor.is_quantized or whole <= 2**16 else list(matrices)
     if len(steps) == 1:
@@ -36,11 +36,11 @@ def mapped(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
         return c.emit("Reshape", [result.name, c.list64([0, 0, *sizes], "shape")])
     result = Ref(name)
     for axis, matrix in enumerate(steps):
-        result = _along(c, result, matrix.astype(dtype), axis, len(steps))
+        result = _multiply_axis(c, result, matrix.astype(dtype), axis, len(steps))
     return result
 
 
-def _along(c: Call, data: Ref, matrix: Array, axis: int, count: int) -> Ref:
+def _multiply_axis(c: Call, data: Ref, matrix: Array, axis: int, count: int) -> Ref:
     """One axis of space times a matrix; the last is a product with rows, another one with columns of the two last axes."""
     hint = "" if axis == count - 1 else f"axis{axis}"
     if axis == count - 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 
 __all__ = ["UNKNOWN", "EndlessError", "Named", "Packed", "PackedCell", "Ref", "Uncomputed", "Unknown", "leaves"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 
-__all__ = ["CHANGES_SHAPE", "KEEPS_ORDER", "MAKES", "MAY_COPY", "VIEWS", "written_back"]
+__all__ = ["CHANGES_SHAPE", "KEEPS_ORDER", "MAKES", "MAY_COPY", "VIEWS", "write_back"]
 
 #: Calls an operator: its name, its arguments by position and by name.
 _Call = Callable[[str, Sequence[Any], Mapping[str, Any]], Any]
@@ -47,7 +47,7 @@ MAKES = frozenset(
 )  # fmt: skip
 
 
-def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, new: Any, call: _Call) -> Any:
+def write_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, new: Any, call: _Call) -> Any:
     """Return the new value of a tensor after a view of it has changed.
 
     Args:
@@ -87,11 +87,11 @@ def written_back(name: str, base: Any, given: Sequence[Any], named: Mapping[str,
         start, end = values["start"], values["start"] + values["length"]
         return call("aten::slice_scatter", [base, new, values["dim"], start, None if start < 0 == end else end], {})
     if short in ("chunk", "split", "split_with_sizes", "tensor_split"):
-        return _with_part(name, base, given, named, part, values.get("dim", 0), new, call)
+        return _replace_part(name, base, given, named, part, values.get("dim", 0), new, call)
     raise UnsupportedError(f"an in-place change of the result of {name} is not covered", rule="change-of-a-view")
 
 
-def _with_part(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, axis: int, new: Any, call: _Call) -> Any:
+def _replace_part(name: str, base: Any, given: Sequence[Any], named: Mapping[str, Any], part: int, axis: int, new: Any, call: _Call) -> Any:
     """Concatenate the parts of a tensor again after one of them has changed."""
     parts = list(call(name, [base, *given], named))
     parts[part] = new

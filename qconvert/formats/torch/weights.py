@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.formats.torch.reading import Call
 from qconvert.graph import Array, Op, Quantization
 
-__all__ = ["is_constant", "rearranged", "unmoved"]
+__all__ = ["find_dequantized_source", "is_constant", "rearrange_constant"]
 
 #: Tensors that lead to one, beyond which it counts as computed: each operator that asks looks at so many.
 _MOST = 256
@@ -33,7 +33,7 @@ def is_constant(c: Call, name: str) -> bool:
     return True
 
 
-def rearranged(c: Call, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:
+def rearrange_constant(c: Call, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:
     """Constant weights with their elements in another order; None if they are no constant, and do not come from one.
 
     Args:
@@ -48,11 +48,11 @@ def rearranged(c: Call, name: str, move: Callable[[Array], Array], turn: Callabl
         return c.variant_of(name, "outputs_first", np.ascontiguousarray(move(tensor.data)), quantization)
     if op is None or op.kind != "Dequantize":
         return None
-    stored = rearranged(c, op.inputs[0], move, turn)
+    stored = rearrange_constant(c, op.inputs[0], move, turn)
     return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights").name
 
 
-def unmoved(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
+def find_dequantized_source(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
     """The dequantized constant before transpositions and reshapes that `move` undoes; None if there is none."""
     moves: list[Op] = []
     op = c.producer(name)

@@ -11,8 +11,8 @@ from typing import Any
 
 from qconvert.data.sizes import number_of, sizes_to_try
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.reading.noted import stated
-from qconvert.formats.torch.building import fill, lowered
+from qconvert.formats.reading.operator_notes import write_note
+from qconvert.formats.torch.building import fill, lower_graph
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.nodes import Node
 from qconvert.formats.torch.notes import NOTES, graph_notes
@@ -46,7 +46,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     torch = torch_package()
     builder = build(graph, _numerics(graph, str(options.get("numerics") or "exact")))
     made = Module(builder.nodes, builder.outputs)
-    program, notes = _exported(builder, made.module)
+    program, notes = _export_program(builder, made.module)
     buffer = io.BytesIO()
     extra = {NOTES: json.dumps(_notes(graph, builder, made, program, dict(options.get("provenance") or {})), ensure_ascii=False)}
     with warnings.catch_warnings():
@@ -59,7 +59,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 def build(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunction] | None = None) -> Builder:
     """The calls and constants of a graph; see write() and live()."""
     writers = {**operators("torch", "write"), **(instead or {})}
-    found = lowered(graph, writers, is_exact=numerics != "fast")
+    found = lower_graph(graph, writers, is_exact=numerics != "fast")
     builder = Builder(found.graph, numerics, found.whole)
     fill(builder, writers)
     return builder
@@ -83,7 +83,7 @@ def live(graph: Graph, numerics: str = "exact", instead: Mapping[str, WriteFunct
     return Module(builder.nodes, builder.outputs).module
 
 
-def _exported(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
+def _export_program(builder: Builder, module: Any) -> tuple[Any, tuple[str, ...]]:
     """The torch.export program, without stack traces and paths of the machine that writes it."""
     torch, graph = torch_package(), builder.graph
     sizes = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))
@@ -124,7 +124,7 @@ def _sample(builder: Builder, name: str, samples: Mapping[str, int]) -> Any:
 
 def _notes(graph: Graph, builder: Builder, made: Module, program: Any, provenance: Mapping[str, str]) -> dict[str, Any]:
     """What a reader finds again: names of tensors and operators by the program's own, and the graph's metadata."""
-    nodes = _aligned(made, program)
+    nodes = _match_nodes(made, program)
     buffers = {target: builder.names[node] for node, target in made.buffers.items() if node in builder.names}
     return {
         **graph_notes(graph, provenance, "exact" if builder.is_exact else ""),
@@ -133,11 +133,11 @@ def _notes(graph: Graph, builder: Builder, made: Module, program: Any, provenanc
         "operators": {found: builder.sources[node] for node, found in nodes.items() if builder.sources.get(node)},
         "padding": [found for node, found in nodes.items() if node in builder.helpers],
         "sizes": _sizes(graph, program),
-        "decomposed": [stated(graph, op, lambda op: (*op.inputs, *op.outputs)) for op in builder.decomposed.values()],
+        "decomposed": [write_note(graph, op, lambda op: (*op.inputs, *op.outputs)) for op in builder.decomposed.values()],
     }
 
 
-def _aligned(made: Module, program: Any) -> dict[Node, str]:
+def _match_nodes(made: Module, program: Any) -> dict[Node, str]:
     """Map built nodes to the names of the program's nodes with the same operator and operands.
 
     Calls on sizes are left out: PyTorch asks for each size once, and first.

@@ -13,8 +13,8 @@ import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.nodes import Node, needed
-from qconvert.formats.torch.stored import TorchType
+from qconvert.formats.torch.nodes import Node, find_needed_nodes
+from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 
@@ -78,18 +78,18 @@ class Builder:
 
     def call(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of an operator such as "aten.add.Tensor", without the overload for its default; returns the node."""
-        node = self._added(Node(operator, arguments, named))
+        node = self._add_node(Node(operator, arguments, named))
         if self.op is not None:
             self.sources[node] = self.op.source
         return node
 
-    def _added(self, node: Node) -> Node:
+    def _add_node(self, node: Node) -> Node:
         self.nodes.append(node)
         return node
 
     def function(self, function: Callable[..., Any], *arguments: Any) -> Node:
         """Adds a call of a function of Python, in a program that is never written."""
-        return self._added(Node("function", arguments, function=function))
+        return self._add_node(Node("function", arguments, function=function))
 
     def aten(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
@@ -107,9 +107,9 @@ class Builder:
         data = np.asarray(data)
         self.dtype(canonical_dtype(data.dtype))
         name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "_/:;- ") else "_" for letter in hint)
-        return self._added(Node("", name=name or "constant", data=data))
+        return self._add_node(Node("", name=name or "constant", data=data))
 
-    def stored(self, name: str) -> Any:
+    def stored_value(self, name: str) -> Any:
         """The node of a tensor's stored values; a constant becomes a buffer. None for ""."""
         if not name:
             return None
@@ -127,7 +127,7 @@ class Builder:
         self.names[node] = name
         return node
 
-    def set(self, name: str, node: Node) -> None:
+    def set_node(self, name: str, node: Node) -> None:
         """Sets the node of the stored values of the tensor `name`."""
         if not name:
             return
@@ -143,10 +143,10 @@ class Builder:
         tensor = self.graph.tensors[name]
         if tensor.quantization is None:
             is_narrow = tensor.dtype in REALS and tensor.dtype != "float64"
-            return self.widened(self.stored(name)) if self.wide and is_narrow else self.stored(name)
-        return self.dequantize(self.stored(name), tensor.dtype, tensor.quantization, name)
+            return self.widen(self.stored_value(name)) if self.wide and is_narrow else self.stored_value(name)
+        return self.dequantize(self.stored_value(name), tensor.dtype, tensor.quantization, name)
 
-    def widened(self, node: Node) -> Node:
+    def widen(self, node: Node) -> Node:
         """Float values in float64."""
         self.note_operator()
         return self.aten("to.dtype", node, self.dtype("float64"))
@@ -165,7 +165,7 @@ class Builder:
         low, high = self.limits(dtype, quantization)
         kind = self.dtype(dtype)
         if quantization.block_size:
-            return dequantized_in_blocks(self, node, quantization, self.graph.tensors[name])
+            return dequantize_blocks(self, node, quantization, self.graph.tensors[name])
         wide = {"out_dtype": self.dtype("float64")} if self.wide else {}
         if self.wide:
             self.note_operator()
@@ -173,7 +173,7 @@ class Builder:
             numbers = (float(quantization.scale[0]), int(quantization.zero_point[0]))
             return self.call("quantized_decomposed.dequantize_per_tensor", node, *numbers, low, high, kind, **wide)
         if self.wide:  # dequantize_per_channel multiplies in float32, whatever type it gives
-            return dequantized_exactly(self, node, quantization, self.graph.tensors[name])
+            return dequantize_exactly(self, node, quantization, self.graph.tensors[name])
         scales, points = self._parameters(quantization, name)
         return self.call("quantized_decomposed.dequantize_per_channel", node, scales, points, quantization.axis, low, high, kind)
 
@@ -182,7 +182,7 @@ class Builder:
         quantization = tensor.quantization
         assert quantization is not None
         if self.wide:
-            return quantized_exactly(self, node, tensor)
+            return quantize_exactly(self, node, tensor)
         low, high = self.limits(tensor.dtype, quantization)
         kind = self.dtype(tensor.dtype)
         if quantization.axis is None and not quantization.block_size:
@@ -210,30 +210,30 @@ class Builder:
         """Adds a pad of the stored values of `tensor` with the stored value `value`, both sides of the last axis first."""
         return self.aten("constant_pad_nd", node, pads, value)
 
-    def given_out(self, name: str) -> Node:
+    def output_node(self, name: str) -> Node:
         """The node of an output of the program: the tensor's stored values."""
-        return self.stored(name)  # type: ignore[no-any-return]
+        return self.stored_value(name)  # type: ignore[no-any-return]
 
     def finish(self, op: Op, node: Any, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is."""
         tensor = self.tensor(op.outputs[index])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
-        if bounds != (None, None) and not self._implied(tensor, bounds):
-            node = self.clipped(node, *(bounds if self.wide else self._on_quantization(tensor, bounds)))
+        if bounds != (None, None) and not self._is_implied(tensor, bounds):
+            node = self.clip(node, *(bounds if self.wide else self._round_bounds(tensor, bounds)))
         if tensor.quantization is not None:
             node = self.quantize(node, tensor)
         elif self.wide and tensor.dtype in REALS and tensor.dtype != "float64":
             node = self.aten("to.dtype", node, self.dtype(tensor.dtype))
-        self.set(tensor.name, node)
+        self.set_node(tensor.name, node)
 
-    def _implied(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> bool:
+    def _is_implied(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> bool:
         """Whether the quantization of a tensor keeps within an activation's bounds anyway."""
         if tensor.quantization is None or not tensor.quantization.is_per_tensor:
             return False
         certain = not self.wide or is_exact(bounds, tensor)
         return certain and clip_range(tensor, bounds) == integer_range(tensor.dtype)
 
-    def _on_quantization(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    def _round_bounds(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
         """The bounds of an activation; if rounding one may fall either way, the float values of the integers that it stands for."""
         if tensor.quantization is None or is_exact(bounds, tensor):
             return bounds
@@ -242,7 +242,7 @@ class Builder:
         low, high = (None if limit == end else (limit - point) * scale for limit, end in zip(limits, ends, strict=True))
         return low, high
 
-    def clipped(self, node: Any, low: float | None, high: float | None) -> Node:
+    def clip(self, node: Any, low: float | None, high: float | None) -> Node:
         """Adds a relu, or a clamp between bounds."""
         if (low, high) == (0.0, None):
             return self.aten("relu", node)
@@ -256,48 +256,48 @@ class Builder:
         """The whole numbers of a constant input; raises UnsupportedError if they are computed at run time."""
         data = self.constant(op.inputs[index])
         if data is None:
-            raise self.unsupported(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
+            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return [int(value) for value in np.asarray(data).reshape(-1)]
 
     def rank(self, op: Op, index: int = 0) -> int:
         """The rank of an input."""
         rank = self.tensor(op.inputs[index]).rank
         if rank is None:
-            raise self.unsupported(op, "data of unknown rank", rule="unknown-size")
+            raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
         return rank
 
     def shape(self, op: Op, name: str) -> tuple[int | str, ...]:
         """The shape of a tensor, of which at least the rank is known."""
         shape = self.tensor(name).shape
         if shape is None:
-            raise self.unsupported(op, "data of unknown rank", rule="unknown-size")
+            raise self.unsupported_error(op, "data of unknown rank", rule="unknown-size")
         return shape
 
     def channels_first(self, op: Op) -> None:
         """PyTorch's spatial operators know one layout."""
         if op["data_format"] != "channels_first":
-            raise self.unsupported(op, "channels_last data (the layout pass has not run)", rule="channels-last")
+            raise self.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="channels-last")
 
-    def unsupported(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+    def unsupported_error(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
         """Return the error for something that PyTorch cannot express."""
         return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip(), rule=rule)
 
     def finish_program(self) -> None:
         """Sets the outputs of the program, and drops nodes that they do not depend on."""
-        self.outputs = [self.given_out(name) for name in self.graph.outputs]
-        self.nodes = needed(self.nodes, self.outputs)
+        self.outputs = [self.output_node(name) for name in self.graph.outputs]
+        self.nodes = find_needed_nodes(self.nodes, self.outputs)
 
     def take_input(self, name: str) -> Node:
         """Adds an input of the program."""
         self.dtype(self.graph[name].dtype)
         wanted = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)
-        node = self._added(Node("", name=wanted if wanted[:1].isalpha() else f"input_{wanted}"))
+        node = self._add_node(Node("", name=wanted if wanted[:1].isalpha() else f"input_{wanted}"))
         self._values[name] = node
         self.names[node] = name
         return node
 
 
-def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
+def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     """Adds a rounding of float values in float64 to the quantization of `tensor`, by its own scale and not by the reciprocal."""
     quantization = tensor.quantization
     assert quantization is not None
@@ -317,7 +317,7 @@ def quantized_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
     return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
 
 
-def dequantized_in_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
+def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values of integers with a scale for each block: by PyTorch's operator for groups of rows, else decomposed."""
     shape, axis = tensor.static_shape, quantization.axis or 0
     if shape is None or shape[axis] % quantization.block_size:
@@ -336,7 +336,7 @@ def dequantized_in_blocks(b: Builder, node: Node, quantization: Quantization, te
     return b.aten("reshape", b.aten("mul.Tensor", steps, b.aten("unsqueeze", scales, axis + 1)), list(shape))
 
 
-def dequantized_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
+def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values in float64 of integers with scales along an axis."""
     shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
     real = b.aten("to.dtype", node, b.dtype("float64"))

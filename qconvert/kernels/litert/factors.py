@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 __all__ = [
     "FACTORS",
     "exponential",
+    "factor_fault",
     "hard_swish",
-    "holds",
     "linear",
-    "outside",
+    "list_unfit_factors",
     "product",
-    "rescaled",
-    "squared",
+    "rescaling",
+    "squared_difference",
     "sums",
     "tables",
     "total",
 ]
 
 
-def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
+def list_unfit_factors(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
     """Yield, in words, each factor that a kernel cannot hold.
 
     Args:
@@ -35,10 +35,10 @@ def outside(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor
         result: what it writes.
         beta: of a SOFTMAX.
     """
-    yield from _outside(FACTORS[builtin](builtin, inputs, data, result, beta), data)
+    yield from _list_unfit_factors(FACTORS[builtin](builtin, inputs, data, result, beta), data)
 
 
-def _outside(factors: Iterable[_Factor], data: Tensor) -> Iterator[str]:
+def _list_unfit_factors(factors: Iterable[_Factor], data: Tensor) -> Iterator[str]:
     if data.quantization is None or data.dtype not in ("int8", "uint8", "int16"):
         return
     for factor, low, high, words in factors:
@@ -94,12 +94,12 @@ def product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor
     yield _scale(inputs[0]) * _scale(inputs[1]) / _scale(result), 0, _wide(data, 2**8, 2), "product of the input scales / output scale"
 
 
-def squared(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def squared_difference(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc)."""
     yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, 2**14, "(2 * larger input scale)^2 / output scale"
 
 
-def rescaled(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def rescaling(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
     """A stored integer, shifted left by the factor, has to fit 32 bits."""
     if result.quantization is not None:
         yield _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), "input scale / output scale"
@@ -138,8 +138,8 @@ FACTORS: Mapping[str, Factors] = {
     **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL"), linear),
     **dict.fromkeys(("ADD", "SUB"), sums),
     "MUL": product,
-    "SQUARED_DIFFERENCE": squared,
-    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "QUANTIZE", "MEAN"), rescaled),
+    "SQUARED_DIFFERENCE": squared_difference,
+    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "QUANTIZE", "MEAN"), rescaling),
     "SUM": total,
     "HARD_SWISH": hard_swish,
     **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX"), exponential),
@@ -148,12 +148,12 @@ FACTORS: Mapping[str, Factors] = {
 }
 
 
-def holds(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], str]:
+def factor_fault(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], str]:
     """Return a function for Kernel.fault: the first factor of an operator's scales that a kernel cannot hold."""
 
     def fault(graph: Graph, op: Op) -> str:
         inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
         beta = float(op["beta"]) if "beta" in op.attributes else 1.0
-        return next(_outside(factors(builtin, inputs, inputs[0], result, beta), inputs[0]), "")
+        return next(_list_unfit_factors(factors(builtin, inputs, inputs[0], result, beta), inputs[0]), "")
 
     return fault

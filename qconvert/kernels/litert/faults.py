@@ -10,7 +10,7 @@ from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.operators.pool import average_pads
 from qconvert.operators.spatial import same_pads
 
-__all__ = ["average_pool", "elu", "logarithm", "lp_normalization", "square_root", "uncleared", "volume"]
+__all__ = ["average_pool", "elu", "logarithm", "lp_normalization", "reduce_sum", "square_root", "volume"]
 
 
 def average_pool(graph: Graph, op: Op) -> str:
@@ -53,6 +53,6 @@ def logarithm(graph: Graph, op: Op) -> str:
     return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
 
 
-def uncleared(graph: Graph, op: Op) -> str:
+def reduce_sum(graph: Graph, op: Op) -> str:
     """SUM of the reference kernels is right only in its first sum (measured with LiteRT 2.3)."""
     return "its reference kernel adds onto what is not cleared"

@@ -7,11 +7,11 @@ import numpy as np
 from qconvert.arithmetic import dequantize, pair_factors, quantize, tflite_mean_multiplier, xnnpack_leaky_relu
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Graph, Op, Quantization
-from qconvert.kernels.litert.search import hard_swish_form
+from qconvert.kernels.litert.hard_swish_form import hard_swish_form
 from qconvert.operators import reduced_count
 from qconvert.operators.resize import positions
 
-__all__ = ["TIES_UP", "addition", "convolution", "curve", "interpolation", "line", "lined", "pair", "reduction", "root"]
+__all__ = ["TIES_UP", "addition", "convolution", "curve", "interpolation", "line", "line_form", "pair", "reduction", "root"]
 
 #: The share by which the slope of a line is nudged, so that ties go up.
 TIES_UP = 2.0**-19
@@ -87,7 +87,7 @@ def reduction(graph: Graph, op: Op) -> str:
     return "tflite" if shift >= -31 and count * 2.0 ** (15 + max(shift, 0)) < 2**31 else ""
 
 
-def lined(graph: Graph, op: Op) -> str:
+def line_form(graph: Graph, op: Op) -> str:
     """Of a QUANTIZE or a LEAKY_RELU of bytes that XNNPACK takes, if its line gives the integers of all codes."""
     found, given, result = line(graph, op), graph[op.inputs[0]], graph[op.outputs[0]]
     if found is None or given.quantization is None or result.quantization is None:

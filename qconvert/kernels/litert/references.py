@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.arithmetic import (
     tflite_add,
-    tflite_compared,
+    tflite_comparison_tables,
     tflite_curve,
     tflite_divide,
     tflite_hard_swish,
@@ -30,26 +30,26 @@ from qconvert.kernels.kernel import Integers, activated_range
 
 __all__ = [
     "COMPARISONS",
-    "added",
-    "added_by_xnnpack",
-    "averaged",
-    "compared",
+    "add",
+    "add_by_xnnpack",
+    "compare",
     "curve",
-    "divided",
+    "divide",
     "hard_swish",
     "leaky_relu",
     "logarithm",
-    "requantized",
-    "requantized_by_xnnpack",
+    "lookup_table",
+    "mean",
+    "requantize",
+    "requantize_by_xnnpack",
     "softmax",
-    "tabulated",
 ]
 
 COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
 
 
-def _once(found: tuple[Array, bool]) -> Integers:
+def _to_integers(found: tuple[Array, bool]) -> Integers:
     """Return the integers of a kernel that computes all elements alike, with the fault if something overflows."""
     return Integers((found[0],), "overflows" if found[1] else "")
 
@@ -61,24 +61,24 @@ def _quantizations(graph: Graph, names: Sequence[str]) -> list[Quantization]:
     return found if len(found) == len(quantizations) else []
 
 
-def _added(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
+def _add_bytes(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
     names = *op.inputs, *op.outputs
     quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
     if len(quantizations) != 3 or types not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
         return None
-    return Integers.limited(
+    return Integers.clip_to_limits(
         graph, op, kernel(stored[0], stored[1], (quantizations[0], quantizations[1]), quantizations[2], graph[op.outputs[0]].dtype)
     )
 
 
-def added(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def add(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """ADD of bytes by TFLite's own kernels; see arithmetic.tflite_add()."""
-    return _added(graph, op, stored, tflite_add)
+    return _add_bytes(graph, op, stored, tflite_add)
 
 
-def added_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def add_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """ADD of bytes by XNNPACK; see arithmetic.xnnpack_add()."""
-    return _added(graph, op, stored, xnnpack_add)
+    return _add_bytes(graph, op, stored, xnnpack_add)
 
 
 def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Integers | None:
@@ -95,7 +95,7 @@ def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Intege
     return Integers((kernel(stored[0], quantizations[0], quantizations[1], dtype, float(op["alpha"])),))
 
 
-def requantized_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
     quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
     return (
@@ -115,7 +115,7 @@ def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     )
 
 
-def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def lookup_table(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A function of bytes: the kernel computes a table in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
     elementwise.cc)."""
     quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
@@ -126,7 +126,7 @@ def tabulated(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     with np.errstate(all="ignore"):
         values = _FUNCTIONS[op.kind](np.float32(given.scale[0]) * steps.astype(np.float32)) * (one / np.float32(result.scale[0]))
     whole = round_half_away(np.clip(values.astype(np.float64), -(2.0**31), 2.0**31))
-    return Integers.limited(graph, op, whole + result.zero_point[0])
+    return Integers.clip_to_limits(graph, op, whole + result.zero_point[0])
 
 
 _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
@@ -137,9 +137,9 @@ _FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
 }
 
 
-def requantized(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def requantize(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     result, quantizations = graph[op.outputs[0]], _quantizations(graph, (op.inputs[0], op.outputs[0]))
-    return _once(tflite_requantize(stored[0], quantizations[0], quantizations[1], result.dtype)) if quantizations else None
+    return _to_integers(tflite_requantize(stored[0], quantizations[0], quantizations[1], result.dtype)) if quantizations else None
 
 
 def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization | None:
@@ -149,20 +149,22 @@ def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization |
     return quantizations[0] if quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
 
 
-def averaged(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def mean(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """MEAN of int16. The result's scale may be far below that of the data if calibration saw only means of 0."""
     quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
     if quantization is None or not results or results[0] == quantization:  # of one quantization the kernel divides
         return None
     axes = tuple(int(axis) for axis in stored[1].reshape(-1)) if len(stored) > 1 and stored[1] is not None else ()
     total = stored[0].astype(np.int64).sum(axis=axes or None, keepdims=bool(op["keepdims"]))
-    return _once(tflite_wrapped_mean(stored[0], np.asarray(total), quantization, results[0], "int16"))
+    return _to_integers(tflite_wrapped_mean(stored[0], np.asarray(total), quantization, results[0], "int16"))
 
 
 def softmax(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     quantization = _sixteen_bits(graph, op, stored)
     return (
-        None if quantization is None else _once(tflite_softmax(stored[0], float(quantization.scale[0]), float(op["beta"]), int(op["axis"])))
+        None
+        if quantization is None
+        else _to_integers(tflite_softmax(stored[0], float(quantization.scale[0]), float(op["beta"]), int(op["axis"])))
     )
 
 
@@ -174,17 +176,17 @@ def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers 
         plain: of the reference kernels, not of the optimized ones.
     """
     quantization = _sixteen_bits(graph, op, stored)
-    return None if quantization is None else _once(tflite_curve(stored[0], float(quantization.scale[0]), op.kind, plain))
+    return None if quantization is None else _to_integers(tflite_curve(stored[0], float(quantization.scale[0]), op.kind, plain))
 
 
 def logarithm(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
     if quantization is None or not results:
         return None
-    return _once(tflite_logarithm(stored[0], float(quantization.scale[0]), float(results[0].scale[0])))
+    return _to_integers(tflite_logarithm(stored[0], float(quantization.scale[0]), float(results[0].scale[0])))
 
 
-def divided(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def divide(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """DIV, also with quotients that need shifts undefined in C."""
     names = *op.inputs, *op.outputs
     quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
@@ -192,15 +194,15 @@ def divided(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
         return None
     limits = activated_range(graph, op)
     values, divisors = np.broadcast_arrays(*stored)
-    return _once(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits))
+    return _to_integers(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits))
 
 
-def compared(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
     quantizations, types = _quantizations(graph, op.inputs), [graph[name].dtype for name in op.inputs]
     if any(value is None for value in stored[:2]) or not quantizations or not set(types) <= {"int8", "uint8"}:
         return None
-    tables = [tflite_compared(quantization, dtype) for quantization, dtype in zip(quantizations, types, strict=True)]
+    tables = [tflite_comparison_tables(quantization, dtype) for quantization, dtype in zip(quantizations, types, strict=True)]
     places = [data.astype(np.int64) - integer_range(dtype)[0] for data, dtype in zip(stored, types, strict=True)]
     ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
     overflows = any(len(forms) > 1 for forms in tables)

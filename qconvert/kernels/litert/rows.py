@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 
-from qconvert.arithmetic import xnnpack_adds
+from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Kernel, Kernels
 from qconvert.kernels.litert import factors, faults, forms, references
 from qconvert.kernels.litert import tolerances as off
-from qconvert.kernels.litert.factors import holds
+from qconvert.kernels.litert.factors import factor_fault
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found
 
@@ -34,8 +34,8 @@ _SIGMOID = {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768,
 _TANH = {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)}
 _LOG_SOFTMAX = {"int8": (16 / 256, 127), "uint8": (16 / 256, 255)}
 
-_SUMS, _PRODUCTS, _RESCALED = holds(factors.sums, "ADD"), holds(factors.product), holds(factors.rescaled)
-_DIFFERENCES, _TABLES, _EXPONENTIAL = holds(factors.sums), holds(factors.tables), holds(factors.exponential)
+_SUMS, _PRODUCTS, _RESCALED = factor_fault(factors.sums, "ADD"), factor_fault(factors.product), factor_fault(factors.rescaling)
+_DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(factors.sums), factor_fault(factors.tables), factor_fault(factors.exponential)
 
 
 def _rows(plain: bool) -> tuple[Kernel, ...]:
@@ -43,7 +43,7 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
     either = partial(Kernel, as_fast_on_reals=True)
     twice = Requantizer("tflite_double_rounding")
     conv, dense = (twice, Requantizer("tflite_float")) if plain else (None, None)
-    curve, total = partial(references.curve, plain=plain), faults.uncleared if plain else holds(factors.total)
+    curve, total = partial(references.curve, plain=plain), faults.reduce_sum if plain else factor_fault(factors.total)
     return (
         # Products and their sums.
         Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=faults.volume, reference=conv),
@@ -51,21 +51,23 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume),
         Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense),
         Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits),
-        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=holds(factors.linear, "BATCH_MATMUL"), reference=twice),
-        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=holds(factors.linear, "BATCH_MATMUL")),
+        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(factors.linear, "BATCH_MATMUL"), reference=twice),
+        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(factors.linear, "BATCH_MATMUL")),
         Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS, reference=Requantizer("tflite_double_rounding", "float32")),
         Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, arithmetic=forms.pair),
-        Kernel(("ReduceProd",), _SIGNED, tolerance=off.multiplied),
+        Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod),
         # Sums of two values, averages.
-        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=references.added),
+        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=references.add),
         Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, arithmetic=forms.pair),
         Kernel(("Sub",), _BYTES, tolerance=off.added_twice, fault=_DIFFERENCES),
         Kernel(("Sub",), _INT16, tolerance=off.added_twice, fault=_DIFFERENCES, arithmetic=forms.pair),
-        Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=holds(factors.squared)),
-        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.averaged, arithmetic=forms.reduction),
+        Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=factor_fault(factors.squared_difference)),
+        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.mean, arithmetic=forms.reduction),
         Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED),
         Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=total, arithmetic=forms.reduction),
-        Kernel(("AveragePool",), _BYTES, one_quantization="all", fault=faults.average_pool, tolerance=partial(off.averaged, twice=True)),
+        Kernel(
+            ("AveragePool",), _BYTES, one_quantization="all", fault=faults.average_pool, tolerance=partial(off.average_pool, twice=True)
+        ),
         Kernel(("AveragePool",), _INT16, one_quantization="all", fault=faults.average_pool, tolerance=off.sixteen_bits),
         # What chooses among values.
         Kernel(("MaxPool", "ReduceMax", "ReduceMin", "GlobalMaxPool"), _ALL),
@@ -73,12 +75,12 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("Where",), _BYTES, one_quantization="all", tolerance=off.by_sign),
         Kernel(("Concat",), _SIGNED, one_quantization="all", tolerance=off.by_sign),
         Kernel(("Concat",), ("uint8",), tolerance=off.by_sign),  # it requantizes (concatenation.cc; measured)
-        Kernel(("Resize",), _BYTES, one_quantization="all", tolerance=partial(off.interpolated, fraction_of_size=True)),
+        Kernel(("Resize",), _BYTES, one_quantization="all", tolerance=partial(off.interpolation, fraction_of_size=True)),
         Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
         # Functions of one value.
-        Kernel(("Relu",), _ALL, tolerance=off.rescaled, fault=_RESCALED),
-        Kernel(("Clip",), _ALL, tolerance=off.rescaled),
-        Kernel(("Abs",), _SIGNED, tolerance=off.rescaled),
+        Kernel(("Relu",), _ALL, tolerance=off.rescaling, fault=_RESCALED),
+        Kernel(("Clip",), _ALL, tolerance=off.rescaling),
+        Kernel(("Abs",), _SIGNED, tolerance=off.rescaling),
         Kernel(("LeakyRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED, reference=partial(references.leaky_relu, own=True)),
         Kernel(("LeakyRelu",), _INT16, tolerance=off.by_sign, fault=_RESCALED),
         Kernel(("PRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED),
@@ -86,20 +88,20 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
             ("HardSwish",),
             _BYTES,
             tolerance=off.table,
-            fault=holds(factors.hard_swish),
+            fault=factor_fault(factors.hard_swish),
             reference=references.hard_swish,
             arithmetic=forms.curve,
         ),
         *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu),)),
         Kernel(("Gelu",), _INT8, tolerance=off.table),
         Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root, arithmetic=forms.root),
-        Kernel(("Exp",), _INT8, tolerance=off.table, reference=references.tabulated),
+        Kernel(("Exp",), _INT8, tolerance=off.table, reference=references.lookup_table),
         Kernel(("Rsqrt",), _INT8, tolerance=off.table),
-        Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.tabulated),
-        Kernel(("Log",), _INT8, tolerance=off.table, reference=references.tabulated),
-        Kernel(("Log",), _INT16, tolerance=off.tabulated, fault=faults.logarithm, reference=references.logarithm),
-        either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES, reference=references.tabulated),
-        either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES, reference=references.tabulated),
+        Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table),
+        Kernel(("Log",), _INT8, tolerance=off.table, reference=references.lookup_table),
+        Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=faults.logarithm, reference=references.logarithm),
+        either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES, reference=references.lookup_table),
+        either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES, reference=references.lookup_table),
         either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
         either(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
         # Along an axis.
@@ -109,13 +111,13 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=faults.lp_normalization),
         Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
-        Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=references.requantized),
-        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=references.requantized),
-        Kernel(("Div",), runs="reals", tolerance=off.divided, reference=references.divided),
-        Kernel(tuple(references.COMPARISONS), runs="reals", reference=references.compared),
-        Kernel(("Gelu",), _INT16, "reals", tolerance=off.tabulated),
+        Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=references.requantize),
+        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=references.requantize),
+        Kernel(("Div",), runs="reals", tolerance=off.division, reference=references.divide),
+        Kernel(tuple(references.COMPARISONS), runs="reals", reference=references.compare),
+        Kernel(("Gelu",), _INT16, "reals", tolerance=off.lookup_table),
         Kernel(("PRelu", "Where"), _INT16, "reals", tolerance=off.by_sign),
-        Kernel(("Resize",), _INT16, "reals", tolerance=partial(off.interpolated, fraction_of_size=True)),
+        Kernel(("Resize",), _INT16, "reals", tolerance=partial(off.interpolation, fraction_of_size=True)),
         Kernel((), _INT16, "reals", tolerance=off.sixteen_bits),
         Kernel(runs="reals", tolerance=off.table),
     )
@@ -131,7 +133,7 @@ def _among(rows: Sequence[Kernel], kinds: Sequence[str], types: Sequence[str]) -
     return tuple(found)
 
 
-def _left_to_tflite(graph: Graph, op: Op) -> str:
+def _tflite_weights(graph: Graph, op: Op) -> str:
     """Refuse weights that XNNPACK leaves to TFLite's own kernels; the runtime lists its other refusals (Runtime.taken_by)."""
     weights = graph[op.inputs[1]] if op.has(1) else None
     return "such weights" if weights is not None and "int4" in weights.dtype else ""
@@ -150,7 +152,7 @@ def _other_steps(graph: Graph, op: Op) -> str:
     )
     if first is None or second is None or result is None:
         return _steps_grow(graph, op)
-    return "" if xnnpack_adds((first, second), result) else "such steps"
+    return "" if has_xnnpack_add((first, second), result) else "such steps"
 
 
 def _other_types(graph: Graph, op: Op) -> str:
@@ -160,29 +162,29 @@ def _other_types(graph: Graph, op: Op) -> str:
     return "" if same else "other types"
 
 
-def _of_tflite(graph: Graph, op: Op) -> str:
+def _tflite_activations(graph: Graph, op: Op) -> str:
     """TFLite has no Clip: one of another format becomes a QUANTIZE if quantizations differ, then a MAXIMUM and a MINIMUM."""
     return "TFLite's own activations" if graph.is_from("tflite") else _other_types(graph, op)
 
 
 def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     """Return the rows of XNNPACK's kernels; they require the same of scales as TFLite's own kernels of these kinds."""
-    requantized, products = references.requantized_by_xnnpack, Requantizer("single_float32", "float32")
+    requantized, products = references.requantize_by_xnnpack, Requantizer("single_float32", "float32")
 
     def xnnpack(kinds: tuple[str, ...], **changes: object) -> tuple[Kernel, ...]:
         return tuple(replace(row, **{"reference": None, **changes}) for row in _among(rows, kinds, _BYTES))  # type: ignore[arg-type]
 
     return (
-        *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_left_to_tflite, reference=products),
+        *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_tflite_weights, reference=products),
         *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once),
-        *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.added_by_xnnpack, arithmetic=forms.addition),
+        *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
         *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
-        *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_of_tflite),
-        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), arithmetic=forms.lined),
+        *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations),
+        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), arithmetic=forms.line_form),
         *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_quantization),
-        *xnnpack(("Resize",), tolerance=partial(off.interpolated, fraction_of_size=False), arithmetic=forms.interpolation),
-        *xnnpack(("AveragePool",), tolerance=partial(off.averaged, twice=False)),
-        Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, arithmetic=forms.lined),
+        *xnnpack(("Resize",), tolerance=partial(off.interpolation, fraction_of_size=False), arithmetic=forms.interpolation),
+        *xnnpack(("AveragePool",), tolerance=partial(off.average_pool, twice=False)),
+        Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, arithmetic=forms.line_form),
     )
 
 
@@ -212,7 +214,8 @@ def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]
 #: tflite-micro, which has no uint8 kernels.
 MICRO = (
     Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign),
-    Kernel(("SquaredDifference",), _INT16, tolerance=partial(off.squared_difference, bits=0), fault=holds(factors.squared)),
+    Kernel(("SquaredDifference",), _INT16, tolerance=partial(off.squared_difference, bits=0),
+           fault=factor_fault(factors.squared_difference)),
     *_micro(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
              "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",
              "Where", "SquaredDifference"), _SIGNED),

@@ -13,33 +13,33 @@ import numpy as np
 
 from qconvert.arithmetic import GEMMLOWP_SCALES
 from qconvert.graph import Array, Graph, Op, integer_range
-from qconvert.kernels.litert.lines import line_tolerance
+from qconvert.kernels.litert.lut_tolerances import line_tolerance
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 
 __all__ = [
     "added_once",
     "added_twice",
-    "averaged",
+    "average_pool",
     "averaged_once",
     "brought_to_one_quantization",
     "by_sign",
     "curve",
     "cut_off",
-    "divided",
+    "division",
     "eight_bits",
     "growth",
-    "interpolated",
+    "interpolation",
     "log_softmax",
+    "lookup_table",
     "mean",
-    "multiplied",
-    "rescaled",
+    "reduce_prod",
+    "rescaling",
     "rounded_once",
     "rounded_twice",
     "sixteen_bits",
     "softmax_on_16_bits",
     "squared_difference",
     "table",
-    "tabulated",
     "twice_on_16_bits",
 ]
 
@@ -151,7 +151,7 @@ def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
 
 
-def rescaled(graph: Graph, op: Op, exact: Array) -> Found:
+def rescaling(graph: Graph, op: Op, exact: Array) -> Found:
     """By TFLite's own kernel, a multiplier that rounds twice, such as Relu to another quantization (QuantizedReluX in activations.cc), or
     Abs (AbsEvalQuantized in elementwise.cc)."""
     return fine(exact) + _second_rounding(graph, replace(op, inputs=op.inputs[:1])), False
@@ -213,13 +213,13 @@ def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     return off * 2.0**-15 / _step(graph, op), True
 
 
-def tabulated(graph: Graph, op: Op, exact: Array) -> Found:
+def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
     """See line_tolerance(); without known scales the tolerance is that of a table."""
     found = line_tolerance(graph, op, exact)
     return (found, True) if found is not None else table(graph, op, exact)
 
 
-def interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Found:
+def interpolation(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Found:
     if not is_linear(op):
         return table(graph, op, exact)
     sizes = graph[op.outputs[0]].static_shape or (1024,)
@@ -228,14 +228,14 @@ def interpolated(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> 
     return np.full(exact.shape, 0.02 + (high - low) * coordinate), True
 
 
-def averaged(graph: Graph, op: Op, exact: Array, twice: bool) -> Found:
+def average_pool(graph: Graph, op: Op, exact: Array, twice: bool) -> Found:
     """With one quantization an average is rounded once; else it is a convolution by 1 / elements of the window."""
     rescaled = graph[op.inputs[0]].quantization != graph[op.outputs[0]].quantization
     window = float(np.prod(op["kernel_shape"]))
     return fine(exact) + (_second_rounding(graph, op, window) if rescaled and twice else 0), False
 
 
-def multiplied(graph: Graph, op: Op, exact: Array) -> Found:
+def reduce_prod(graph: Graph, op: Op, exact: Array) -> Found:
     """A product of n elements, scaled by the n-th root of its factor at each step, by 16 bits of it, and rounded each time; the
     error of a step is multiplied by all further elements (reduce.h, QuantizedReduceProd; reduce.cc, GetQuantProdScaling). Values above 16
     bits may overflow the 32 bits of the next step, with any result."""
@@ -261,7 +261,7 @@ def cut_off(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + 0.5, False
 
 
-def divided(graph: Graph, op: Op, exact: Array) -> Found:
+def division(graph: Graph, op: Op, exact: Array) -> Found:
     """The quotient of what fills 31 bits, shifted right by what was gained, rounded twice; undefined shifts are in references.py."""
     return fine(exact) + 2e-3, True
 

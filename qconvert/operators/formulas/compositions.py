@@ -51,7 +51,7 @@ def steps_from_the_lowest(x: Value, *, min: float, max: float, num_bits: int, na
 
 
 @lowers("Bucketize")
-def boundaries_passed(x: Value, boundaries: Value) -> Value:
+def count_boundaries(x: Value, boundaries: Value) -> Value:
     """The number of boundaries that are not above the element."""
     if 0 in (shape_of(x) or ()):  # onnxruntime's sums over an axis keep it where there are no elements
         return cast(x, "int32")
@@ -68,7 +68,7 @@ def length_of_the_shape(x: Value) -> Value:
 
 
 @lowers("ZerosLike")
-def expanded_zero(x: Value) -> Value:
+def expand_zero(x: Value) -> Value:
     """Zero, expanded to the shape of the data."""
     return apply("Expand", np.zeros((), numpy_dtype(dtype_of(x))), apply("Shape", x))
 
@@ -88,7 +88,7 @@ def sizes_of_either_shape(first: Value, second: Value) -> Value:
 
 
 @lowers("DynamicQuantizeLinear")
-def quantized_by_its_range(x: Value) -> tuple[Value, ...] | None:
+def quantize_by_range(x: Value) -> tuple[Value, ...] | None:
     """(high - low) / 255 of a range that holds 0, and the rest from that, as ONNX defines it."""
     rank = rank_of(x)
     if rank is None:

@@ -50,7 +50,7 @@ def suppression_of_one_class(
         return None
     rows = apply(
         "NonMaxSuppression", apply("Unsqueeze", boxes, np.array([0])), apply("Unsqueeze", scores, np.array([0, 1])), count.reshape(1),
-        _one_float_lower(overlap), _listed(least),
+        _one_float_lower(overlap), _to_vector(least),
     )  # fmt: skip
     chosen = _column(rows, 2)
     found = apply("Shape", chosen)
@@ -58,7 +58,7 @@ def suppression_of_one_class(
     return apply("Pad", chosen, pads), reshape(found, []), apply("Pad", apply("Gather", scores, chosen), pads)
 
 
-def _listed(number: Value) -> Value:
+def _to_vector(number: Value) -> Value:
     """A number as a list of one."""
     known = constant_of(number)
     return reshape(number, [1]) if known is None else known.reshape(1)
@@ -70,7 +70,7 @@ def _one_float_lower(threshold: Value) -> Value:
     Of one that is computed at run time it is a product: 2**-24 of a float is more than half of the step to its lower neighbour, and the
     whole step where that is of another power of two.
     """
-    number = _listed(threshold)
+    number = _to_vector(threshold)
     if isinstance(number, np.ndarray):
         return np.clip(np.nextafter(number.astype(np.float32), np.float32(-1)), 0, 1)
     return clip(number * float(np.nextafter(np.float32(1), np.float32(0))), 0.0, 1.0)
@@ -81,7 +81,7 @@ def _column(rows: Value, index: int) -> Value:
 
 
 @lowers("DetectionPostProcess", in_float=True)
-def decoded_and_suppressed(
+def decode_and_suppress(
     encodings: Value, scores: Value, anchors: Value, *, max_detections: int, max_classes_per_detection: int, detections_per_class: int,
     use_regular_nms: int, nms_score_threshold: float, nms_iou_threshold: float, num_classes: int, **scales: Any,
 ) -> tuple[Value, ...] | None:  # fmt: skip
@@ -116,7 +116,7 @@ def decoded_and_suppressed(
     total = max_detections * max_classes_per_detection
     found = apply("Gather", boxes, chosen, axis=0)
     dtype = dtype_of(values)
-    return (*(_padded(item, total) for item in (found, cast(classes, dtype), values)), cast(count, dtype))
+    return (*(_pad_detections(item, total) for item in (found, cast(classes, dtype), values)), cast(count, dtype))
 
 
 def _corners(encodings: Value, anchors: Value, scales: Any) -> Value:
@@ -128,7 +128,7 @@ def _corners(encodings: Value, anchors: Value, scales: Any) -> Value:
     return apply("Concat", centre - half, centre + half, axis=1)
 
 
-def _padded(value: Value, rows: int) -> Value:
+def _pad_detections(value: Value, rows: int) -> Value:
     """A value whose first axis is the detections, with zeros for those that are missing, and an axis of 1 in front."""
     wide = rank_of(value) == 2
     missing = rows - slice_along(apply("Shape", value), 0, 1, 0)

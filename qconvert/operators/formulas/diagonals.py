@@ -63,7 +63,7 @@ def _places(x: Value, *axes: int) -> list[Value]:
 
 
 @lowers("InteriorPad")
-def padded_between(x: Value, filler: Value, *, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Value:
+def pad_interior(x: Value, filler: Value, *, low: Sequence[int], high: Sequence[int], interior: Sequence[int]) -> Value:
     """Each axis with gaps gets an axis of size 1 after it; a Pad fills both, which become one axis, and what is too much is cut off."""
     shape = shape_of(x)
     has_gaps, free = any(interior), sum(isinstance(size, str) for size in shape or ())

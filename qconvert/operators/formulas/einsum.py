@@ -41,7 +41,7 @@ def products_of_two(*operands: Value, equation: str) -> Value:
             first, second, *others = terms
             needed = set(wanted).union(*(term.letters for term in others))
             terms = [_product(first, second, needed, sizes), *others]
-        last = _ordered(_summed(terms[0], set(wanted)), wanted)
+        last = _order_letters(_sum_letters(terms[0], set(wanted)), wanted)
         return reshape(last.value, _whole([sizes[letter] for letter in wanted]))
     except _NotCoveredError:
         return None
@@ -67,16 +67,16 @@ def _terms(operands: Sequence[Value], equation: str) -> tuple[list[_Term], str]:
 
 def _product(a: _Term, b: _Term, needed: set[str], sizes: _Sizes) -> _Term:
     """Two operands multiplied and summed over the letters that nothing else needs."""
-    a, b = _summed(a, needed | set(b.letters)), _summed(b, needed | set(a.letters))
+    a, b = _sum_letters(a, needed | set(b.letters)), _sum_letters(b, needed | set(a.letters))
     shared = [letter for letter in a.letters if letter in b.letters]
     batch = "".join(letter for letter in shared if letter in needed)
     depth = "".join(letter for letter in shared if letter not in needed)
     rows = "".join(letter for letter in a.letters if letter not in b.letters)
     columns = "".join(letter for letter in b.letters if letter not in a.letters)
     turned = b.letters == batch + columns + depth and bool(columns)
-    left = _matrix(_ordered(a, batch + rows + depth), (batch, rows, depth), sizes)
+    left = _matrix(_order_letters(a, batch + rows + depth), (batch, rows, depth), sizes)
     order = (batch, columns, depth) if turned else (batch, depth, columns)
-    right = _matrix(_ordered(b, "".join(order)), order, sizes)
+    right = _matrix(_order_letters(b, "".join(order)), order, sizes)
     found = apply("MatMul", left, right, trans_b=int(turned))
     letters = batch + rows + columns
     return _Term(reshape(found, _whole([sizes[letter] for letter in letters])), letters)
@@ -102,11 +102,11 @@ def _whole(shape: Sequence[int | str]) -> list[int]:
     return known
 
 
-def _summed(term: _Term, needed: set[str]) -> _Term:
+def _sum_letters(term: _Term, needed: set[str]) -> _Term:
     axes = [axis for axis, letter in enumerate(term.letters) if letter not in needed]
     letters = "".join(letter for letter in term.letters if letter in needed)
     return _Term(reduce("ReduceSum", term.value, axes, keepdims=False), letters) if axes else term
 
 
-def _ordered(term: _Term, letters: str) -> _Term:
+def _order_letters(term: _Term, letters: str) -> _Term:
     return _Term(transpose(term.value, [term.letters.index(letter) for letter in letters]), letters)

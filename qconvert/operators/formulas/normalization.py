@@ -13,7 +13,7 @@ from qconvert.operators.values import Value, apply, constant_of, rank_of, reduce
 __all__: list[str] = []
 
 
-def _normalized(x: Value, axes: Sequence[int], epsilon: float, *, centred: bool = True) -> Value:
+def _normalize(x: Value, axes: Sequence[int], epsilon: float, *, centred: bool = True) -> Value:
     """(x - mean) / sqrt(variance + epsilon) along axes, or x / sqrt(mean square + epsilon)."""
     mean = reduce("ReduceMean", x, axes) if centred else None
     squares = apply("SquaredDifference", x, mean) if centred else square(x)
@@ -21,7 +21,7 @@ def _normalized(x: Value, axes: Sequence[int], epsilon: float, *, centred: bool 
     return (x - mean if centred else x) * scale
 
 
-def _scaled(x: Value, scale: Value, bias: Value) -> Value:
+def _scale_and_shift(x: Value, scale: Value, bias: Value) -> Value:
     return x * scale if bias is None else x * scale + bias
 
 
@@ -29,7 +29,7 @@ def _scaled(x: Value, scale: Value, bias: Value) -> Value:
 def layer_normalization(x: Value, scale: Value, bias: Value = None, *, axis: int, epsilon: float) -> Value:
     """Over the axes from `axis` on (Ba et al., 2016)."""
     rank = rank_of(x)
-    return None if rank is None else _scaled(_normalized(x, range(axis % rank, rank), epsilon), scale, bias)
+    return None if rank is None else _scale_and_shift(_normalize(x, range(axis % rank, rank), epsilon), scale, bias)
 
 
 @lowers("LayerNormalization", is_emitted=False)
@@ -41,14 +41,14 @@ def layer_normalization_by_squares(x: Value, scale: Value, bias: Value = None, *
     axes = range(axis % rank, rank)
     mean = reduce("ReduceMean", x, axes)
     variance = reduce("ReduceMean", x * x, axes) - mean * mean
-    return _scaled((x - mean) * apply("Rsqrt", variance + epsilon), scale, bias)
+    return _scale_and_shift((x - mean) * apply("Rsqrt", variance + epsilon), scale, bias)
 
 
 @lowers("RMSNormalization")
 def rms_normalization(x: Value, scale: Value, *, axis: int, epsilon: float) -> Value:
     """Over the axes from `axis` on, without a mean (Zhang and Sennrich, 2019)."""
     rank = rank_of(x)
-    return None if rank is None else _normalized(x, range(axis % rank, rank), epsilon, centred=False) * scale
+    return None if rank is None else _normalize(x, range(axis % rank, rank), epsilon, centred=False) * scale
 
 
 def _along_channels(values: Value, rank: int, data_format: str) -> Value:
@@ -66,7 +66,7 @@ def instance_normalization(x: Value, scale: Value, bias: Value, *, epsilon: floa
     if rank is None:
         return None
     axes = range(1, rank - 1) if data_format == "channels_last" else range(2, rank)
-    return _scaled(_normalized(x, axes, epsilon), *(_along_channels(item, rank, data_format) for item in (scale, bias)))
+    return _scale_and_shift(_normalize(x, axes, epsilon), *(_along_channels(item, rank, data_format) for item in (scale, bias)))
 
 
 @lowers("GroupNormalization")
@@ -81,8 +81,8 @@ def group_normalization(x: Value, scale: Value, bias: Value, *, epsilon: float, 
     parts = [num_groups, channels // num_groups]
     split = [*known[:-1], *parts] if is_last else [known[0], *parts, *known[2:]]
     axes = [*range(1, rank - 1), rank] if is_last else list(range(2, rank + 1))
-    even = reshape(_normalized(reshape(x, split), axes, epsilon), known)
-    return _scaled(even, *(_along_channels(item, rank, data_format) for item in (scale, bias)))
+    even = reshape(_normalize(reshape(x, split), axes, epsilon), known)
+    return _scale_and_shift(even, *(_along_channels(item, rank, data_format) for item in (scale, bias)))
 
 
 @lowers("BatchNormalization")
@@ -93,4 +93,4 @@ def batch_normalization(x: Value, scale: Value, bias: Value, mean: Value, varian
     if rank is None or len(numbers) < 4:
         return None
     factor = batch_norm_factor(numbers[0], numbers[3], epsilon)
-    return _scaled(x, *(_along_channels(item, rank, data_format) for item in (factor, numbers[1] - numbers[2] * factor)))
+    return _scale_and_shift(x, *(_along_channels(item, rank, data_format) for item in (factor, numbers[1] - numbers[2] * factor)))

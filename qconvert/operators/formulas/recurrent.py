@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph.schema import Op
-from qconvert.operators.cells import CELLS, Cell, Parts
 from qconvert.operators.formulas.formula import Formula, lowers
 from qconvert.operators.recurrent import activations_of
+from qconvert.operators.recurrent_cells import CELLS, Cell, Parts
 from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
 
-__all__ = ["MOST_STEPS", "unrolled"]
+__all__ = ["MOST_STEPS", "unroll_recurrence"]
 
 #: So many steps stand one after the other; longer sequences are left to loops.
 MOST_STEPS = 64
@@ -42,32 +42,32 @@ lstm_steps_first, gru_steps_first, rnn_steps_first = map(_steps_first, CELLS)
 
 
 @lowers("LSTM")
-def unrolled_lstm(
+def unroll_lstm(
     x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, cell: Value = None,
     peepholes: Value = None, projection: Value = None, projection_bias: Value = None, norm: Value = None, **stated: Any,
 ) -> Any:  # fmt: skip
     """The steps of an LSTM."""
     more = (peepholes, projection, projection_bias, norm)
-    return None if lengths is not None else unrolled("LSTM", stated, (x, w, r, bias), (hidden, cell), more)
+    return None if lengths is not None else unroll_recurrence("LSTM", stated, (x, w, r, bias), (hidden, cell), more)
 
 
 @lowers("GRU")
-def unrolled_gru(
+def unroll_gru(
     x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
 ) -> Any:  # fmt: skip
     """The steps of a GRU."""
-    return None if lengths is not None else unrolled("GRU", stated, (x, w, r, bias), (hidden,))
+    return None if lengths is not None else unroll_recurrence("GRU", stated, (x, w, r, bias), (hidden,))
 
 
 @lowers("RNN")
-def unrolled_rnn(
+def unroll_rnn(
     x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
 ) -> Any:  # fmt: skip
     """The steps of an RNN."""
-    return None if lengths is not None else unrolled("RNN", stated, (x, w, r, bias), (hidden,))
+    return None if lengths is not None else unroll_recurrence("RNN", stated, (x, w, r, bias), (hidden,))
 
 
-def unrolled(
+def unroll_recurrence(
     kind: str, stated: Mapping[str, Any], inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value] = (None,) * 4
 ) -> Any:
     """All results of a recurrence, step by step; None if the number of steps is open or larger than MOST_STEPS, or data are rounded.
@@ -95,7 +95,7 @@ def unrolled(
         weights = [_part(item, direction) for item in (w, r, bias, *more)]
         parts, (matrix, added) = _parts(cell, op, activations, weights)
         sums = apply("Gemm", reshape(x, [-1, int(values)]), *([matrix] if added is None else [matrix, added]))
-        theirs = _unstacked(reshape(sums, [int(steps), -1, cell.gates * op["hidden_size"]]), int(steps))
+        theirs = _unstack(reshape(sums, [int(steps), -1, cell.gates * op["hidden_size"]]), int(steps))
         states = [
             np.zeros((int(rows), int(size)), np.float32) if item is None else _part(item, direction, int(op["layout"]))
             for item, size in zip(first, sizes, strict=False)
@@ -105,10 +105,10 @@ def unrolled(
         for part in reversed(theirs) if backwards else theirs:
             states = list(cell.step(parts, part, *states))
             found.append(states[0])
-        shown.append(_stacked(found[::-1] if backwards else found, 0))
+        shown.append(_stack(found[::-1] if backwards else found, 0))
         for state, item in zip(last, states, strict=True):
             state.append(item)
-    results = [_stacked(shown, 1), *(_stacked(state, 0) for state in last)]
+    results = [_stack(shown, 1), *(_stack(state, 0) for state in last)]
     if op["layout"]:
         results = [transpose(results[0], (2, 0, 1, 3)), *(transpose(item, (1, 0, 2)) for item in results[1:])]
     return tuple(results)
@@ -160,10 +160,10 @@ def _rows(value: Value, start: int, end: int) -> Value:
     return apply("Slice", value, *(np.array([number]) for number in (start, end, 0)))
 
 
-def _unstacked(value: Value, count: int) -> list[Value]:
+def _unstack(value: Value, count: int) -> list[Value]:
     found = apply("Unpack", value, outputs=count, axis=0)
     return list(found) if count > 1 else [found]
 
 
-def _stacked(values: Sequence[Value], axis: int) -> Value:
+def _stack(values: Sequence[Value], axis: int) -> Value:
     return apply("Pack", *values, axis=axis)

@@ -77,7 +77,7 @@ def exclusive_product(x: Value, *, axis: int, exclusive: int, reverse: int) -> V
     size = _size_along(x, axis)
     if not exclusive or not size:
         return None
-    return apply("CumProd", _shifted(x, 1, size, axis, reverse), axis=axis, reverse=reverse)
+    return apply("CumProd", _shift_elements(x, 1, size, axis, reverse), axis=axis, reverse=reverse)
 
 
 @lowers("CumProd", in_float=True)
@@ -87,7 +87,7 @@ def cumulative_product(x: Value, *, axis: int, reverse: int) -> Value:
     if not size:
         return None
     for power in range((size - 1).bit_length()):
-        value = value * _shifted(value, 2**power, size, axis, reverse)
+        value = value * _shift_elements(value, 2**power, size, axis, reverse)
     return apply("Identity", x) if size == 1 else value
 
 
@@ -108,7 +108,7 @@ def _size_along(x: Value, axis: int) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _shifted(x: Value, by: int, size: int, axis: int, reverse: int) -> Value:
+def _shift_elements(x: Value, by: int, size: int, axis: int, reverse: int) -> Value:
     """What stands `by` elements before each element, or after it, along an axis; ones where nothing stands."""
     rank = rank_of(x) or 0
     pads = np.zeros((2, rank), np.int64)

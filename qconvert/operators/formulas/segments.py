@@ -13,6 +13,7 @@ from qconvert.operators.values import (
     Value,
     apply,
     cast,
+    clip_indices,
     constant_of,
     dtype_of,
     rank_of,
@@ -20,7 +21,6 @@ from qconvert.operators.values import (
     shape_of,
     slice_along,
     where,
-    within,
 )
 
 __all__: list[str] = []
@@ -33,7 +33,7 @@ _ADDED = ("float32", "float64", "int32", "int64")
 def sums_of_segments(x: Value, ids: Value) -> Value:
     """Rows are added to zeros; the number of segments is that of the last row, and one."""
     ids = cast(ids, "int64")
-    return _scattered(x, ids, slice_along(ids, -1, None, 0) + 1, "sum")
+    return _scatter_rows(x, ids, slice_along(ids, -1, None, 0) + 1, "sum")
 
 
 @lowers("UnsortedSegment")
@@ -42,12 +42,12 @@ def segments_of_any_order(x: Value, ids: Value, count: Value, *, reduction: str)
     ids, count = cast(ids, "int64"), reshape(cast(count, "int64"), [1])
     known = constant_of(ids)
     if known is not None and (known >= 0).all():
-        return _scattered(x, ids, count, reduction)
-    found = _scattered(x, where(apply("Less", ids, 0), count, ids), count + 1, reduction)
+        return _scatter_rows(x, ids, count, reduction)
+    found = _scatter_rows(x, where(apply("Less", ids, 0), count, ids), count + 1, reduction)
     return apply("Slice", found, np.array([0]), count, np.array([0]))
 
 
-def _scattered(x: Value, ids: Value, count: Value, reduction: str) -> Value:
+def _scatter_rows(x: Value, ids: Value, count: Value, reduction: str) -> Value:
     """The rows of x, which belong to `ids`, in `count` segments."""
     rank, dtype = rank_of(ids), dtype_of(x)
     if rank is None:
@@ -75,7 +75,7 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
     if len(front) == len(block) == axes and np.prod(block) <= LARGEST_CONSTANT:
         last = np.array(front, np.int64) - np.array(block, np.int64)
         quantization = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
-        return apply("ScatterND", x, within(starts, last) + quantization, update)
+        return apply("ScatterND", x, clip_indices(starts, last) + quantization, update)
     whole = apply("Shape", update)
     counts = slice_along(whole, 0, axes, 0)
     last = slice_along(apply("Shape", x), 0, axes, 0) - counts
@@ -87,7 +87,7 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
         is_known = len(rest) == len(sizes) - axes
         rows = np.array([-1, *rest]) if is_known else apply("Concat", np.array([-1]), slice_along(whole, axes, None, 0), axis=0)
         update = apply("Reshape", update, rows)
-    return apply("ScatterND", x, within(starts, last) + quantization, update)
+    return apply("ScatterND", x, clip_indices(starts, last) + quantization, update)
 
 
 @lowers("SparseToDense")

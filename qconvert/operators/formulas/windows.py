@@ -9,7 +9,7 @@ from itertools import product
 import numpy as np
 
 from qconvert.operators.formulas.formula import lowers
-from qconvert.operators.values import LARGEST_CONSTANT, Value, apply, cast, dtype_of, rank_of, reshape, shape_of, transpose, within
+from qconvert.operators.values import LARGEST_CONSTANT, Value, apply, cast, clip_indices, dtype_of, rank_of, reshape, shape_of, transpose
 
 __all__: list[str] = []
 
@@ -64,7 +64,7 @@ def rows_of_windows(
         zero = columns[0] - columns[0]
         full = [columns[list(start_index_map).index(axis)] if axis in start_index_map else zero for axis in range(len(shape))]
         index = apply("Concat", *full, axis=-1) if len(full) > 1 else full[0]
-    index = within(index, last)
+    index = clip_indices(index, last)
     quantization = np.moveaxis(np.indices([size if axis in kept else 1 for axis, size in enumerate(slice_sizes)]), 0, -1)
     quantization = quantization.reshape(*sizes, len(shape)).astype(np.int64)
     batch = rank - 1

@@ -23,7 +23,7 @@ def dequantized_casts(graph: Graph) -> Graph:
     """
     rewriter = Rewriter(graph)
     for op in rewriter:
-        chain = _chain(rewriter, op) if _begins(graph, op) else []
+        chain = _match_chain(rewriter, op) if _is_integer_cast(graph, op) else []
         quantization = _quantization(graph, chain) if chain else None
         if quantization is None:
             continue
@@ -34,7 +34,7 @@ def dequantized_casts(graph: Graph) -> Graph:
     return rewriter.finish()
 
 
-def _begins(graph: Graph, op: Op) -> bool:
+def _is_integer_cast(graph: Graph, op: Op) -> bool:
     """Return whether an operator is a Cast of plain integers that are constant."""
     if op.kind != "Cast" or op["to"] != "float32":
         return False
@@ -42,7 +42,7 @@ def _begins(graph: Graph, op: Op) -> bool:
     return weights.is_constant and not weights.is_quantized and weights.dtype in SPELLED_TYPES
 
 
-def _chain(rewriter: Rewriter, op: Op) -> list[Op]:
+def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
     """Return the Cast, the Sub if there is one, and the Mul; [] if it is no such chain."""
     found = [op]
     if not rewriter.is_read_once(op.inputs[0]):
@@ -63,8 +63,8 @@ def _quantization(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
     """Return what the constants of the chain say; None if they are no scale and zero point."""
     weights = graph[chain[0].inputs[0]]
     shape = graph[chain[-1].outputs[0]].static_shape
-    factor = _other(graph, chain[-1], chain[-2].outputs[0])
-    shift = _other(graph, chain[1], chain[0].outputs[0]) if len(chain) > 2 else np.zeros((), np.float32)
+    factor = _constant_operand(graph, chain[-1], chain[-2].outputs[0])
+    shift = _constant_operand(graph, chain[1], chain[0].outputs[0]) if len(chain) > 2 else np.zeros((), np.float32)
     if factor is None or shift is None or weights.static_shape is None or shape != weights.static_shape:
         return None
     axis = _axis(weights.static_shape, factor, shift)
@@ -79,7 +79,7 @@ def _quantization(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
     return Quantization(scales, points.astype(np.int64), axis if count > 1 else None)
 
 
-def _other(graph: Graph, op: Op, name: str) -> Array | None:
+def _constant_operand(graph: Graph, op: Op, name: str) -> Array | None:
     """Return the float operand next to `name`, if it is constant; None if there is none."""
     others = [graph[item] for item in op.inputs if item != name]
     is_real = len(others) == 1 and others[0].dtype == "float32" and not others[0].is_quantized

@@ -51,7 +51,7 @@ class Lookahead:
                     if found is not None and not found.shares_quantization(result):
                         return None
                     found = result
-                elif _moves_one(reader) or self.bounds(reader) is not None:
+                elif _is_single_movement(reader) or self.bounds(reader) is not None:
                     pending.append(result.name)
                 else:
                     return None
@@ -88,7 +88,7 @@ def clip_bounds(values: Sequence[Array | None], op: Op) -> tuple[float | None, f
     return (None if lower == -math.inf else lower), (None if upper == math.inf else upper)
 
 
-def _moves_one(op: Op) -> bool:
+def _is_single_movement(op: Op) -> bool:
     """Whether an operator is data movement of one tensor alone, so that rounding before or after it is the same."""
     spec = kind_of(op)
     return spec.rule == "move" and len(op.outputs) == 1 and set(spec.roles[1:]) <= {"index"} and spec.inputs[1] > 0

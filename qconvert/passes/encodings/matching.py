@@ -6,9 +6,9 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from qconvert.encodings import Encoding, Encodings, Place
-from qconvert.errors import InvalidModelError, counted
+from qconvert.errors import InvalidModelError, format_count
 from qconvert.graph import Graph, Op
-from qconvert.graph.names import near
+from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
 
 __all__ = ["Matched", "match_entries"]
@@ -46,7 +46,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
     Raises:
         InvalidModelError: the graph has no such place; the nearest names are listed. Or two entries of one tensor say different things.
     """
-    producers, consumers, own = graph.producers(), graph.consumers(), _own_names(graph.ops)
+    producers, consumers, own = graph.producers(), graph.consumers(), _operators_by_name(graph.ops)
     found = Matched()
     lost: list[Place] = []
     results: list[tuple[str, Encoding, Place]] = []
@@ -55,22 +55,22 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
             where = (place.name, _WHOLE) if place.name in graph.tensors else None
         else:
             op = own.get(place.name) or producers.get((renamed or {}).get(place.name, place.name))
-            where = _of_operator(op, place, graph, producers) if op is not None else _of_input(place, graph)
+            where = _locate_operand(op, place, graph, producers) if op is not None else _locate_graph_input(place, graph)
         if where is None:
             (lost if encoding.required else found.absent).append(place)
         elif place.role == "output":
             results.append((where[0], encoding, place))
         else:
-            _put(found, where, encoding, place)
+            _add_entry(found, where, encoding, place)
     named = {*found.tensors, *(name for name, _, _ in results)}
     for name, encoding, place in results:
-        _put(found, (_after(name, graph, consumers, named), _WHOLE), encoding, place)
+        _add_entry(found, (_skip_activations(name, graph, consumers, named), _WHOLE), encoding, place)
     if lost:
-        raise InvalidModelError(_lost(lost, graph, own), remedy=_REMEDY, rule="unknown-tensor")
+        raise InvalidModelError(_describe_unmatched(lost, graph, own), remedy=_REMEDY, rule="unknown-tensor")
     return found
 
 
-def _own_names(ops: Iterable[Op]) -> dict[str, Op]:
+def _operators_by_name(ops: Iterable[Op]) -> dict[str, Op]:
     """Operators by their own names in the source's file, where it gives them names: of "Conv /features/0/Conv" the second part."""
     found: dict[str, Op] = {}
     for op in ops:
@@ -80,7 +80,7 @@ def _own_names(ops: Iterable[Op]) -> dict[str, Op]:
     return found
 
 
-def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
+def _locate_operand(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
     """The tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
     if place.role == "output":
         return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
@@ -97,12 +97,12 @@ def _of_operator(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]
     return op.outputs[0], place.index
 
 
-def _of_input(place: Place, graph: Graph) -> tuple[str, int] | None:
+def _locate_graph_input(place: Place, graph: Graph) -> tuple[str, int] | None:
     """An input of the graph, which runtimes have an operator for."""
     return (place.name, _WHOLE) if place.name in graph.inputs and (place.role, place.index) == ("output", 0) else None
 
 
-def _after(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
+def _skip_activations(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
     """The result of an operator after the activation functions that a runtime fuses into it; those with an entry are not fused."""
     while name not in graph.public:
         readers = consumers.get(name, [])
@@ -116,7 +116,7 @@ def _is_layer(op: Op | None) -> bool:
     return op is not None and kind_of(op).sums_products
 
 
-def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Place) -> None:
+def _add_entry(found: Matched, where: tuple[str, int], encoding: Encoding, place: Place) -> None:
     name, index = where
     known = found.tensors.get(name) if index == _WHOLE else found.operands.get(where)
     if known is not None and (known.qparams, known.range) != (encoding.qparams, encoding.range):
@@ -127,9 +127,8 @@ def _put(found: Matched, where: tuple[str, int], encoding: Encoding, place: Plac
         found.operands[where] = encoding
 
 
-def _lost(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
+def _describe_unmatched(lost: list[Place], graph: Graph, own: Mapping[str, Op]) -> str:
     names = list(dict.fromkeys(place.name for place in lost))
     known = [*graph.tensors, *own]
-    return (
-        f"{counted(len(lost), 'encoding')} {'has' if len(lost) == 1 else 'have'} no tensor or operator in the graph: {near(names, known)}"
-    )
+    verb = "has" if len(lost) == 1 else "have"
+    return f"{format_count(len(lost), 'encoding')} {verb} no tensor or operator in the graph: {quote_nearest(names, known)}"

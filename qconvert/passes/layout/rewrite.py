@@ -24,7 +24,7 @@ def permute_tensor(tensor: Tensor, perm: Sequence[int]) -> Tensor:
     """Return the tensor with its shape, data and quantization axis transposed."""
     shape = None if tensor.shape is None else tuple(tensor.shape[axis] for axis in perm)
     data = None if tensor.data is None else tensor.data.transpose(perm)
-    quantization = None if tensor.quantization is None else tensor.quantization.transposed(perm)
+    quantization = None if tensor.quantization is None else tensor.quantization.transpose(perm)
     return replace(tensor, shape=shape, data=data, quantization=quantization)
 
 
@@ -40,7 +40,7 @@ def permute_op(graph: Graph, op: Op, perm: Sequence[int], wanted: str, constant:
         moved = moved.with_attributes(axis=list(perm).index(int(op["axis"]) % rank))
     names, layout = list(op.inputs), kind.layout
     if layout.axes >= 0:
-        names[layout.axes] = constant(names[layout.axes], "axes", _renumbered(graph, names[layout.axes], perm), None)
+        names[layout.axes] = constant(names[layout.axes], "axes", _permute_axes(graph, names[layout.axes], perm), None)
     elif layout.per_axis >= 0:
         values = _values(graph, names[layout.per_axis]).reshape(-1, rank)[:, list(perm)].reshape(-1)
         names[layout.per_axis] = constant(names[layout.per_axis], layout.word, values, None)
@@ -59,12 +59,12 @@ def _operand(graph: Graph, name: str, perm: Sequence[int], constant: Constants, 
     data, quantization = tensor.data, tensor.quantization
     missing = len(perm) - data.ndim
     if quantization is not None and quantization.axis is not None:
-        quantization = _ranked(quantization, missing).transposed(perm)
+        quantization = _prepend_dimensions(quantization, missing).transpose(perm)
     full = data.reshape((1,) * missing + data.shape)
     return constant(name, "transposed", full.transpose(perm), quantization)
 
 
-def _ranked(quantization: Quantization, missing: int) -> Quantization:
+def _prepend_dimensions(quantization: Quantization, missing: int) -> Quantization:
     """Return the quantization of the tensor with `missing` dimensions of size 1 in front."""
     assert quantization.axis is not None
     moved = quantization.with_axis(quantization.axis + missing)
@@ -80,5 +80,5 @@ def _values(graph: Graph, name: str) -> Array:
     return np.asarray(data, np.int64).reshape(-1)
 
 
-def _renumbered(graph: Graph, name: str, perm: Sequence[int]) -> Array:
+def _permute_axes(graph: Graph, name: str, perm: Sequence[int]) -> Array:
     return np.array([list(perm).index(int(axis) % len(perm)) for axis in _values(graph, name)], np.int64)

@@ -67,7 +67,7 @@ def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
         return False
     if layout.flat >= 0:
         return graph[op.inputs[layout.flat]].rank == 1 and op["batch_dims"] == 0
-    named = kind.named(op, "index", "filler") if layout.axes >= 0 or layout.per_axis >= 0 else []
+    named = kind.inputs_with_role(op, "index", "filler") if layout.axes >= 0 or layout.per_axis >= 0 else []
     return all(graph[name].is_constant for name in named)
 
 

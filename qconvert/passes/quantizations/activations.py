@@ -13,13 +13,13 @@ from qconvert.operators import kind_of
 from qconvert.passes.absorb.clips import fuse_clips
 from qconvert.passes.costs import activation_cost, tensor_cost
 from qconvert.passes.linear import with_biases
-from qconvert.passes.quantizations.hulls import Interval, reached
+from qconvert.passes.quantizations.intervals import Interval, infer_intervals
 from qconvert.passes.store_activations import changed_edges, separate_roles, weight_inputs
 from qconvert.passes.stored_types import needs_storage, replace_quantizations
-from qconvert.plugins import Change, Cost, at_worst
+from qconvert.plugins import Change, Cost, describe_worst
 from qconvert.rewriting import Rewriter
 
-__all__ = ["Choice", "Requantized", "by_quantization", "keeps_integers", "requantize_activations"]
+__all__ = ["Choice", "Requantized", "cache_by_quantization", "keeps_integers", "requantize_activations"]
 
 #: A tensor -> the type and the quantization that it shall have, or None if it stays. Tensors that move the same integers must get the same.
 Choice = Callable[[Tensor], "tuple[str, Quantization] | None"]
@@ -46,7 +46,7 @@ class Requantized:
     reach: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
-    def clipped(self) -> str:
+    def clip_note(self) -> str:
         """Words on the clips; "" if there are none."""
         return f", {self.clips} of them clipped to their previous range" if self.clips else ""
 
@@ -56,13 +56,15 @@ class Requantized:
         found = [float((_scale(new) / _scale(old)).max()) for old, new in self.pairs]
         return float(np.mean(found)), max(found)
 
-    def told(self, words: str) -> Change:
+    def describe_change(self, words: str) -> Change:
         """What was done, in words, and what it costs."""
         costs = self.costs()
-        text = f"{self.count} activations {words}{self.edges}{self.clipped}; their steps are {self.growth[0]:.3g} times as large on average"
-        return Change(f"{text}, {at_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
+        text = (
+            f"{self.count} activations {words}{self.edges}{self.clip_note}; their steps are {self.growth[0]:.3g} times as large on average"
+        )
+        return Change(f"{text}, {describe_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
 
-    def _used(self, old: Tensor) -> Quantization:
+    def _used_quantization(self, old: Tensor) -> Quantization:
         """The quantization of a tensor, without the codes that it never takes."""
         q = _quantization(old)
         if old.name not in self.reach or not q.is_per_tensor:
@@ -75,23 +77,23 @@ class Requantized:
         found = (
             tensor_cost(old, new)
             if old.is_constant
-            else activation_cost(old.name, self._used(old), old.dtype, _quantization(new), new.dtype)
+            else activation_cost(old.name, self._used_quantization(old), old.dtype, _quantization(new), new.dtype)
             for old, new in self.pairs
         )
         return tuple(cost for cost in found if cost is not None)
 
 
-def by_quantization(choose: Choice) -> Choice:
+def cache_by_quantization(choose: Choice) -> Choice:
     """A choice that is made once for each type and quantization: for functions of nothing else."""
     known: dict[Hashable, tuple[str, Quantization] | None] = {}
 
-    def chosen(tensor: Tensor) -> tuple[str, Quantization] | None:
+    def choose_once(tensor: Tensor) -> tuple[str, Quantization] | None:
         key = (tensor.dtype, _quantization(tensor).key)
         if key not in known:
             known[key] = choose(tensor)
         return known[key]
 
-    return chosen
+    return choose_once
 
 
 def requantize_activations(
@@ -122,7 +124,7 @@ def requantize_activations(
     """
     graph, keeps = separate_roles(graph, dtypes), keeps or keeps_integers
     weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
-    idle = _only_converted(graph, keeps, keep_io)
+    idle = _find_only_converted(graph, keeps, keep_io)
     old: dict[str, Tensor] = {}
     changed: dict[str, Tensor] = {}
     for tensor in graph.tensors.values():
@@ -130,25 +132,25 @@ def requantize_activations(
             continue
         chosen = None if tensor.is_constant and tensor.name in weights else choose(tensor)
         if chosen is not None and chosen != (tensor.dtype, tensor.quantization):
-            old[tensor.name], changed[tensor.name] = tensor, _moved(tensor, *chosen)
+            old[tensor.name], changed[tensor.name] = tensor, _requantize_tensor(tensor, *chosen)
     if not changed:
         return None
-    states = _moving(graph, changed)
+    states = _requantize_states(graph, changed)
     pairs = tuple((old[name], tensor) for name, tensor in changed.items())
 
-    def stays(graph: Graph, op: Op) -> bool:
+    def is_kept(graph: Graph, op: Op) -> bool:
         return str(op["state"]) not in states if kind_of(op).rule == "state" else keeps(graph, op)
 
-    result, count = replace_quantizations(graph, changed, lambda tensor: suffix, keeps=stays, keep_io=keep_io, states=states)
+    result, count = replace_quantizations(graph, changed, lambda tensor: suffix, keeps=is_kept, keep_io=keep_io, states=states)
     if result.ops == graph.ops and all(result[name] is tensor for name, tensor in graph.tensors.items()):
         return None
     result = with_biases(result, {*changed, *(result.tensors.keys() - graph.tensors.keys())}, suffix, wide=wide_biases)
     edges = changed_edges(graph, result)
-    result, clips = _saturated(result, {**old, **_twins(result, old, strictly)}, strictly)
+    result, clips = _clip_to_old_ranges(result, {**old, **_twins(result, old, strictly)}, strictly)
     return Requantized(result, pairs, count, clips, edges)
 
 
-def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _requantize_states(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The states that go along, with their first values: all that is read of them, or written to them, gets one quantization.
 
     Functions may name any of them, so that none goes along where there are some.
@@ -162,7 +164,11 @@ def _moving(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensors in found.items()
         if all(t is not None and tensors[0] is not None and t.shares_quantization(tensors[0]) for t in tensors)
     }
-    return {name: _moved(graph.states[name], new.dtype, _quantization(new)) for name, new in quantizations.items() if new is not None}
+    return {
+        name: _requantize_tensor(graph.states[name], new.dtype, _quantization(new))
+        for name, new in quantizations.items()
+        if new is not None
+    }
 
 
 def keeps_integers(graph: Graph, op: Op) -> bool:
@@ -175,12 +181,12 @@ def keeps_integers(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
 
 
-def _moved(tensor: Tensor, dtype: str, quantization: Quantization) -> Tensor:
+def _requantize_tensor(tensor: Tensor, dtype: str, quantization: Quantization) -> Tensor:
     data = None if tensor.data is None else quantize(dequantize(tensor.data, _quantization(tensor)), quantization, dtype)
     return replace(tensor, dtype=dtype, data=data, quantization=quantization)
 
 
-def _only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
+def _find_only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
     """Tensors that have to stay, and that nothing else touches but conversions: these read and write any quantization."""
     held, free = ({*graph.inputs, *graph.outputs} if keep_io else set[str]()), set(graph.tensors)
     for op in graph.ops:
@@ -201,9 +207,9 @@ def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, T
     return found
 
 
-def _saturated(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple[Graph, int]:
+def _clip_to_old_ranges(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple[Graph, int]:
     """Clip what operators round to the new quantizations to the ranges of the old ones; return the number of clipped tensors too."""
-    rewriter, reach = Rewriter(graph), reached(graph)
+    rewriter, reach = Rewriter(graph), infer_intervals(graph)
     clips = 0
     for op in rewriter:
         name = op.outputs[0] if len(op.outputs) == 1 else ""

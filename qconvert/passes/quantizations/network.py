@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from qconvert.graph import Graph, Tensor
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.quantizations.activations import Choice, by_quantization, requantize_activations
-from qconvert.passes.quantizations.weights import Rescaled, requantize_weights, told_weights
+from qconvert.passes.quantizations.activations import Choice, cache_by_quantization, requantize_activations
+from qconvert.passes.quantizations.weights import Rescaled, describe_weights, requantize_weights
 from qconvert.passes.stored_types import SIGNED, UNSIGNED
 from qconvert.plugins import Change
 
@@ -34,10 +34,10 @@ def requantize_network(
         edges: "keep" leaves graph inputs and outputs as they are.
     """
     graph, found = requantize_weights(graph, weights, suffix)
-    notes: list[Change | str] = [*told_weights(found, words[0])]
+    notes: list[Change | str] = [*describe_weights(found, words[0])]
     requantized = requantize_activations(
-        graph, by_quantization(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep"
+        graph, cache_by_quantization(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep"
     )
     if requantized is None:
         return graph, tuple(notes)
-    return requantized.graph, (*notes, requantized.told(words[1]))
+    return requantized.graph, (*notes, requantized.describe_change(words[1]))

@@ -12,20 +12,20 @@ from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, nu
 from qconvert.passes.costs import tensor_cost
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
 from qconvert.passes.quantizations.fitting import middle, rounded_steps
-from qconvert.passes.stored_types import SIGNED, UNSIGNED, shifted
-from qconvert.plugins import Change, Cost, at_worst
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
+from qconvert.plugins import Change, Cost, describe_worst
 
 __all__ = [
     "Channel",
     "Rescaled",
     "Scaling",
+    "describe_weights",
     "is_scalable",
-    "merged",
+    "merge_scales",
     "requantize_weights",
-    "rescaled",
-    "scaled",
+    "rescale_symmetric",
+    "rescale_weights",
     "symmetric_limits",
-    "told_weights",
 ]
 
 
@@ -64,7 +64,7 @@ def symmetric_limits(dtype: str) -> tuple[int, int]:
     return -high, high
 
 
-def rescaled(
+def rescale_weights(
     weights: Tensor, axis: int | None, dtype: str, limits: tuple[int, int], scaling: Scaling, *, keeps_points: bool = False
 ) -> Rescaled:
     """Weights with quantizations of a type whose zero points are its middle, or those that they have.
@@ -102,7 +102,7 @@ def rescaled(
     return Rescaled(result, tensor_cost(weights, result) if moved else None, len(parts) - len(moved), len(parts))
 
 
-def merged(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -> Rescaled:
+def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -> Rescaled:
     """Weights with a symmetric quantization of a type with one scale; channels that have it keep their integers."""
     q, data = weights.quantization, weights.data
     assert q is not None and data is not None and not q.block_size
@@ -126,7 +126,7 @@ def is_scalable(use: WeightUse, weights: Tensor) -> bool:
     return whole and q is not None and not q.block_size and q.axis in (None, use.axis)
 
 
-def scaled(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
+def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
     """Weights of the same width on symmetric quantizations; None where they have scales of another sort.
 
     Unsigned weights with several scales become signed, as kernels require.
@@ -142,16 +142,16 @@ def scaled(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Sc
     if not is_scalable(use, weights) or q is None or data is None or not data.size:
         return None
     if granularity != "tensor":
-        found = rescaled(weights, use.axis, weights.dtype, limits, scaling)
+        found = rescale_weights(weights, use.axis, weights.dtype, limits, scaling)
     elif q.axis is None:
-        found = rescaled(weights, None, weights.dtype, limits, scaling)
+        found = rescale_weights(weights, None, weights.dtype, limits, scaling)
     else:
         largest = float(q.scale.max())
         ratio = scaling(Channel(dequantize(data, q) / largest, largest, 0))
-        found = merged(weights, weights.dtype, limits, largest * (ratio or 1.0))
+        found = merge_scales(weights, weights.dtype, limits, largest * (ratio or 1.0))
     new = found.tensor
     if new.quantization is not None and not new.quantization.is_per_tensor and new.dtype in SIGNED:
-        return replace(found, tensor=shifted(new, SIGNED[new.dtype]))
+        return replace(found, tensor=shift_to_dtype(new, SIGNED[new.dtype]))
     return found
 
 
@@ -171,13 +171,13 @@ def requantize_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Resca
     return with_biases(changed, names, suffix), [new for _, new in found]
 
 
-def told_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
+def describe_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
     """What weights cost, in words: those that keep all values, and those of which some channels do not."""
     exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
     said = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
     if lossy:
         kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
         costs = tuple(item.cost for item in lossy if item.cost is not None)
-        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {at_worst(costs)}"
+        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {describe_worst(costs)}"
         said.append(Change(text, costs=costs))
     return said

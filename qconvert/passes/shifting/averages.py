@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from qconvert.graph import Graph, Op
-from qconvert.passes.shifting.walk import Shifting
+from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.rewriting import Rewriter
 
-__all__ = ["NUDGE", "averages_away", "join_averages", "shift_average"]
+__all__ = ["NUDGE", "is_ties_away_average", "join_averages", "shift_average"]
 
 #: Shifts a tie of 128 steps by 2**-9 of one: less than the difference of two averages of up to 128 integers, more than the error of
 #: float32 sums of as many.
@@ -19,7 +19,7 @@ NUDGE = float(np.float32(1 + 2.0**-16))
 _MOST = 128
 
 
-def averages_away(graph: Graph | Rewriter, op: Op) -> bool:
+def is_ties_away_average(graph: Graph | Rewriter, op: Op) -> bool:
     """Whether an operator is such an average of integers, to the quantization that these have, without padding."""
     if op.kind != "AveragePool" or op["arithmetic"] != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
         return False
@@ -37,7 +37,7 @@ def join_averages(graph: Graph) -> Graph:
         if before is None or before.kind != "Dequantize" or [item.kind for item in after] != ["Quantize"]:
             continue
         made = Op(op.kind, before.inputs, after[0].outputs, op.attributes, op.source)
-        if op.name not in graph.public and averages_away(graph, made):
+        if op.name not in graph.public and is_ties_away_average(graph, made):
             rewriter.replace(after[0], made)
             rewriter.remove(op)
     for op in rewriter if rewriter.is_changed else ():

@@ -9,7 +9,7 @@ from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import output_axis
 from qconvert.operators.spatial import SAME, axes_of_space, padding
-from qconvert.passes.shifting.walk import Shifting
+from qconvert.passes.shifting.shifted_graph import Shifting
 
 __all__ = ["LINEAR", "is_touched", "linear_obstacle", "shift_linear", "sums_of_weights"]
 
@@ -63,7 +63,7 @@ def shift_linear(s: Shifting, op: Op) -> None:
     fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
     source = s[data]
     if op.kind == "Conv" and s.shift(data):
-        source = s.padded(data, _amounts(s.graph, op))
+        source = s.pad_with_zero(data, _amounts(s.graph, op))
         attributes |= {"auto_pad": "NOTSET", "pads": (0,) * 2 * len(op["strides"])}
     inputs = (source, op.inputs[1], *_bias(s, op))
     adds = op.kind == "MatMul" and bool(s.shift(data) or s.shift(name))
@@ -77,12 +77,12 @@ def shift_linear(s: Shifting, op: Op) -> None:
         moved = s.rewriter.add(f"{name}/moved", s.rewriter[value]) if result.is_quantized else name
         value = s.emit("Add", (value, row), moved, op.source, **fused)
     if limits is not None:
-        value = _clipped(s, name, value, limits)
+        value = _emit_clip(s, name, value, limits)
     if result.is_quantized:
         s.quantize(value, name, op.source)
 
 
-def _clipped(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
+def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
     """Clip float values so that they leave the stored integers between the limits."""
     quantization = s.quantization(name)
     point = 0 if s.shift(name) else int(quantization.zero_point[0])

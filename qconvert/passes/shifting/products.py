@@ -8,7 +8,7 @@ are computed in float32 next to it.
 from __future__ import annotations
 
 from qconvert.graph import Op, Shape
-from qconvert.passes.shifting.walk import Shifting
+from qconvert.passes.shifting.shifted_graph import Shifting
 
 __all__ = ["is_shifted_product", "shift_product"]
 
@@ -22,7 +22,7 @@ def is_shifted_product(s: Shifting, op: Op) -> bool:
 
 def shift_product(s: Shifting, op: Op) -> None:
     """Emit the product of the integers and what the shifts add to it."""
-    first, second = (_upright(s, name, bool(op.attributes.get(turned)), op.source)
+    first, second = (_transpose_operand(s, name, bool(op.attributes.get(turned)), op.source)
                      for name, turned in zip(op.inputs, ("trans_a", "trans_b"), strict=True))  # fmt: skip
     name, shifts = op.outputs[0], [s.shift(side) for side in op.inputs]
     result = s.graph[name]
@@ -39,7 +39,7 @@ def shift_product(s: Shifting, op: Op) -> None:
         s.plus(value, total, op.source, name)
 
 
-def _upright(s: Shifting, name: str, turned: bool, source: str) -> str:
+def _transpose_operand(s: Shifting, name: str, turned: bool, source: str) -> str:
     """Return what stands for an operand, its last two axes exchanged if it is stored turned."""
     shape = s.graph[name].shape
     if not turned or shape is None:

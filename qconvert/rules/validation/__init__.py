@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph
-from qconvert.operators.shapes import compatible, merged, output_shapes
+from qconvert.operators.shapes import is_compatible, merge_shapes, output_shapes
 from qconvert.rules.validation.quantization import quantization
 from qconvert.rules.validation.scopes import scopes
-from qconvert.rules.validation.structure import Problems, located, names, operators, order, tensors
+from qconvert.rules.validation.structure import Problems, names, operator_location, operators, order, tensors
 
 __all__ = ["validate"]
 
@@ -51,7 +51,7 @@ def _shapes(graph: Graph) -> Problems:
             if not name:
                 continue
             stored = known[name]
-            if not compatible(stored.shape, shape):
-                yield located(op), "shape-mismatch", f"gives {name!r} the shape {shape}, but the graph states {stored.shape}"
+            if not is_compatible(stored.shape, shape):
+                yield operator_location(op), "shape-mismatch", f"gives {name!r} the shape {shape}, but the graph states {stored.shape}"
             elif stored.static_shape is None:
-                known[name] = replace(stored, shape=merged(name, shape, stored.shape))
+                known[name] = replace(stored, shape=merge_shapes(name, shape, stored.shape))

@@ -14,7 +14,7 @@ from qconvert.operators.basic_lstm import basic_problem
 from qconvert.operators.integer_recurrent import stored_problem, stored_tensors
 from qconvert.operators.kind import Broken
 from qconvert.operators.typing import type_problems
-from qconvert.rules.validation.structure import Problems, located
+from qconvert.rules.validation.structure import Problems, operator_location
 
 __all__ = ["is_axis_kept", "quantization"]
 
@@ -26,22 +26,22 @@ def quantization(graph: Graph) -> Problems:
     """Every tensor's parameters are sound, and every operator's fit its rule (operators/kind.py)."""
     for tensor in graph.tensors.values():
         if tensor.quantization is not None:
-            yield from ((f"tensor {tensor.name!r}", *broken) for broken in _parameters(tensor, tensor.quantization))
+            yield from ((f"tensor {tensor.name!r}", *broken) for broken in _parameter_problems(tensor, tensor.quantization))
     for op in graph.ops:
-        yield from ((located(op), *broken) for broken in _operator(graph, op))
+        yield from ((operator_location(op), *broken) for broken in _operator_problems(graph, op))
 
 
-def _operator(graph: Graph, op: Op) -> Iterator[Broken]:
+def _operator_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     rule = kind_of(op).rule
-    yield from _indices(graph, op)
+    yield from _index_problems(graph, op)
     if rule == "move":
-        yield from _moves(graph, op)
+        yield from _move_problems(graph, op)
     elif rule == "real":
-        yield from _computes(graph, op)
+        yield from _computation_problems(graph, op)
     elif rule == "convert":
-        yield from _converts(graph, op)
+        yield from _conversion_problems(graph, op)
     elif rule == "relabel":
-        yield from _relabels(graph, op)
+        yield from _relabel_problems(graph, op)
     elif rule == "stored":
         tensors = stored_tensors(op, graph.__getitem__)
         problem = basic_problem(tensors) if op.kind == "BasicLSTM" else stored_problem(op, tensors)
@@ -52,12 +52,12 @@ def _operator(graph: Graph, op: Op) -> Iterator[Broken]:
             if name and graph[name].is_quantized:
                 yield "index-quantized", f"gives plain integers, but {name!r} is quantized"
     if kind_of(op).has_weights:
-        yield from _accumulates(graph, op)
+        yield from _weight_problems(graph, op)
     sides = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
     yield from type_problems(kind_of(op), op, *sides)
 
 
-def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
+def _parameter_problems(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
     """Scales are positive and finite, zero points fit the type, each index or block has one of each.
 
     Scales of constants in blocks may be negative or zero, as onnxruntime's quantizer makes them: nothing is ever rounded to them.
@@ -81,7 +81,7 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
             yield "zero-point-outside-type", f"has the zero point {int(q.zero_point.max())}, which {tensor.dtype} cannot have"
         if q.quant_min is not None or q.quant_max is not None:
             yield "invalid-range", f"states a range of stored values, {q.quant_min} to {q.quant_max}, which {tensor.dtype} cannot have"
-        yield from _axis(tensor, q)
+        yield from _axis_problems(tensor, q)
         return
     low, high = integer_range(tensor.dtype)
     lowest, highest = q.limits(tensor.dtype)
@@ -92,14 +92,14 @@ def _parameters(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
     if not _is_within(q.zero_point, low, high):
         outside = next(int(point) for point in q.zero_point.reshape(-1) if not low <= int(point) <= high)
         yield "zero-point-outside-type", f"has the zero point {outside}, which is outside {tensor.dtype} ({low} to {high})"
-    yield from _axis(tensor, q)
+    yield from _axis_problems(tensor, q)
 
 
 def _is_within(values: Array, lowest: int, highest: int) -> bool:
     return not values.size or bool(values.min() >= lowest and values.max() <= highest)
 
 
-def _axis(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
+def _axis_problems(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
     if q.block_size < 0:
         yield "block-scales", f"has blocks of {q.block_size} elements"
         return
@@ -125,9 +125,9 @@ def _axis(tensor: Tensor, q: Quantization) -> Iterator[Broken]:
         yield "counts-differ", f"has {q.scale.size} scales along axis {q.axis} of shape {tensor.shape}, not {size}"
 
 
-def _moves(graph: Graph, op: Op) -> Iterator[Broken]:
+def _move_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """Stored integers are moved, never changed: all data sides have one type and one quantization."""
-    inputs = kind_of(op).moved(op)
+    inputs = kind_of(op).moved_inputs(op)
     outputs = [name for name in kind_of(op).results_of(op) if name]
     source = graph[inputs[0]]
     for other in (graph[name] for name in (*inputs[1:], *outputs)):
@@ -138,19 +138,19 @@ def _moves(graph: Graph, op: Op) -> Iterator[Broken]:
             yield "quantization-mismatch", f"moves stored integers, but {pair} have different quantizations"
 
 
-def _indices(graph: Graph, op: Op) -> Iterator[Broken]:
+def _index_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """Shapes, axes, indices and conditions are plain integers or truth values."""
-    for name in kind_of(op).named(op, "index"):
+    for name in kind_of(op).inputs_with_role(op, "index"):
         tensor = graph[name]
         if tensor.dtype in _NO_INDEX or tensor.is_quantized or (tensor.dtype == "bool" and op.kind != "Where"):
             sort = f"quantized {tensor.dtype}" if tensor.is_quantized else tensor.dtype
             yield "not-plain-integers", f"takes {name!r} as indices or sizes, which must be plain integers, but it is {sort}"
 
 
-def _computes(graph: Graph, op: Op) -> Iterator[Broken]:
+def _computation_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """What is not quantized has one type on all sides; what is quantized on one side is float on the others."""
     kind = kind_of(op)
-    for name in kind.named(op, "parameter"):
+    for name in kind.inputs_with_role(op, "parameter"):
         if graph[name].dtype in ("bool", "string", "complex64"):
             yield "not-numbers", f"has {name!r} of {graph[name].dtype}, which is not numeric"
     if op.attributes.get("activation") and graph[op.outputs[0]].dtype in ("bool", "string"):
@@ -177,7 +177,7 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
     if not is_output:
         return a == b and op.kind == "Pack"
     if a.block_size:
-        return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transposed(op["perm"]) == b
+        return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transpose(op["perm"]) == b
     if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
         return False
     return is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
@@ -195,7 +195,7 @@ def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dty
     return np.zeros(0, np.int64) if data is None else np.asarray(data, np.int64).reshape(-1)
 
 
-def _converts(graph: Graph, op: Op) -> Iterator[Broken]:
+def _conversion_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """Quantize: real to quantized; Dequantize: quantized to real; Requantize: quantized to quantized."""
     from_quantized, to_quantized = op.kind != "Quantize", op.kind != "Dequantize"
     for name, is_wanted in ((op.inputs[0], from_quantized), (op.outputs[0], to_quantized)):
@@ -206,7 +206,7 @@ def _converts(graph: Graph, op: Op) -> Iterator[Broken]:
             yield "not-float", f"needs {name!r} to be float, but it is {tensor.dtype}"
 
 
-def _relabels(graph: Graph, op: Op) -> Iterator[Broken]:
+def _relabel_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """The same stored integers under another quantization, or with none on one side."""
     source, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if source.dtype != result.dtype or not (source.is_quantized or result.is_quantized):
@@ -214,7 +214,7 @@ def _relabels(graph: Graph, op: Op) -> Iterator[Broken]:
         yield "type-mismatch", f"needs quantized tensors of one type, not {sides}"
 
 
-def _accumulates(graph: Graph, op: Op) -> Iterator[Broken]:
+def _weight_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """Weights are quantized along O; an integer bias has the products' scale, input * weight, and no zero point."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     sides = (data, weights, graph[op.outputs[0]])

@@ -8,8 +8,8 @@ from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
 from qconvert.operators import KINDS, FunctionCall, Port, calls, kind_of
 from qconvert.operators.functions import all_graphs, named_functions
 from qconvert.operators.kind import Broken
-from qconvert.operators.shapes import compatible
-from qconvert.rules.validation.structure import Problems, located
+from qconvert.operators.shapes import is_compatible
+from qconvert.rules.validation.structure import Problems, operator_location
 
 __all__ = ["scopes"]
 
@@ -28,23 +28,23 @@ def scopes(graph: Graph) -> Problems:
             if getattr(inner, what):
                 yield where, "nested-scope", f"has {what} of its own, which only the main graph may have"
     for name, state in graph.states.items():
-        yield from ((f"state {name!r}", *broken) for broken in _state(name, state))
+        yield from ((f"state {name!r}", *broken) for broken in _state_problems(name, state))
     for name, inner in all_graphs(graph):
         where = f"function {name!r}, " if inner is not graph else ""
         written: set[str] = set()
         for op in inner.ops:
             if op.kind == "WriteState":
                 if (state_name := str(op["state"])) in written:
-                    yield where + located(op), "two-writes", f"writes the state {state_name!r} for the second time in a run"
+                    yield where + operator_location(op), "two-writes", f"writes the state {state_name!r} for the second time in a run"
                 written.add(state_name)
-            yield from ((where + located(op), *broken) for broken in _named(graph, inner, op))
-            yield from ((where + located(op), *broken) for broken in _run(graph, inner, op))
+            yield from ((where + operator_location(op), *broken) for broken in _reference_problems(graph, inner, op))
+            yield from ((where + operator_location(op), *broken) for broken in _call_problems(graph, inner, op))
     for signature in graph.signatures:
-        yield from ((f"signature {signature.key!r}", *broken) for broken in _entered(graph, signature))
-    yield from _recursion(graph)
+        yield from ((f"signature {signature.key!r}", *broken) for broken in _signature_problems(graph, signature))
+    yield from _recursion_problems(graph)
 
 
-def _entered(graph: Graph, signature: Signature) -> Iterator[Broken]:
+def _signature_problems(graph: Graph, signature: Signature) -> Iterator[Broken]:
     """What is wrong with an entry point of a function."""
     if not signature.function:
         return
@@ -58,14 +58,14 @@ def _entered(graph: Graph, signature: Signature) -> Iterator[Broken]:
                 yield "unknown-tensor", f"maps the {word} {argument!r} to {name!r}, which is none of the function {signature.function!r}"
 
 
-def _state(name: str, state: Tensor) -> Iterator[Broken]:
+def _state_problems(name: str, state: Tensor) -> Iterator[Broken]:
     if state.name != name:
         yield "wrong-key", f"has the key {name!r} but the name {state.name!r}"
     if state.data is None:
         yield "no-initial-value", "has no initial value"
 
 
-def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
+def _reference_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
     """Functions and states that an operator names exist, and the state is of the tensor's type, shape and quantization."""
     for name in named_functions(op):
         if name not in graph.functions:
@@ -79,7 +79,7 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
         return
     for tensor in (inner[name] for name in (*op.inputs, *op.outputs) if name in inner.tensors):
         same = tensor.dtype == state.dtype and tensor.quantization == state.quantization
-        if not same or not compatible(tensor.shape, state.shape):
+        if not same or not is_compatible(tensor.shape, state.shape):
             yield "state-mismatch", f"has {tensor.name!r}, which does not have the type, shape and quantization of the state {state.name!r}"
         elif tensor.name in op.outputs and tensor.shape != state.shape:
             yield (
@@ -88,15 +88,15 @@ def _named(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
             )
 
 
-def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
+def _call_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
     """The inputs and outputs of the functions of an operator match its own."""
     kind = KINDS.get(op.kind)
-    for name in kind.named(op, "condition") if kind is not None else ():
-        if inner[name].dtype not in ("bool", "unknown") or not _is_one(inner[name].shape):
+    for name in kind.inputs_with_role(op, "condition") if kind is not None else ():
+        if inner[name].dtype not in ("bool", "unknown") or not _is_single_element(inner[name].shape):
             yield "not-boolean", f"takes {name!r} of {inner[name].dtype} {inner[name].shape} as a condition, which must be one bool"
     if kind is None or kind.rule != "control":
         return
-    yield from _counts(op)
+    yield from _count_problems(op)
     for call in calls(op):
         function = graph.functions[call.function]
         sides = (("takes", "gives", call.inputs, function.inputs), ("gives", "takes", call.outputs, function.outputs))
@@ -108,10 +108,10 @@ def _run(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
                 tensor = inner[port.tensor] if port.tensor else None
                 if reason := _port_difference(port, tensor, function[name]):
                     yield "call-mismatch", f"runs the function {call.function!r}, which {word} {name!r} {reason}"
-        yield from _carried(call, function)
+        yield from _carried_problems(call, function)
 
 
-def _counts(op: Op) -> Iterator[Broken]:
+def _count_problems(op: Op) -> Iterator[Broken]:
     """What an operator says of the number of its values fits those that it has."""
     known = kind_of(op).attributes
     stated = tuple(int(op[name]) if name in known else 0 for name in ("carried", "num_scan_inputs"))
@@ -128,11 +128,11 @@ def _counts(op: Op) -> Iterator[Broken]:
         yield "input-missing", "lacks a value that its function takes"
 
 
-def _carried(call: FunctionCall, function: Graph) -> Iterator[Broken]:
+def _carried_problems(call: FunctionCall, function: Graph) -> Iterator[Broken]:
     """What a function gives for its next turn is what it takes there."""
     for given, taken in call.carried:
         one, other = function[function.outputs[given]], function[function.inputs[taken]]
-        if not one.shares_quantization(other) or not compatible(one.shape, other.shape):
+        if not one.shares_quantization(other) or not is_compatible(one.shape, other.shape):
             yield (
                 "carried-mismatch",
                 f"runs the function {call.function!r}, whose output {one.name!r} does not match its next input {other.name!r}",
@@ -142,17 +142,19 @@ def _carried(call: FunctionCall, function: Graph) -> Iterator[Broken]:
 def _port_difference(port: Port, tensor: Tensor | None, inner: Tensor) -> str:
     """What is wrong with the function's tensor next to a port, in words; "" if nothing is."""
     if port.dtype:
-        return "" if inner.dtype == port.dtype and _is_one(inner.shape) else f"of {inner.dtype} {inner.shape}, not one {port.dtype}"
+        return (
+            "" if inner.dtype == port.dtype and _is_single_element(inner.shape) else f"of {inner.dtype} {inner.shape}, not one {port.dtype}"
+        )
     if tensor is None:
         return ""
-    shape = tensor.shape if port.axis is None else _without(tensor.shape, port.axis)
+    shape = tensor.shape if port.axis is None else _drop_axis(tensor.shape, port.axis)
     along = port.axis is not None and inner.quantization is not None and inner.quantization.axis is not None
     if not inner.shares_quantization(tensor) or along:
         return f"of another type or quantization than {tensor.name!r}"
-    return "" if compatible(inner.shape, shape) else f"of the shape {inner.shape}, not {shape}, as {tensor.name!r} has it"
+    return "" if is_compatible(inner.shape, shape) else f"of the shape {inner.shape}, not {shape}, as {tensor.name!r} has it"
 
 
-def _without(shape: Shape | None, axis: int) -> Shape | None:
+def _drop_axis(shape: Shape | None, axis: int) -> Shape | None:
     """A shape without one of its axes; one that it does not have leaves a shape that fits nothing."""
     if shape is None:
         return None
@@ -162,12 +164,12 @@ def _without(shape: Shape | None, axis: int) -> Shape | None:
     return (*shape[:axis], *shape[axis + 1 :])
 
 
-def _is_one(shape: Shape | None) -> bool:
+def _is_single_element(shape: Shape | None) -> bool:
     """Whether a shape may be that of one element."""
     return shape is None or all(size == 1 or isinstance(size, str) for size in shape)
 
 
-def _recursion(graph: Graph) -> Problems:
+def _recursion_problems(graph: Graph) -> Problems:
     """A function that calls itself, also through others, never returns."""
     called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
     done: set[str] = set()

@@ -10,7 +10,7 @@ from qconvert.graph.schema import Signature
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.kind import Broken
 
-__all__ = ["Problems", "located", "names", "operators", "order", "tensors"]
+__all__ = ["Problems", "names", "operator_location", "operators", "order", "tensors"]
 
 #: (operator or tensor, rule that it breaks, what is wrong with it)
 Problems = Iterator[tuple[str, str, str]]
@@ -19,7 +19,7 @@ Problems = Iterator[tuple[str, str, str]]
 _MOST_ELEMENTS = 2**40
 
 
-def located(op: Op) -> str:
+def operator_location(op: Op) -> str:
     """The operator as errors name it: where it came from, its kind and its first output."""
     return f"{op.source} {op}".strip()
 
@@ -32,15 +32,15 @@ def names(graph: Graph) -> Problems:
     for op in graph.ops:
         for name in (*op.inputs, *op.outputs):
             if name and name not in graph.tensors:
-                yield located(op), "unknown-tensor", f"names the tensor {name!r}, which does not exist"
+                yield operator_location(op), "unknown-tensor", f"names the tensor {name!r}, which does not exist"
     yield from _border_names(graph)
     origin = dict.fromkeys(graph.inputs, "is a graph input")
     origin |= {tensor.name: "is a constant" for tensor in graph.constants()}
     for op in graph.ops:
         for name in filter(None, op.outputs):
             if name in origin:
-                yield located(op), "two-producers", f"writes {name!r}, which {origin[name]}"
-            origin[name] = f"{located(op)} writes already"
+                yield operator_location(op), "two-producers", f"writes {name!r}, which {origin[name]}"
+            origin[name] = f"{operator_location(op)} writes already"
 
 
 def _border_names(graph: Graph) -> Problems:
@@ -77,11 +77,19 @@ def order(graph: Graph) -> Problems:
             if not name or name in ready:
                 continue
             if name not in producers:
-                yield located(op), "not-computed", f"reads {name!r}, which is neither an input, a constant nor an operator's output"
-            elif _reaches(graph, op, producers[name]):
-                yield located(op), "cycle", f"is part of a cycle: {name!r} depends on its own output"
+                yield (
+                    operator_location(op),
+                    "not-computed",
+                    f"reads {name!r}, which is neither an input, a constant nor an operator's output",
+                )
+            elif _has_path(graph, op, producers[name]):
+                yield operator_location(op), "cycle", f"is part of a cycle: {name!r} depends on its own output"
             else:
-                yield located(op), "wrong-order", f"comes before {located(producers[name])}, which writes its input {name!r}"
+                yield (
+                    operator_location(op),
+                    "wrong-order",
+                    f"comes before {operator_location(producers[name])}, which writes its input {name!r}",
+                )
         ready.update(op.outputs)
     for name in graph.outputs:
         if name not in ready:
@@ -97,7 +105,7 @@ def order(graph: Graph) -> Problems:
                 yield where, "not-computed", f"maps the output {argument!r} to {name!r}, which nothing writes"
 
 
-def _reaches(graph: Graph, start: Op, goal: Op) -> bool:
+def _has_path(graph: Graph, start: Op, goal: Op) -> bool:
     """Whether `goal` depends on the outputs of `start`."""
     consumers = graph.consumers()
     pending, seen = [start], {id(start)}
@@ -116,9 +124,9 @@ def operators(graph: Graph) -> Problems:
     """Kinds exist, arity fits, attributes are the kind's own with values of the right sort."""
     for op in graph.ops:
         if op.kind not in KINDS:
-            yield located(op), "unknown-kind", f"the operator set has no kind {op.kind!r}"
+            yield operator_location(op), "unknown-kind", f"the operator set has no kind {op.kind!r}"
             return
-        yield from ((located(op), *broken) for broken in kind_of(op).problems(op))
+        yield from ((operator_location(op), *broken) for broken in kind_of(op).problems(op))
 
 
 def tensors(graph: Graph) -> Problems:

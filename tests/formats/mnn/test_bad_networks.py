@@ -13,7 +13,7 @@ from refusals import refused
 
 from qconvert.encodings import Place
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
-from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.mnn.net_reader import network_encodings
 from qconvert.formats.mnn.network import is_network, read_network
 from qconvert.formats.mnn.schema import NET
@@ -26,7 +26,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures" / "mnn"
 
 def network(name: str = "KL") -> Any:
     """The tables of a file as objects that can be changed."""
-    return unpacked(NET.root((FIXTURES / f"{name}.mnn").read_bytes()))
+    return unpack_view(NET.root((FIXTURES / f"{name}.mnn").read_bytes()))
 
 
 def layer(net: Any, index: int = 0) -> Any:
@@ -36,7 +36,7 @@ def layer(net: Any, index: int = 0) -> Any:
 
 def written(net: Any, tmp_path: Path) -> Path:
     path = tmp_path / "net.mnn"
-    path.write_bytes(packed(net))
+    path.write_bytes(pack_model(net))
     return path
 
 

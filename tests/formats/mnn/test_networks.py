@@ -15,8 +15,8 @@ from refusals import refused
 from qconvert.encodings import Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.mnn.net_reader import network_encodings, weights_encoding
-from qconvert.formats.mnn.network import read_network, renamed
-from qconvert.formats.mnn.weights import LayerWeights, together
+from qconvert.formats.mnn.network import copy_names, read_network
+from qconvert.formats.mnn.weights import LayerWeights, concatenate_groups
 from qconvert.graph import Array
 
 pytestmark = pytest.mark.formats
@@ -195,7 +195,7 @@ def test_ema_keeps_its_zero_points_once_its_layers_have_their_names_again() -> N
     assert {str(place) for place in encodings.entries} >= {"'a1'", "'a2'", "'c3'", "'g'", "input 1 of 'a2'", "input 0 of 'a1'"}
     assert [zero_point(encodings, name) for name in ("a1", "a2", "c3", "g")] == [-127, -127, 9, 31]
     with refused(InvalidModelError, "files-do-not-match"):
-        renamed(read_network(FIXTURES / "EMA.mnn"), read_network(FIXTURES / "weights_8.mnn"))
+        copy_names(read_network(FIXTURES / "EMA.mnn"), read_network(FIXTURES / "weights_8.mnn"))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ def test_groups_of_a_convolution_are_together_again() -> None:
 def test_groups_of_several_forms() -> None:
     parts = [LayerWeights(np.zeros((2, size, 1, 1), np.int8), 8, np.ones(2, np.float32), None, True) for size in (3, 4)]
     with refused(InvalidModelError, "contradicting-forms"):
-        together(parts, "y")
+        concatenate_groups(parts, "y")
 
 
 @needs_samples

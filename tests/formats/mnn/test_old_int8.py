@@ -18,8 +18,8 @@ from refusals import refused
 from qconvert import apply, convert, load
 from qconvert.encodings import Place
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
-from qconvert.formats.flatbuffers import packed, unpacked
-from qconvert.formats.mnn.child import converted
+from qconvert.formats.flatbuffers import pack_model, unpack_view
+from qconvert.formats.mnn.child import run_converter
 from qconvert.formats.mnn.net_reader import network_encodings
 from qconvert.formats.mnn.schema import NET
 from qconvert.graph import Array
@@ -61,7 +61,7 @@ def network(depthwise: bool = False, relu: bool = False) -> dict[str, Any]:
 
 def written(net: dict[str, Any], folder: Path) -> Path:
     (folder / "old.json").write_text(json.dumps(net))
-    converted(["-f", "JSON", "--modelFile", "old.json", "--MNNModel", "old.mnn", "--bizCode", "x"], folder, "old.mnn")
+    run_converter(["-f", "JSON", "--modelFile", "old.json", "--MNNModel", "old.mnn", "--bizCode", "x"], folder, "old.mnn")
     return folder / "old.mnn"
 
 
@@ -117,9 +117,9 @@ def test_trained_layers_state_all_their_scales(tmp_path: Path) -> None:
 
 def test_layers_of_the_old_type_with_new_parameters(tmp_path: Path) -> None:
     """MNN 1.1 and later write ConvInt8 with an IDSTQuan, which states everything."""
-    net = unpacked(NET.root((FIXTURES / "KL.mnn").read_bytes()))
+    net = unpack_view(NET.root((FIXTURES / "KL.mnn").read_bytes()))
     net.oplists[2].type = 513
-    (tmp_path / "old.mnn").write_bytes(packed(net))
+    (tmp_path / "old.mnn").write_bytes(pack_model(net))
     found, same = network_encodings(tmp_path / "old.mnn"), network_encodings(FIXTURES / "KL.mnn")
     assert set(found.entries) == set(same.entries)
     assert all(found[place].qparams == item.qparams for place, item in same.entries.items())

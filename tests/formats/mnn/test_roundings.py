@@ -12,11 +12,11 @@ from passes.graphs import CONV, constant, make, q, random_integers
 
 from qconvert import Graph, Op, Tensor, check, convert, save
 from qconvert.evaluate import evaluate
-from qconvert.formats.mnn.floats import split
+from qconvert.formats.mnn.floats import split_encodings
 from qconvert.formats.mnn.layers import layers_of
 from qconvert.formats.mnn.network import Node
-from qconvert.formats.mnn.places import misnamed
-from qconvert.formats.mnn.roundings import rounded
+from qconvert.formats.mnn.places import find_misnamed
+from qconvert.formats.mnn.roundings import insert_roundings
 from qconvert.graph import Array
 from qconvert.rules.validation import validate
 from qconvert.runtimes.mnn import MNNModel
@@ -37,10 +37,10 @@ def weights(name: str = "w", kernel: int = 3) -> Tensor:
 
 
 def on_reals(graph: Graph) -> tuple[Graph, list[str]]:
-    network, encodings = split(graph)
+    network, encodings = split_encodings(graph)
     layers, _ = layers_of(network, encodings)
     stored = {name for name in network.inputs if graph[name].is_quantized}
-    network, names = rounded(network, encodings, layers, stored)
+    network, names = insert_roundings(network, encodings, layers, stored)
     validate(network)
     return network, names
 
@@ -189,7 +189,7 @@ def test_tensors_that_have_another_result_s_name() -> None:
         Node("x", "Input", (), (0,)), Node("limited", "ReLU", (0,), (1,)), Node("flat", "Reshape", (1,), (2,)),
         Node("conv", "Convolution", (2,), (5,)), Node("y", "Reshape", (5,), (4,)), Node("y__before_tr", "ConvertTensor", (4,), (3,)),
     ]  # fmt: skip
-    assert misnamed(nodes, names) == {1, 2}
+    assert find_misnamed(nodes, names) == {1, 2}
 
 
 @pytest.mark.onnxruntime

@@ -126,7 +126,7 @@ def test_a_converter_that_fails_is_reported_with_what_it_printed(
 ) -> None:
     monkeypatch.setattr(child, "_CONVERT", code)
     with refused(UnsupportedError, rule, holds=holds):
-        child.converted([], tmp_path, "model.mnn", 1.0)
+        child.run_converter([], tmp_path, "model.mnn", 1.0)
 
 
 @pytest.mark.end_to_end

@@ -14,7 +14,7 @@ from tflite_models import Array, TensorSpec, single_op
 
 from qconvert.conversion import normalize
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.onnx.writer import build as build_onnx
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.arity import ARITY, wrong_arity
@@ -82,7 +82,7 @@ SOURCES = [made[0] for name in OPERATORS for dtype in ("int8", "float32") if (ma
 
 def _changed(data: bytes, rng: random.Random) -> bytes:
     """A model with one thing that is not as its operator wants it."""
-    model = unpacked(schema.root(data))
+    model = unpack_view(schema.root(data))
     subgraph = model.subgraphs[0]
     operator, tensor = rng.choice(subgraph.operators), rng.choice(subgraph.tensors)
     inputs = operator.inputs.tolist()
@@ -103,7 +103,7 @@ def _changed(data: bytes, rng: random.Random) -> bytes:
         tensor.type = rng.randrange(21)
     elif tensor.quantization is not None and tensor.quantization.scale is not None:
         tensor.quantization.scale = np.array([rng.choice((0.0, -1.0, np.inf, np.nan, 1e-38, 1e38))] * rng.choice((1, 2, 4)), np.float32)
-    return packed(model, b"TFL3")
+    return pack_model(model, b"TFL3")
 
 
 @pytest.mark.parametrize("seed", range(10))

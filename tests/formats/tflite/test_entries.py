@@ -18,7 +18,7 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert
 
 from qconvert import Graph, check, convert, load, save
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.flatbuffers import packed, unpacked
+from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.tflite import schema
 from qconvert.graph.metadata import SOURCE_SIGNATURES
 
@@ -64,12 +64,12 @@ def test_a_note_of_signatures_is_checked(tmp_path: Path) -> None:
 
 
 def _with_second_subgraph(signatures: dict[str, Any] | None, indices: tuple[int, ...]) -> bytes:
-    made = unpacked(schema.root(_relu(signatures)))
-    made.subgraphs = [made.subgraphs[0], unpacked(schema.root(_relu(None))).subgraphs[0]]
+    made = unpack_view(schema.root(_relu(signatures)))
+    made.subgraphs = [made.subgraphs[0], unpack_view(schema.root(_relu(None))).subgraphs[0]]
     made.subgraphs[1].name = "decoder"
     for found, index in zip(made.signatureDefs or [], indices, strict=True):
         found.subgraphIndex = index
-    return packed(made, b"TFL3")
+    return pack_model(made, b"TFL3")
 
 
 @pytest.mark.formats

@@ -323,7 +323,7 @@ def test_nearest_resizes_of_two_kinds_at_once_are_refused() -> None:
 @pytest.mark.formats
 def test_a_product_of_no_elements_has_a_reach() -> None:
     from qconvert.graph import Graph, Op, Quantization, Tensor
-    from qconvert.kernels.litert.tolerances import multiplied
+    from qconvert.kernels.litert.tolerances import reduce_prod
 
     quantization = Quantization.per_tensor(0.1, 0)
     tensors = [
@@ -333,7 +333,7 @@ def test_a_product_of_no_elements_has_a_reach() -> None:
     ]
     op = Op("ReduceProd", ("x", "a"), ("y",), {"keepdims": 0})
     graph = Graph("g", {tensor.name: tensor for tensor in tensors}, (op,), ("x",), ("y",))
-    assert (multiplied(graph, op, np.ones(2))[0] > 0).all()
+    assert (reduce_prod(graph, op, np.ones(2))[0] > 0).all()
 
 
 @pytest.mark.onnxruntime

@@ -13,8 +13,8 @@ import qconvert
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
-from qconvert.operators.cells import GATES
 from qconvert.operators.functions import all_ops
+from qconvert.operators.recurrent_cells import GATES
 from tests.formats.onnx.test_control import GRAPHS, graph_of, outputs
 from tests.tflite_models import run_litert
 

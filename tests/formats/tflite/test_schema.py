@@ -11,7 +11,7 @@ import flatbuffers
 import numpy as np
 import pytest
 
-from qconvert.formats.flatbuffers import SCALARS, Field, Schema, TableObject, TooLargeError, packed, packing, unpacked
+from qconvert.formats.flatbuffers import SCALARS, Field, Schema, TableObject, TooLargeError, pack_model, packing, unpack_view
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, root
 from qconvert.formats.tflite.schema_table import TABLES, UNIONS
@@ -76,7 +76,7 @@ def plain(item: Any) -> Any:
 def test_views_and_objects_hold_what_the_module_reads(path: Path) -> None:
     data = path.read_bytes()
     theirs = generated.ModelT.InitFromObj(generated.Model.GetRootAs(data, 0))
-    assert plain(unpacked(root(data))) == plain(theirs)
+    assert plain(unpack_view(root(data))) == plain(theirs)
 
 
 def random_table(name: str, choose: random.Random, depth: int = 0) -> Any:
@@ -137,7 +137,7 @@ def test_packed_bytes_are_those_of_the_flatbuffers_library(number: int, monkeypa
     model = random_table("Model", random.Random(number))
     builder = flatbuffers.Builder(16)
     builder.Finish(as_generated(model).Pack(builder), b"TFL3")
-    assert packed(model, b"TFL3") == bytes(builder.Output())
+    assert pack_model(model, b"TFL3") == bytes(builder.Output())
 
 
 def test_data_of_buffers_are_aligned() -> None:
@@ -146,7 +146,7 @@ def test_data_of_buffers_are_aligned() -> None:
     for size in (1, 5, 16, 33):
         model.buffers.append(schema.BufferT())
         model.buffers[-1].data = bytes(range(size))
-    data = packed(model, b"TFL3")
+    data = pack_model(model, b"TFL3")
     for buffer, size in zip(root(data).buffers, (1, 5, 16, 33), strict=True):
         assert buffer.data.tobytes() == bytes(range(size))
         assert (buffer.data.ctypes.data - np.frombuffer(data, np.uint8).ctypes.data) % 16 == 0
@@ -157,17 +157,17 @@ def test_a_union_of_an_unknown_type_is_passed_over() -> None:
     operator.builtinOptionsType, operator.builtinOptions = 255, schema.AddOptionsT()
     subgraph, model = schema.SubGraphT(), schema.ModelT()
     subgraph.operators, model.subgraphs = [operator], [subgraph]
-    assert root(packed(model, b"TFL3")).subgraphs[0].operators[0].builtinOptions is None
+    assert root(pack_model(model, b"TFL3")).subgraphs[0].operators[0].builtinOptions is None
 
 
 def test_two_gigabytes_are_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "LARGEST", 1000)
     model = schema.ModelT()
     model.description = "x" * 950
-    assert root(packed(model, b"TFL3")).description == b"x" * 950
+    assert root(pack_model(model, b"TFL3")).description == b"x" * 950
     model.description = "x" * 1000
     with pytest.raises(TooLargeError):
-        packed(model, b"TFL3")
+        pack_model(model, b"TFL3")
 
 
 def test_names_that_the_schema_lacks() -> None:

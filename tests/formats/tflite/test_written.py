@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import qconvert
-from qconvert.formats.tflite import written as module
+from qconvert.formats.tflite import write_operators as module
 from qconvert.formats.tflite.writing import Writing
 
 pytestmark = pytest.mark.formats
@@ -17,10 +17,10 @@ FIXTURE = Path(__file__).parents[3] / "fixtures" / "tiny_resnet_cifar10_int8.tfl
 
 def test_kept_until_taken() -> None:
     graph = qconvert.load(FIXTURE)
-    first = module.written(graph)
-    assert module.written(graph) is first and module.taken(graph) is first
-    assert module.written(graph) is not first  # whoever took it may have changed it
-    assert module.written(graph.evolve()).writing.graph is not graph
+    first = module.write_operators(graph)
+    assert module.write_operators(graph) is first and module.take_operators(graph) is first
+    assert module.write_operators(graph) is not first  # whoever took it may have changed it
+    assert module.write_operators(graph.evolve()).writing.graph is not graph
 
 
 def test_conversion_writes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

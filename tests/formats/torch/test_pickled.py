@@ -13,9 +13,9 @@ import pytest
 from refusals import refused
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.packed import unpacked
-from qconvert.formats.torch.pickled import unpickled
-from qconvert.formats.torch.stored import ScriptObject, StoredTensor
+from qconvert.formats.torch.packed_parameters import unpack_parameters
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
+from qconvert.formats.torch.unpickler import unpickle
 
 
 def _nothing(key: str) -> Any:
@@ -33,13 +33,13 @@ class _Runs:
 @pytest.mark.parametrize("protocol", range(6))
 def test_plain_values_come_back(protocol: int) -> None:
     value = collections.OrderedDict(a=[1, 2.5, None, True], b=("text", 2**70, -3), c={"x": [(), [], {}]})
-    assert unpickled(pickle.dumps(value, protocol), _nothing, "x") == dict(value)
+    assert unpickle(pickle.dumps(value, protocol), _nothing, "x") == dict(value)
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
 def test_a_pickle_that_calls_a_command_runs_nothing(tmp_path: Path, protocol: int) -> None:
     with refused(UnsupportedError, "name-not-allowed", holds=(".system",)):
-        unpickled(pickle.dumps(_Runs(tmp_path / "ran"), protocol), _nothing, "data.pkl")
+        unpickle(pickle.dumps(_Runs(tmp_path / "ran"), protocol), _nothing, "data.pkl")
     assert not (tmp_path / "ran").exists()
 
 
@@ -48,7 +48,7 @@ def test_a_pickle_that_calls_a_command_runs_nothing(tmp_path: Path, protocol: in
 )
 def test_a_name_that_is_not_on_the_list_is_refused(name: bytes) -> None:
     with pytest.raises(UnsupportedError) as error:
-        unpickled(b"\x80\x02c" + name + b"\n(tR.", _nothing, "data.pkl")
+        unpickle(b"\x80\x02c" + name + b"\n(tR.", _nothing, "data.pkl")
     assert error.value.where == name.decode().replace("\n", ".") and "torch.export.save" in error.value.remedy
 
 
@@ -63,7 +63,7 @@ def _tensor(sizes: tuple[int, ...], strides: tuple[int, ...], offset: int = 0, c
 
 
 def _stored(content: bytes) -> StoredTensor:
-    found = unpickled(content, lambda key: np.arange(6, dtype=np.int16).view(np.uint8), "x")
+    found = unpickle(content, lambda key: np.arange(6, dtype=np.int16).view(np.uint8), "x")
     assert isinstance(found, StoredTensor)
     return found
 
@@ -96,12 +96,12 @@ def test_a_storage_shorter_than_it_says_is_refused() -> None:
 )
 def test_a_damaged_pickle_is_refused(content: bytes) -> None:
     with refused(InvalidModelError, "damaged-pickle"):
-        unpickled(content, _nothing, "x")
+        unpickle(content, _nothing, "x")
 
 
 def test_an_object_of_torchscript_is_data() -> None:
     content = b"\x80\x02c__torch__.net\nNet\n)\x81}(X\x08\x00\x00\x00trainingI00\nub."
-    found = unpickled(content, _nothing, "x")
+    found = unpickle(content, _nothing, "x")
     assert isinstance(found, ScriptObject) and found.class_name == "__torch__.net.Net" and found.state == {"training": False}
 
 
@@ -109,4 +109,4 @@ def test_an_object_of_torchscript_is_data() -> None:
 @pytest.mark.parametrize("state", [{}, {"version": 3}, (), (3, [float("inf")], ()), ([],), 7, None, "state"])
 def test_packed_parameters_whose_state_has_another_form(name: str, state: Any) -> None:
     with pytest.raises(InvalidModelError):
-        unpacked(ScriptObject(f"__torch__.torch.classes.quantized.{name}", (), state), "first")
+        unpack_parameters(ScriptObject(f"__torch__.torch.classes.quantized.{name}", (), state), "first")

@@ -6,6 +6,6 @@ expand_definitions writes its definition: that of onnx's own schema, or one of t
 
 from __future__ import annotations
 
-from qconvert.formats.onnx.definitions.expand import results, run
+from qconvert.formats.onnx.definitions.expand import infer_outputs, run
 
-__all__ = ["results", "run"]
+__all__ = ["infer_outputs", "run"]

@@ -22,7 +22,7 @@ _HEADS = [0, 2, 1, 3]
 
 def _attention(s: Decomposition) -> None:
     """Attention(x, weights, bias, mask, past, scores to add): queries, keys and values are one product by the weights."""
-    _fused(s, s("MatMul", s.x, s.input(1)), bias=2, mask=3, past=4, added=5, sizes=s.shape(1)[1])
+    _split_and_attend(s, s("MatMul", s.x, s.input(1)), bias=2, mask=3, past=4, added=5, sizes=s.shape(1)[1])
 
 
 def _quantized_attention(s: Decomposition) -> None:
@@ -31,10 +31,10 @@ def _quantized_attention(s: Decomposition) -> None:
     points = [s.input(index) for index in (6, 7)]
     data = s("DequantizeLinear", s.x, s.input(3), *points[:1] * bool(points[0]))
     weights = s("DequantizeLinear", s.input(1), s.input(4), *points[1:] * bool(points[1]), axis=1)
-    _fused(s, s("MatMul", data, weights), bias=2, mask=5, past=8, added=9, sizes=width)
+    _split_and_attend(s, s("MatMul", data, weights), bias=2, mask=5, past=8, added=9, sizes=width)
 
 
-def _fused(s: Decomposition, product: str, *, bias: int, mask: int, past: int, added: int, sizes: int) -> None:
+def _split_and_attend(s: Decomposition, product: str, *, bias: int, mask: int, past: int, added: int, sizes: int) -> None:
     """What follows the product of data and weights, whose columns are those of the queries, keys and values."""
     if s.attribute("do_rotary", 0) or s.attribute("past_present_share_buffer", 0):
         raise NoDefinitionError("turned queries, or a shared buffer")

@@ -8,7 +8,7 @@ import base64
 import numpy as np
 
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
-from qconvert.formats.onnx.qoperator.nbits import unpacked
+from qconvert.formats.onnx.qoperator.nbits import unpack_bits
 from qconvert.graph import Array, Graph, Op
 
 __all__ = ["DEFINITIONS", "coarse_product"]
@@ -54,14 +54,16 @@ def _weights(s: Decomposition, bits: int, depth: int, columns: int, block: int) 
         or scales.size != columns * blocks
     ):
         raise NoDefinitionError("sizes that do not fit")
-    stored = unpacked(packed.reshape(columns, -1), bits)[:, :depth]
+    stored = unpack_bits(packed.reshape(columns, -1), bits)[:, :depth]
     if not s.input(3):
         zeros = np.full((columns, blocks), 2 ** (bits - 1), np.float32)
     elif s.tensor(3).dtype == "uint8":
-        zeros = unpacked(_sized(s.known(3), columns * -(-blocks // each)).reshape(columns, -1), bits)[:, :blocks].astype(np.float32)
+        zeros = unpack_bits(_require_size(s.known(3), columns * -(-blocks // each)).reshape(columns, -1), bits)[:, :blocks].astype(
+            np.float32
+        )
     else:
-        zeros = _sized(s.known(3), columns * blocks).reshape(columns, blocks).astype(np.float32)
-    groups = _sized(s.known(4), depth, blocks * block)[:depth].astype(np.int64) if s.input(4) else np.arange(depth) // block
+        zeros = _require_size(s.known(3), columns * blocks).reshape(columns, blocks).astype(np.float32)
+    groups = _require_size(s.known(4), depth, blocks * block)[:depth].astype(np.int64) if s.input(4) else np.arange(depth) // block
     if groups.min() < 0 or groups.max() >= blocks:
         raise NoDefinitionError("groups that do not exist")
     steps = scales.reshape(columns, blocks).astype(np.float32)
@@ -96,7 +98,7 @@ def coarse_product(graph: Graph, op: Op, data: Array) -> tuple[Array, Array, Arr
     return real @ weights + bias, steps / 2 @ np.abs(weights) + fine, fine
 
 
-def _sized(data: Array, *sizes: int) -> Array:
+def _require_size(data: Array, *sizes: int) -> Array:
     """Flat data of one of the sizes."""
     if data.size not in sizes:
         raise NoDefinitionError("sizes that do not fit")

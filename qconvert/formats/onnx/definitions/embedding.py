@@ -12,17 +12,17 @@ from qconvert.graph import Array
 __all__ = ["DEFINITIONS"]
 
 
-def _embed(s: Decomposition) -> None:
+def _embed_layer_norm(s: Decomposition) -> None:
     """EmbedLayerNormalization(words, segments, three tables, gamma, beta, mask, places)."""
-    _embedded(s, lambda value, index: value, 8)
+    _normalize_embeddings(s, lambda value, index: value, 8)
 
 
-def _quantized_embed(s: Decomposition) -> None:
+def _quantized_embed_layer_norm(s: Decomposition) -> None:
     """QEmbedLayerNormalization: tables, gamma and beta are integers with a scale (inputs 8 to 12) and a zero point (13 to 17) each."""
-    _embedded(s, lambda value, index: s("DequantizeLinear", value, s.input(index + 6), s.input(index + 11)), 18)
+    _normalize_embeddings(s, lambda value, index: s("DequantizeLinear", value, s.input(index + 6), s.input(index + 11)), 18)
 
 
-def _embedded(s: Decomposition, real: Callable[[str, int], str], places: int) -> None:
+def _normalize_embeddings(s: Decomposition, real: Callable[[str, int], str], places: int) -> None:
     """LayerNormalization of the sum of a word's, a place's and a segment's row.
 
     Args:
@@ -79,13 +79,15 @@ def _gather_blocks(s: Decomposition) -> None:
     stored = (data.astype(np.int16) - middle).astype(np.int8)
     zero = ((np.full(sizes, absent) if points is None else points.astype(np.int16)) - middle).astype(scales.dtype)
     if axis == along:
-        real = (stored.astype(scales.dtype) - _repeated(zero, block, along, data.shape)) * _repeated(scales, block, along, data.shape)
+        real = (stored.astype(scales.dtype) - _repeat_blocks(zero, block, along, data.shape)) * _repeat_blocks(
+            scales, block, along, data.shape
+        )
         s.end(s("Gather", s.const(real), s.input(1), axis=axis))
         return
-    _gathered(s, stored, zero, scales, (axis, along, block))
+    _gather_scaled_blocks(s, stored, zero, scales, (axis, along, block))
 
 
-def _gathered(s: Decomposition, stored: Array, zero: Array, scales: Array, places: tuple[int, int, int]) -> None:
+def _gather_scaled_blocks(s: Decomposition, stored: Array, zero: Array, scales: Array, places: tuple[int, int, int]) -> None:
     """(integers - zero points) * scales of the rows at the indices, the axis of blocks being two: blocks and elements."""
     axis, along, block = places
     blocks, length = scales.shape[along], stored.shape[along]
@@ -117,7 +119,7 @@ def _halves(data: Array) -> Array:
     return np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
 
 
-def _repeated(values: Array, block: int, axis: int, shape: tuple[int, ...]) -> Array:
+def _repeat_blocks(values: Array, block: int, axis: int, shape: tuple[int, ...]) -> Array:
     return np.take(np.repeat(values, block, axis), np.arange(shape[axis]), axis)
 
 
@@ -135,8 +137,8 @@ def _rotary(s: Decomposition) -> None:
 
 
 DEFINITIONS: dict[str, Definition] = {
-    "com.microsoft.EmbedLayerNormalization": _embed,
-    "com.microsoft.QEmbedLayerNormalization": _quantized_embed,
+    "com.microsoft.EmbedLayerNormalization": _embed_layer_norm,
+    "com.microsoft.QEmbedLayerNormalization": _quantized_embed_layer_norm,
     "com.microsoft.GatherBlockQuantized": _gather_blocks,
     "com.microsoft.RotaryEmbedding": _rotary,
 }

@@ -13,12 +13,12 @@ from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, emb
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
-from qconvert.operators.functions import entering
-from qconvert.operators.shapes import compatible
+from qconvert.operators.functions import rename_functions
+from qconvert.operators.shapes import is_compatible
 from qconvert.plugins import Target, pass_named
 from qconvert.rules.validation import validate
 
-__all__ = ["results", "run"]
+__all__ = ["infer_outputs", "run"]
 
 _DEFINITIONS: Mapping[str, Definition] = {
     **arithmetic.DEFINITIONS,
@@ -46,7 +46,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     found = graph
     in_standard = target is not None and target.format == "onnx" and not target.knows_kernels
     for _ in range(_DEPTH):
-        changed = _expanded(found, notes, in_standard)
+        changed = _expand_operators(found, notes, in_standard)
         if changed is found:
             break
         found = changed
@@ -56,7 +56,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     return absorbed, tuple(notes)
 
 
-def results(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
+def infer_outputs(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
     """What the outputs of an operator that onnx's shape inference does not know are by its definition; none if it has none."""
     if f"{op['domain']}.{op['op_type']}" not in _DEFINITIONS:
         return []
@@ -65,7 +65,7 @@ def results(inputs: Mapping[str, Tensor], op: Op) -> list[Tensor]:
     return [] if found is None else [found[name] for name in op.outputs if name]
 
 
-def _expanded(graph: Graph, notes: list[str], in_standard: bool) -> Graph:
+def _expand_operators(graph: Graph, notes: list[str], in_standard: bool) -> Graph:
     ops: list[Op] = []
     tensors: dict[str, Tensor] = {}
     functions = dict(graph.functions)
@@ -79,17 +79,17 @@ def _expanded(graph: Graph, notes: list[str], in_standard: bool) -> Graph:
         _require_agreement(graph, inner, op)
         notes.append(f"{op['op_type']} {op.outputs[0]!r} became its definition of {len(inner.ops)} operators")
         entered = {name: called.fresh(f"{op.outputs[0]}/{name}") for name in inner.functions}
-        functions |= {entered[name]: _entering(part, entered) for name, part in inner.functions.items()}
+        functions |= {entered[name]: _rename_functions(part, entered) for name, part in inner.functions.items()}
         renamed: dict[str, str] = {}
         taken: list[Op] = []
         given: list[Op] = []
         for name, tensor in inner.tensors.items():
             is_output = name in op.outputs
             if is_output and not graph[name].is_quantized and name not in read:
-                tensors[name] = replace(_joined(graph[name], tensor), quantization=tensor.quantization)
+                tensors[name] = replace(_merge_types(graph[name], tensor), quantization=tensor.quantization)
                 continue
             if (is_output or name in op.inputs) and _is_same(graph[name], tensor):
-                tensors.setdefault(name, _joined(graph[name], tensor))
+                tensors.setdefault(name, _merge_types(graph[name], tensor))
                 continue
             own = renamed[name] = names.fresh(name)
             tensors[own] = replace(tensor, name=own)
@@ -98,18 +98,18 @@ def _expanded(graph: Graph, notes: list[str], in_standard: bool) -> Graph:
             elif name in op.inputs and tensor.data is None:
                 taken.append(Op("Reinterpret", (name,), (own,), {}, op.source))
         ops += taken
-        for item in _entering(inner, entered).ops:
+        for item in _rename_functions(inner, entered).ops:
             inputs, outputs = (tuple(renamed.get(name, name) for name in side) for side in (item.inputs, item.outputs))
             ops.append(replace(item, inputs=inputs, outputs=outputs, source=op.source))
         ops += given
     return graph if len(notes) == 0 or not tensors else graph.evolve(tensors=tensors.values(), ops=ops, functions=functions)
 
 
-def _entering(part: Graph, names: Mapping[str, str]) -> Graph:
+def _rename_functions(part: Graph, names: Mapping[str, str]) -> Graph:
     """A graph whose operators name their functions by other names."""
     if not names:
         return part
-    return part.evolve(ops=[entering(op, names) for op in part.ops])
+    return part.evolve(ops=[rename_functions(op, names) for op in part.ops])
 
 
 def _require_agreement(graph: Graph, inner: Graph, op: Op) -> None:
@@ -123,7 +123,7 @@ def _require_agreement(graph: Graph, inner: Graph, op: Op) -> None:
         ) from error
     for name in filter(None, op.outputs):
         stated, found = graph[name].shape, inner[name].shape
-        if not compatible(stated, found):
+        if not is_compatible(stated, found):
             raise InvalidModelError(
                 f"gives {name!r} the shape {found} by its definition, but the file states {stated}", where=where, rule="shape-mismatch"
             )
@@ -136,7 +136,7 @@ def _is_same(known: Tensor, found: Tensor) -> bool:
     return found.data is None or known.data is found.data or equal_data(known.data, found.data)
 
 
-def _joined(known: Tensor, found: Tensor) -> Tensor:
+def _merge_types(known: Tensor, found: Tensor) -> Tensor:
     """A tensor at the edge of a definition: its type and its shape are the more telling ones."""
     dtype = found.dtype if known.dtype == "unknown" else known.dtype
     return replace(known, dtype=dtype, shape=found.shape if known.shape is None else known.shape)
@@ -163,10 +163,10 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
             return _read(_model(graph, op, decomposition.nodes, _OPSET, decomposition.constants), op)
     except (NoDefinitionError, QConvertError, ArithmeticError, LookupError, TypeError, ValueError):
         pass  # a file may give a node of no schema attributes and sizes that mean nothing
-    return _of_schema(graph, op, node)
+    return _schema_definition(graph, op, node)
 
 
-def _of_schema(graph: Graph, op: Op, node: Any) -> Graph | None:
+def _schema_definition(graph: Graph, op: Op, node: Any) -> Graph | None:
     """The definition that onnx's schema of an operator gives."""
     from onnx import defs, inliner
 

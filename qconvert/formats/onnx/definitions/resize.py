@@ -38,7 +38,7 @@ def _resize(s: Decomposition) -> None:
     for item in axes:
         if mode == "nearest":
             positions = _positions(s, item)
-            value = s("Gather", value, s.ints(*np.clip(_rounded(s, positions), 0, item.size - 1).tolist()), axis=item.axis)
+            value = s("Gather", value, s.ints(*np.clip(_round_positions(s, positions), 0, item.size - 1).tolist()), axis=item.axis)
         else:
             value = _product(s, value, item, _weights(s, item, mode))
     s.end(value)
@@ -122,7 +122,7 @@ def _positions(s: Decomposition, item: _Axis) -> Array:
     raise NoDefinitionError(mode)
 
 
-def _rounded(s: Decomposition, x: Array) -> Array:
+def _round_positions(s: Decomposition, x: Array) -> Array:
     mode = "floor" if s.op["op_type"] == "Upsample" or s.version < 11 else str(s.attribute("nearest_mode", "round_prefer_floor"))
     rounded = {"floor": np.floor(x), "ceil": np.ceil(x), "round_prefer_floor": np.ceil(x - _HALF), "round_prefer_ceil": np.floor(x + _HALF)}
     return np.asarray(rounded[mode], np.int64)

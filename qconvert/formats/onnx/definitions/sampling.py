@@ -32,13 +32,13 @@ class _Line:
             return s("Mul", shifted, (self.size - 1) / 2)
         return s("Mul", s("Sub", s("Mul", shifted, float(self.size)), 1.0), 0.5)
 
-    def inside(self, s: Decomposition, value: str) -> str:
+    def pad_position(self, s: Decomposition, value: str) -> str:
         """A position that border or reflection brings back into the data."""
         if self.padding == "border":
             return s("Clip", value, s.number(0, 1), s.number(self.size - 1, 1))
-        return self.reflected(s, value) if self.padding == "reflection" else value
+        return self.reflect_position(s, value) if self.padding == "reflection" else value
 
-    def reflected(self, s: Decomposition, value: str) -> str:
+    def reflect_position(self, s: Decomposition, value: str) -> str:
         """A position mirrored at the first and the last element, or at their outer edges."""
         edge = 0.0 if self.align else 0.5
         period = 2.0 * (self.size - 1 if self.align else self.size)
@@ -51,7 +51,7 @@ class _Line:
 
     def place(self, s: Decomposition, value: str) -> tuple[str, str]:
         """A whole position as one of an element, and 0 where it has none, else 1; "" where every one has."""
-        mirrored = self.reflected(s, value) if self.padding == "reflection" else value
+        mirrored = self.reflect_position(s, value) if self.padding == "reflection" else value
         found = s("Clip", mirrored, s.number(0, 1), s.number(self.size - 1, 1))
         if self.padding != "zeros":
             return found, ""
@@ -95,7 +95,7 @@ def _taps(s: Decomposition, line: _Line, value: str, mode: str) -> list[tuple[st
     x = line.position(s, value)
     if mode == "nearest":
         return [line.place(s, s("Round", x))]
-    x = x if mode == "cubic" else line.inside(s, x)  # of a cubic one each element is brought back by itself
+    x = x if mode == "cubic" else line.pad_position(s, x)  # of a cubic one each element is brought back by itself
     low = s("Floor", x)
     rest = s("Sub", x, low)
     weights = _linear(s, rest) if mode == "linear" else _cubic(s, rest)

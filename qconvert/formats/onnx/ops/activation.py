@@ -12,12 +12,12 @@ from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
-from qconvert.formats.onnx.ops.quantize import on_another_scale, write_line
+from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
-from qconvert.kernels.litert.search import hard_swish_form
+from qconvert.kernels.litert.hard_swish_form import hard_swish_form
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
@@ -47,9 +47,9 @@ def write_clip(op: Op, b: Builder) -> None:
     bounds = (0.0, None) if op.kind == "Relu" else (lower, upper)
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if data.is_quantized and data.shares_quantization(result) and result.dtype in ("int8", "uint8") and is_exact(bounds, result):
-        b.clip_stored(b.stored(data.name), result, *clip_range(result, bounds))
+        b.clip_stored(b.stored_value(data.name), result, *clip_range(result, bounds))
         return
-    values = [b.real(data.name), *(b.stored(name) for name in op.inputs[1:])]
+    values = [b.real(data.name), *(b.stored_value(name) for name in op.inputs[1:])]
     b.finish(op, b.node(op.kind, values, hint=f"{result.name}/real_result")[0])
 
 
@@ -66,7 +66,7 @@ def write_hard_swish(op: Op, b: Builder) -> None:
     if found is None:
         write_same_named(op, b)
         return
-    value = on_another_scale(b, data, found.scale)
+    value = dequantize_with_scale(b, data, found.scale)
     gate = b.node("HardSigmoid", [value], hint=f"{op.outputs[0]}/gate", alpha=found.alpha, beta=found.beta)
     b.finish(op, b.node("Mul", [value, *gate], hint=f"{op.outputs[0]}/real_result")[0])
 
@@ -108,7 +108,7 @@ def real_dtype(op: Op, b: Builder) -> Any:
     """
     tensor = b.tensor(op.inputs[0])
     if not tensor.is_quantized and "float" not in tensor.dtype:
-        raise b.unsupported(op, f"data of {tensor.dtype}", rule="operand-types")
+        raise b.unsupported_error(op, f"data of {tensor.dtype}", rule="operand-types")
     return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
@@ -151,7 +151,7 @@ def read_clip(r: Reading) -> None:
         limits = [r.constant(index) for index in (1, 2)]
         if any(r.has(index) and (limit is None or limit.size != 1) for index, limit in zip((1, 2), limits, strict=True)):
             raise NotCoveredError("bounds that are computed at run time")
-        names = [r.folded(index) if r.has(index) else "" for index in (1, 2)]
+        names = [r.fold_input(index) if r.has(index) else "" for index in (1, 2)]
     tensor = r.tensor(0)
     if tensor.quantization is not None:
         if any(limit is not None and limit.dtype.kind not in "iu" for limit in limits):
@@ -205,7 +205,7 @@ def read_gelu(r: Reading) -> None:
 
 def write_hardmax(op: Op, b: Builder) -> None:
     """Hardmax."""
-    b.node("Hardmax", [b.stored(op.inputs[0])], op.outputs, axis=int(op["axis"]))
+    b.node("Hardmax", [b.stored_value(op.inputs[0])], op.outputs, axis=int(op["axis"]))
 
 
 def read_softmax(r: Reading) -> None:

@@ -22,7 +22,7 @@ def write_basic_lstm(op: Op, b: Builder) -> None:
     tensors = stored_tensors(op, b.tensor)
     weights, bias = (tensors[name].data for name in ("weights", "bias"))
     if weights is None or bias is None:
-        raise b.unsupported(op, "weights that are computed at run time", rule="weights-not-constant")
+        raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
     _Layer(op, b, basic_lstm(tensors, weights, bias)).write()
 
 
@@ -34,14 +34,14 @@ class _Layer:
 
     def write(self) -> None:
         op, b = self._op, self._b
-        steps = self._limited(self._rescale().emit_up(b, b, self._sums(), f"{self._hint}/gates"), *_INT16)
+        steps = self._clip_to_range(self._rescale().emit_up(b, b, self._sums(), f"{self._hint}/gates"), *_INT16)
         sizes = b.const(np.full(len(BASIC_GATES), len(self._layer.bias) // len(BASIC_GATES)), f"{self._hint}/sizes")
         enters, update, stays, opens = b.node("Split", [steps, sizes], len(BASIC_GATES), hint=f"{self._hint}/gate", axis=1)
-        added = self._shifted(self._product(self._curve("logistic", enters), self._curve("tanh", update)), 4)
+        added = self._shift_right(self._product(self._curve("logistic", enters), self._curve("tanh", update)), 4)
         kept = self._product(self._curve("logistic", stays), self._wide("cell"))
-        cell = self._limited(self._node("Add", added, kept), *_INT16)
-        seen = self._curve("tanh", self._limited(self._node("Mul", cell, self._scalar(2.0)), *_INT16))
-        shown = self._limited(self._shifted(self._product(self._curve("logistic", opens), seen), 8), -128, 127)
+        cell = self._clip_to_range(self._node("Add", added, kept), *_INT16)
+        seen = self._curve("tanh", self._clip_to_range(self._node("Mul", cell, self._scalar(2.0)), *_INT16))
+        shown = self._clip_to_range(self._shift_right(self._product(self._curve("logistic", opens), seen), 8), -128, 127)
         stored = self._node("Add", shown, self._scalar(128.0))
         for index, (value, dtype) in enumerate(((stored, "uint8"), (stored, "uint8"), (cell, "int16"))):
             if op.outputs[index]:
@@ -60,19 +60,19 @@ class _Layer:
         bound: Array = np.abs(weights).sum(axis=1) * 128 + np.abs(self._layer.bias.astype(np.int64))
         found = Rescale.of(np.full(len(bound), self._layer.factor), bound)
         if found is None:
-            raise self._b.unsupported(self._op, "sums that may overflow in its kernel", rule="may-overflow")
+            raise self._b.unsupported_error(self._op, "sums that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _node(self, kind: str, *inputs: str) -> str:
         return self._b.node(kind, inputs, hint=f"{self._hint}/{kind}")[0]
 
     def _wide(self, name: str) -> str:
-        return self._b.node("Cast", [self._b.stored(self._names[name])], hint=f"{self._hint}/{name}", to=_FLOAT64)[0]
+        return self._b.node("Cast", [self._b.stored_value(self._names[name])], hint=f"{self._hint}/{name}", to=_FLOAT64)[0]
 
     def _scalar(self, value: float) -> str:
-        return self._b.once(f"{value!r} float64", "scalar", lambda: [self._b.const(np.float64(value), "constant/number")])[0]
+        return self._b.make_once(f"{value!r} float64", "scalar", lambda: [self._b.const(np.float64(value), "constant/number")])[0]
 
-    def _limited(self, value: str, low: int, high: int) -> str:
+    def _clip_to_range(self, value: str, low: int, high: int) -> str:
         return self._node("Clip", value, self._scalar(float(low)), self._scalar(float(high)))
 
     def _curve(self, function: str, value: str) -> str:
@@ -83,7 +83,7 @@ class _Layer:
         scaled = self._node("Mul", self._node("Mul", first, second), self._scalar(2.0**-15))
         return self._node("Floor", self._node("Add", scaled, self._scalar(0.5)))
 
-    def _shifted(self, value: str, by: int) -> str:
+    def _shift_right(self, value: str, by: int) -> str:
         """value / 2**by, ties away from zero."""
         return self._node("Round", self._node("Mul", value, self._scalar(2.0**-by * AWAY)))
 

@@ -85,7 +85,7 @@ def _blocks(op: Op, b: Builder) -> tuple[list[int | None], list[int], list[int]]
     """The sizes of the data, the blocks, and the axes that they divide."""
     shape, blocks = b.tensor(op.inputs[0]).shape, b.ints(op, 1)
     if shape is None:
-        raise b.unsupported(op, "data of unknown rank", rule="unknown-rank")
+        raise b.unsupported_error(op, "data of unknown rank", rule="unknown-rank")
     sizes = [size if isinstance(size, int) else None for size in shape]
     first = 1 if op["data_format"] == "channels_last" or len(sizes) != 4 else 2
     return sizes, blocks, list(range(first, first + len(blocks)))
@@ -94,7 +94,7 @@ def _blocks(op: Op, b: Builder) -> tuple[list[int | None], list[int], list[int]]
 def write_space_to_batch(op: Op, b: Builder) -> None:
     """SpaceToBatch: padded with 0.0, then blocks go before the batch."""
     sizes, blocks, axes = _blocks(op, b)
-    value, padded = _padded(op, b, sizes, axes)
+    value, padded = _pad_data(op, b, sizes, axes)
     known = _Sizes(op, b, value, padded)
     split: list[_Size] = []
     inner, outer = [], []
@@ -107,13 +107,13 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
             inner.append(len(split) - 1)
     joined = [known.of(0, 1, math.prod(blocks))]
     joined += [known.of(axis, blocks[axes.index(axis)] if axis in axes else 1) for axis in range(1, len(sizes))]
-    _rearranged(op, b, value, known.shape(split, "split"), [*inner, *outer], known.shape(joined, "joined"), op.outputs[0])
+    _rearrange_axes(op, b, value, known.shape(split, "split"), [*inner, *outer], known.shape(joined, "joined"), op.outputs[0])
 
 
-def _padded(op: Op, b: Builder, sizes: list[int | None], axes: list[int]) -> tuple[str, list[int | None]]:
+def _pad_data(op: Op, b: Builder, sizes: list[int | None], axes: list[int]) -> tuple[str, list[int | None]]:
     """The stored data after a Pad, if there is anything to pad, and their sizes."""
     tensor, hint = b.tensor(op.inputs[0]), f"{op.outputs[0]}/padded"
-    value, amounts, count = b.stored(tensor.name), b.graph.constant(op.inputs[2]), len(axes)
+    value, amounts, count = b.stored_value(tensor.name), b.graph.constant(op.inputs[2]), len(axes)
     padded = list(sizes)
     if amounts is not None:
         rows = np.zeros((2, len(sizes)), np.int64)
@@ -139,7 +139,7 @@ def _padded(op: Op, b: Builder, sizes: list[int | None], axes: list[int]) -> tup
     return value, padded
 
 
-def _rearranged(op: Op, b: Builder, value: str, split: str, perm: list[int], joined: str, result: str) -> None:
+def _rearrange_axes(op: Op, b: Builder, value: str, split: str, perm: list[int], joined: str, result: str) -> None:
     """Reshape, Transpose, Reshape."""
     parts = b.node("Reshape", [value, split], hint=f"{op.outputs[0]}/parts")
     turned = b.node("Transpose", parts, hint=f"{op.outputs[0]}/turned", perm=perm)
@@ -149,7 +149,7 @@ def _rearranged(op: Op, b: Builder, value: str, split: str, perm: list[int], joi
 def write_batch_to_space(op: Op, b: Builder) -> None:
     """BatchToSpace: blocks leave the batch for their axes, which are then cropped."""
     sizes, blocks, axes = _blocks(op, b)
-    count, value, result = len(blocks), b.stored(op.inputs[0]), op.outputs[0]
+    count, value, result = len(blocks), b.stored_value(op.inputs[0]), op.outputs[0]
     known = _Sizes(op, b, value, sizes)
     split: list[_Size] = [*blocks, known.of(0, math.prod(blocks)), *(known.of(axis) for axis in range(1, len(sizes)))]
     joined = [known.of(0, math.prod(blocks))]
@@ -159,7 +159,7 @@ def write_batch_to_space(op: Op, b: Builder) -> None:
         joined.append(known.of(axis, 1, blocks[axes.index(axis)] if axis in axes else 1))
     crops = b.graph.constant(op.inputs[2])
     target = result if crops is not None and not crops.any() else b.name(f"{result}/uncropped")
-    _rearranged(op, b, value, known.shape(split, "split"), perm, known.shape(joined, "joined"), target)
+    _rearrange_axes(op, b, value, known.shape(split, "split"), perm, known.shape(joined, "joined"), target)
     if target == result:
         return
     places = b.const(np.array(axes, np.int64), f"{result}/cropped_axes")

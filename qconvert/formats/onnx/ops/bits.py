@@ -13,7 +13,7 @@ __all__ = ["READERS", "WRITERS"]
 
 def write_bitwise(op: Op, b: Builder) -> None:
     """BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot (opset 18)."""
-    b.node(op.kind, [b.stored(name) for name in op.inputs], op.outputs)
+    b.node(op.kind, [b.stored_value(name) for name in op.inputs], op.outputs)
 
 
 def write_bit_shift(op: Op, b: Builder) -> None:
@@ -21,7 +21,7 @@ def write_bit_shift(op: Op, b: Builder) -> None:
     negative where x is, is shifted instead. TFLite's kernels shift to the right by fewer than all bits, and by as many to the left give 0.
     """
     name, dtype = op.outputs[0], b.tensor(op.outputs[0]).dtype
-    data, by = (b.stored(item) for item in op.inputs)
+    data, by = (b.stored_value(item) for item in op.inputs)
     wide = {"uint16": "uint32", "int8": "uint8", "int16": "uint32", "int32": "uint32", "int64": "uint64"}.get(dtype, dtype)
     if wide == dtype and b.graph.is_from("onnx"):
         b.node("BitShift", [data, by], op.outputs, direction=op["direction"])
@@ -56,11 +56,13 @@ def write_bitcast(op: Op, b: Builder) -> None:
     """Bitcast between integers of one size as a Cast, which keeps the bits; onnxruntime has no operator for others."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if data.dtype != result.dtype and ("int" not in data.dtype or "int" not in result.dtype or op["ratio"] != 1):
-        raise b.unsupported(op, f"the bits of {data.dtype} as {result.dtype}, for which onnxruntime has no operator,", rule="operand-types")
+        raise b.unsupported_error(
+            op, f"the bits of {data.dtype} as {result.dtype}, for which onnxruntime has no operator,", rule="operand-types"
+        )
     if data.dtype == result.dtype:
-        b.node("Identity", [b.stored(data.name)], op.outputs)
+        b.node("Identity", [b.stored_value(data.name)], op.outputs)
     else:
-        b.cast(b.stored(data.name), result.dtype, result.name)
+        b.cast(b.stored_value(data.name), result.dtype, result.name)
 
 
 def read_bitwise(r: Reading) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.functions import Inner, agreed_shape, outer_shape, read_function, settled
+from qconvert.formats.onnx.functions import Inner, agreed_shape, outer_shape, read_function, unify_quantizations
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.formats.onnx.subgraphs import subgraph
@@ -29,15 +29,15 @@ def read_if(r: Reading) -> None:
         then, other = (inner.graph[inner.graph.outputs[index]] for inner in inners.values())
         if then.dtype != other.dtype:
             raise NotCoveredError(f"branches that give {then.dtype} and {other.dtype}")
-    names, graphs = settled(r, inners, (), {})
+    names, graphs = unify_quantizations(r, inners, (), {})
     results = []
     for index in range(len(r.outputs)):
         then = next(iter(graphs.values()))[next(iter(graphs.values())).outputs[index]]
         results.append(replace(then, shape=agreed_shape(*(outer_shape(graph, index) for graph in graphs.values()))))
-    r.emit_control("If", [r.input(0), *names], results, **_added(r, graphs))
+    r.emit_control("If", [r.input(0), *names], results, **_add_functions(r, graphs))
 
 
-def _added(r: Reading, graphs: dict[str, Graph]) -> dict[str, str]:
+def _add_functions(r: Reading, graphs: dict[str, Graph]) -> dict[str, str]:
     """Files the functions of a node under names of their own: those of their graphs, or made of the node's first output."""
     found = {}
     for attribute, graph in graphs.items():
@@ -58,7 +58,7 @@ def read_loop(r: Reading) -> None:
     inner = _read_body(r, numbers, [r.tensor(2 + index) for index in range(count)], [], 1)
     if len(inner.graph.outputs) != 1 + len(r.outputs):
         raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not the condition and {len(r.outputs)}", rule="counts-differ")
-    given, graphs = settled(r, {"body": inner}, ("", "", *names), {}, [(1 + index, 2 + index) for index in range(count)])
+    given, graphs = unify_quantizations(r, {"body": inner}, ("", "", *names), {}, [(1 + index, 2 + index) for index in range(count)])
     body = graphs["body"]
     length = r.constant(0) if r.has(0) else None
     results = [
@@ -66,7 +66,7 @@ def read_loop(r: Reading) -> None:
         for index in range(len(r.outputs))
     ]
     leading = [r.inputs[index] if r.has(index) else "" for index in (0, 1)]
-    r.emit_control("Loop", [*leading, *given[2:]], results, carried=count, **_added(r, graphs))
+    r.emit_control("Loop", [*leading, *given[2:]], results, carried=count, **_add_functions(r, graphs))
 
 
 def _result(body: Graph, index: int, stacked: tuple[int, int | str] | None = None) -> Tensor:
@@ -103,7 +103,7 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], fol
         for before, after in zip(taken, given, strict=True):
             if before.dtype not in (after.dtype, "unknown"):
                 raise r.invalid(f"carries {before.name!r} of {before.dtype}, but its body gives {after.dtype}", rule="carried-mismatch")
-        kept = [_kept(shape, after.shape) for shape, after in zip(shapes, given, strict=True)]
+        kept = [_keep_equal_sizes(shape, after.shape) for shape, after in zip(shapes, given, strict=True)]
         if kept == shapes:
             return inner
         r.draft.withdraw(len(r.draft.ops), functions)
@@ -111,7 +111,7 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], fol
         shapes = kept if shapes == [tensor.shape for tensor in carried] else [None] * len(shapes)
 
 
-def _kept(before: Shape | None, after: Shape | None) -> Shape | None:
+def _keep_equal_sizes(before: Shape | None, after: Shape | None) -> Shape | None:
     """The sizes that one iteration does not change; others are unknown."""
     if before is None or after is None or len(before) != len(after):
         return None
@@ -125,24 +125,24 @@ def read_scan(r: Reading) -> None:
     count = len(r.inputs) - scanned
     if not 0 < scanned <= len(r.inputs) or not all(r.inputs) or len(r.outputs) < count:
         raise r.invalid(f"scans {scanned} of its {len(r.inputs)} inputs and has {len(r.outputs)} outputs", rule="counts-differ")
-    given_axes = [r.axis(axis, r.rank(count + index)) for index, axis in enumerate(_listed(r, "scan_input_axes", scanned))]
+    given_axes = [r.axis(axis, r.rank(count + index)) for index, axis in enumerate(_read_list(r, "scan_input_axes", scanned))]
     slices = [_slice(r.tensor(count + index), axis) for index, axis in enumerate(given_axes)]
     inner = _read_body(r, (), [r.tensor(index) for index in range(count)], slices, 0)
     if len(inner.graph.outputs) != len(r.outputs):
         raise r.invalid(f"its body gives {len(inner.graph.outputs)} values, not {len(r.outputs)}", rule="counts-differ")
     stacks = dict(enumerate(given_axes, count))
-    given, graphs = settled(r, {"body": inner}, r.inputs, stacks, [(index, index) for index in range(count)])
+    given, graphs = unify_quantizations(r, {"body": inner}, r.inputs, stacks, [(index, index) for index in range(count)])
     length = (r.tensor(count).shape or (UNKNOWN,))[given_axes[0]]
-    axes = _listed(r, "scan_output_axes", len(r.outputs) - count)
+    axes = _read_list(r, "scan_output_axes", len(r.outputs) - count)
     results = [_result(graphs["body"], index, None if index < count else (axes[index - count], length)) for index in range(len(r.outputs))]
-    ways = {name: _listed(r, name, number) for name, number in
+    ways = {name: _read_list(r, name, number) for name, number in
             (("scan_input_directions", scanned), ("scan_output_directions", len(axes)))}  # fmt: skip
     shown = {"scan_input_axes": tuple(given_axes), "scan_output_axes": axes, **ways}
     stated = {name: value for name, value in shown.items() if any(value)}
-    r.emit_control("Scan", given, results, carried=count, num_scan_inputs=scanned, **stated, **_added(r, graphs))
+    r.emit_control("Scan", given, results, carried=count, num_scan_inputs=scanned, **stated, **_add_functions(r, graphs))
 
 
-def _listed(r: Reading, name: str, count: int) -> tuple[int, ...]:
+def _read_list(r: Reading, name: str, count: int) -> tuple[int, ...]:
     found = tuple(map(int, r.attribute(name) or (0,) * count))
     if len(found) != count:
         raise r.invalid(f"has {len(found)} {name}, not {count}", rule="counts-differ")
@@ -158,13 +158,13 @@ def _slice(tensor: Tensor, axis: int) -> Tensor:
 
 def write_if(op: Op, b: Builder) -> None:
     branches: dict[str, Any] = {name: subgraph(op, b, name, 0, op.inputs[1:]) for name in ("then_branch", "else_branch")}
-    b.node("If", [b.stored(op.inputs[0])], op.outputs, **branches)
+    b.node("If", [b.stored_value(op.inputs[0])], op.outputs, **branches)
 
 
 def write_loop(op: Op, b: Builder) -> None:
     count = 2 + int(op["carried"])
     body = subgraph(op, b, "body", count, op.inputs[count:])
-    b.node("Loop", [b.stored(name) for name in op.inputs[:count]], op.outputs, body=body)
+    b.node("Loop", [b.stored_value(name) for name in op.inputs[:count]], op.outputs, body=body)
 
 
 def write_scan(op: Op, b: Builder) -> None:
@@ -172,7 +172,7 @@ def write_scan(op: Op, b: Builder) -> None:
     body = subgraph(op, b, "body", count, op.inputs[count:])
     stated: dict[str, Any] = {name: list(op[name]) for name in _LISTS if op[name]}
     stated["num_scan_inputs"] = int(op["num_scan_inputs"])
-    b.node("Scan", [b.stored(name) for name in op.inputs[:count]], op.outputs, body=body, **stated)
+    b.node("Scan", [b.stored_value(name) for name in op.inputs[:count]], op.outputs, body=body, **stated)
 
 
 _LISTS = ("scan_input_axes", "scan_input_directions", "scan_output_axes", "scan_output_directions")

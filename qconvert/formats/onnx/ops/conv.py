@@ -17,7 +17,7 @@ from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
 from qconvert.operators.spatial import SAME, swapped_weights
 
-__all__ = ["READERS", "WRITERS", "apart", "real_bias", "require_channels_first"]
+__all__ = ["READERS", "WRITERS", "guard_large_bias", "real_bias", "require_channels_first"]
 
 
 def write_conv(op: Op, b: Builder) -> None:
@@ -31,7 +31,7 @@ def write_conv(op: Op, b: Builder) -> None:
         write_sixteen_bits(op, b, **window_attributes(op))
         return
     operands = [dynamic_data(op, b), b.real(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, apart(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0]))
+    b.finish(op, guard_large_bias(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0]))
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
@@ -39,10 +39,10 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     operands = [dynamic_data(op, b), _turned_weights(op, b), *real_bias(op, b)]
     attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
-    b.finish(op, apart(op, b, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]))
+    b.finish(op, guard_large_bias(op, b, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]))
 
 
-def apart(op: Op, b: Builder, value: str) -> str:
+def guard_large_bias(op: Op, b: Builder, value: str) -> str:
     """A result with a real bias that int32 at data scale * weight scale does not hold: onnxruntime would round it to that, which overflows.
 
     It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
@@ -67,15 +67,15 @@ def _turned_weights(op: Op, b: Builder) -> str:
     weights = b.tensor(name)
     if weights.data is None:
         if group != 1 or weights.rank is None:
-            raise b.unsupported(op, "weights of groups that are computed at run time", rule="weights-not-constant")
+            raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="weights-not-constant")
         return b.node("Transpose", [b.real(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
     rows = len(weights.data) // group
-    turned = b.replaced(name, swapped_weights(weights.data, group))
+    turned = b.replace_constant(name, swapped_weights(weights.data, group))
     if weights.quantization is None:
         return turned
     scales = unswapped_scales(weights.quantization, group, rows)
     if scales is None:
-        raise b.unsupported(op, "groups whose weights have different scales", rule="weight-quantization")
+        raise b.unsupported_error(op, "groups whose weights have different scales", rule="weight-quantization")
     return b.dequantize(turned, weights.dtype, scales)
 
 
@@ -95,7 +95,7 @@ def real_bias(op: Op, b: Builder) -> list[str]:
 def require_channels_first(op: Op, b: Builder) -> None:
     """ONNX's spatial operators know one layout; the layout pass has run before, or the target is not ONNX."""
     if op["data_format"] != "channels_first":
-        raise b.unsupported(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
+        raise b.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
 
 
 def window_attributes(op: Op) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def read_conv_integer(r: Reading) -> None:
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
     require_channels_first(op, b)
-    b.node("ConvInteger", [b.stored(name) for name in op.inputs], op.outputs, **window_attributes(op))
+    b.node("ConvInteger", [b.stored_value(name) for name in op.inputs], op.outputs, **window_attributes(op))
 
 
 def read_conv_transpose(r: Reading) -> None:
@@ -136,7 +136,7 @@ def read_conv_transpose(r: Reading) -> None:
     elif auto in SAME:
         spans = _spans(r, window)
         cropped = [max(more + span - step, 0) for more, span, step in zip(extra, spans, window["strides"], strict=True)]
-        window["pads"] = _shared_out(cropped, auto)
+        window["pads"] = _split_crop(cropped, auto)
     weights, group = r.constant(1), window["group"]
     if weights is not None and (group < 1 or len(weights) % group):
         raise r.invalid(f"{group} groups do not divide weights of shape {weights.shape}", rule="groups-do-not-divide")
@@ -153,7 +153,7 @@ def _spans(r: Reading, window: dict[str, Any]) -> list[int]:
     return [(taps - 1) * step + 1 for taps, step in zip(weights[2:], dilations, strict=True)]
 
 
-def _shared_out(cropped: Sequence[int], auto: str) -> tuple[int, ...]:
+def _split_crop(cropped: Sequence[int], auto: str) -> tuple[int, ...]:
     """What is cropped before, and then after; the odd one is after for SAME_UPPER (onnxruntime, conv_transpose_attributes.h)."""
     before = [crop // 2 if auto == "SAME_UPPER" else crop - crop // 2 for crop in cropped]
     return (*before, *(crop - front for crop, front in zip(cropped, before, strict=True)))
@@ -168,7 +168,7 @@ def _pads_of_result(r: Reading, window: dict[str, Any], extra: tuple[int, ...], 
     cropped = [stride * (size - 1) + more + span - target for size, stride, more, span, target in sides]
     if min(cropped) < 0:
         raise NotCoveredError(f"an output shape {wanted} beyond the positions of the weights")
-    return _shared_out(cropped, auto)
+    return _split_crop(cropped, auto)
 
 
 def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
@@ -187,7 +187,7 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
     quantization = swapped_scales(source.quantization, group)
     if quantization is None:
         raise NotCoveredError(f"weights with scales along axis {source.quantization.axis}")
-    turned = r.turned(source, "OIHW", swapped_weights(source.data, group), quantization)
+    turned = r.transpose_constant(source, "OIHW", swapped_weights(source.data, group), quantization)
     return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
 
 

@@ -7,8 +7,8 @@ from qconvert.formats.onnx.ops.decomposed_recurrence import BIAS, FLOAT32, HIDDE
 from qconvert.formats.onnx.ops.rescaling import Emitter
 from qconvert.formats.onnx.ops.scan_body import ScanBody, zero_states
 from qconvert.graph import Op
-from qconvert.operators.cells import GATES
 from qconvert.operators.recurrent import activation_names
+from qconvert.operators.recurrent_cells import GATES
 
 __all__ = ["write_decomposed_gates"]
 
@@ -19,15 +19,15 @@ def write_decomposed_gates(op: Op, b: Builder) -> None:
     """A Scan over the steps."""
     require_plain(op, b, "data that it rounds when it runs")
     if op["direction"] == "bidirectional" or not set(activation_names(op)) <= set(_CURVES):
-        raise b.unsupported(
+        raise b.unsupported_error(
             op,
             f"dynamically quantized data, and both directions or activations {', '.join(activation_names(op))}",
             rule="dynamic-quantization",
         )
     if op.kind == "GRU" and not op["linear_before_reset"]:
-        raise b.unsupported(op, "dynamically quantized data, and a reset before the product", rule="dynamic-quantization")
+        raise b.unsupported_error(op, "dynamically quantized data, and a reset before the product", rule="dynamic-quantization")
     if op.has(LENGTHS):
-        raise b.unsupported(op, "dynamically quantized data, and lengths of sequences", rule="dynamic-quantization")
+        raise b.unsupported_error(op, "dynamically quantized data, and lengths of sequences", rule="dynamic-quantization")
     _Gates(op, b).write()
 
 
@@ -61,7 +61,7 @@ class _Gates(Recurrence):
             or not quantization.is_symmetric
             or quantization.axis not in (None, 1)
         ):
-            raise b.unsupported(
+            raise b.unsupported_error(
                 self._op,
                 "weights that are not an int8 constant with zero point 0 and one scale, or one for each row,",
                 rule="weight-quantization",

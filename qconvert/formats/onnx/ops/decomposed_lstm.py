@@ -38,9 +38,9 @@ def write_decomposed_lstm(op: Op, b: Builder) -> None:
     require_plain(op, b, what)
     names = activation_names(op)
     if op["direction"] == "bidirectional" or names[0] != "Sigmoid" or names[1] not in _CURVES or names[2] not in _CURVES:
-        raise b.unsupported(op, f"{what}, and both directions or activations {', '.join(names)}", rule="form-not-covered")
+        raise b.unsupported_error(op, f"{what}, and both directions or activations {', '.join(names)}", rule="form-not-covered")
     if op.has(LENGTHS):
-        raise b.unsupported(op, f"{what}, and lengths of sequences", rule="form-not-covered")
+        raise b.unsupported_error(op, f"{what}, and lengths of sequences", rule="form-not-covered")
     _Lstm(op, b).write()
 
 
@@ -89,7 +89,7 @@ class _Lstm(Recurrence):
     def _flat(self, to: Emitter, index: int) -> str:
         """An input without its axis of directions. Integers become real here: what is made real outside a reader takes for a constant."""
         if index == _PEEPHOLES and is_dynamic(self._op) and self._b.tensor(self._op.inputs[index]).is_quantized:
-            whole = to.node("Squeeze", [self._b.stored(self._op.inputs[index]), self._axis(0)], hint="flat")
+            whole = to.node("Squeeze", [self._b.stored_value(self._op.inputs[index]), self._axis(0)], hint="flat")
             return to.node("Mul", [*to.node("Cast", whole, hint="flat", to=FLOAT32), self._scales(index)], hint="flat")[0]
         return to.node("Squeeze", [self._b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/flat")[0]
 
@@ -100,14 +100,14 @@ class _Lstm(Recurrence):
             turned = to.node("Transpose", [self._flat(to, index)], hint="weights", perm=[1, 0])
             return to.node("MatMul", [rows, *turned], hint=hint)[0]
         if weights.data is None or weights.quantization is None or weights.dtype != "int8" or not weights.quantization.is_symmetric:
-            raise b.unsupported(self._op, "weights that are not an int8 constant with zero point 0", rule="weight-quantization")
+            raise b.unsupported_error(self._op, "weights that are not an int8 constant with zero point 0", rule="weight-quantization")
         return self._rounded_product(to, rows, index, hint)
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str]:
         """One step: the next hidden values and the next cell. The order of gates is input, output, forget, cell."""
         sums = to.node("Add", [part, self._product(to, hidden, 2, "own")], hint="sums")[0]
         enters, opens, stays, new = to.node("Split", [sums, self._sizes([self._cells] * 4)], 4, hint="gate", axis=1)
-        seen, norms = self._split(to, _PEEPHOLES, 3), self._norms(to)
+        seen, norms = self._split_gates(to, _PEEPHOLES, 3), self._norms(to)
         entering = to.node("Sigmoid", [self._total(to, enters, seen[:1], norms[:1], cell)])
         if self._op["input_forget"]:
             staying = to.node("Sub", [self._scalar(1.0), *entering], hint="stays")
@@ -116,12 +116,12 @@ class _Lstm(Recurrence):
         _, inner, last = activation_names(self._op)
         kept = to.node("Mul", [*staying, cell], hint="kept")
         added = to.node("Mul", [*entering, self._curve(to, inner, self._total(to, new, [], norms[3:], cell))], hint="added")
-        cell = self._limited(to, to.node("Add", [*kept, *added], hint="sum")[0], "cell_clip")
+        cell = self._clip_by_attribute(to, to.node("Add", [*kept, *added], hint="sum")[0], "cell_clip")
         opened = to.node("Sigmoid", [self._total(to, opens, seen[1:2], norms[1:2], cell)])
         result = to.node("Mul", [*opened, self._curve(to, last, cell)], hint="hidden")[0]
-        return self._projected(to, result), cell
+        return self._project(to, result), cell
 
-    def _split(self, to: Emitter, index: int, count: int) -> list[str]:
+    def _split_gates(self, to: Emitter, index: int, count: int) -> list[str]:
         """An optional input, cut into the parts of so many gates."""
         if not self._op.has(index):
             return []
@@ -129,7 +129,7 @@ class _Lstm(Recurrence):
 
     def _norms(self, to: Emitter) -> list[tuple[str, str]]:
         """The factor of each gate's normalization, and what is added after it."""
-        factors = self._split(to, NORM, 4)
+        factors = self._split_gates(to, NORM, 4)
         if not factors or not self._op.has(BIAS):
             return [(factor, "") for factor in factors]
         added = to.node("Split", [self._bias(to), self._sizes([self._cells] * 4)], 4, hint="bias")
@@ -155,20 +155,20 @@ class _Lstm(Recurrence):
         limits = [self._scalar(limit) for limit in _CURVES[name]]
         return to.node("Clip" if limits else name, [value, *limits], hint="curve")[0]
 
-    def _projected(self, to: Emitter, value: str) -> str:
+    def _project(self, to: Emitter, value: str) -> str:
         if not self._op.has(PROJECTION):
             return value
         value = self._product(to, value, PROJECTION, "projected")
         if self._op.has(PROJECTION_BIAS):
             value = to.node("Add", [value, self._flat(to, PROJECTION_BIAS)], hint="projected")[0]
-        return self._limited(to, value, "projection_clip")
+        return self._clip_by_attribute(to, value, "projection_clip")
 
-    def _limited(self, to: Emitter, value: str, attribute: str) -> str:
+    def _clip_by_attribute(self, to: Emitter, value: str, attribute: str) -> str:
         limit = float(self._op[attribute])
         return to.node("Clip", [value, self._scalar(-limit), self._scalar(limit)], hint="limited")[0] if limit else value
 
     def _scalar(self, value: float) -> str:
-        return self._b.once(f"{value!r} float32", "scalar", lambda: [self._b.const(np.array(value, np.float32), "constant/limit")])[0]
+        return self._b.make_once(f"{value!r} float32", "scalar", lambda: [self._b.const(np.array(value, np.float32), "constant/limit")])[0]
 
     def _axis(self, value: int) -> str:
         return self._sizes([value])

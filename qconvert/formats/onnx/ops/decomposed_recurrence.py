@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.rescaling import Emitter
-from qconvert.formats.onnx.ops.rounded_rows import product, rounded_rows, summed_exactly
+from qconvert.formats.onnx.ops.rounded_rows import is_sum_exact, product, rounded_rows
 from qconvert.graph import Op
 
 __all__ = ["BIAS", "FLOAT32", "HIDDEN", "LENGTHS", "Recurrence", "require_plain"]
@@ -22,7 +22,7 @@ def require_plain(op: Op, b: Builder, what: str) -> None:
     """Raises UnsupportedError for an attribute that no step here has; `what` says in words what is decomposed."""
     for name, value in {"clip": 0.0, "layout": 0, "activation_alpha": (), "activation_beta": ()}.items():
         if op[name] != value:
-            raise b.unsupported(op, f"{what}, and {name}", rule="form-not-covered")
+            raise b.unsupported_error(op, f"{what}, and {name}", rule="form-not-covered")
 
 
 class Recurrence:
@@ -42,10 +42,10 @@ class Recurrence:
         """Rows, rounded as the operator says, times the constant integer weights that an input is, which have a row for each column."""
         b, weights = self._b, self._b.tensor(self._op.inputs[index])
         assert weights.data is not None
-        flat = to.node("Squeeze", [b.stored(weights.name), self._sizes([0])], hint="weights")
+        flat = to.node("Squeeze", [b.stored_value(weights.name), self._sizes([0])], hint="weights")
         turned = to.node("Transpose", flat, hint="weights", perm=[1, 0])
         steps, scale = rounded_rows(b, to, rows, str(self._op["arithmetic"]), f"{hint}/rows")
-        sums = product(b, to, steps, turned[0], hint, exact=summed_exactly(weights.data))
+        sums = product(b, to, steps, turned[0], hint, exact=is_sum_exact(weights.data))
         return to.node("Mul", [sums, *to.node("Mul", [scale, self._scales(index)], hint=f"{hint}/scale")], hint=hint)[0]
 
     def _scales(self, index: int) -> str:
@@ -54,7 +54,7 @@ class Recurrence:
         quantization = tensor.quantization
         assert quantization is not None
         scale = quantization.scale.reshape(()) if quantization.is_per_tensor else quantization.scale
-        return self._b.once("scales", tensor.name, lambda: [self._b.const(scale, f"{tensor.name}/scales")])[0]
+        return self._b.make_once("scales", tensor.name, lambda: [self._b.const(scale, f"{tensor.name}/scales")])[0]
 
     def _finish(self, results: Sequence[tuple[str, int]]) -> None:
         """Makes values the outputs of the operator, each with its axis of directions."""
@@ -65,4 +65,4 @@ class Recurrence:
 
     def _sizes(self, values: list[int]) -> str:
         key = f"{values} int64"
-        return self._b.once(key, "list", lambda: [self._b.const(np.array(values, np.int64), "constant/sizes")])[0]
+        return self._b.make_once(key, "list", lambda: [self._b.const(np.array(values, np.int64), "constant/sizes")])[0]

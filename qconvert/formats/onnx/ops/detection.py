@@ -37,14 +37,14 @@ def write_roi_align(op: Op, b: Builder) -> None:
 
 def read_suppression(r: Reading) -> None:
     """NonMaxSuppression."""
-    operands = [r.input(0), r.input(1), *(r.folded(index) if r.has(index) else "" for index in range(2, len(r.inputs)))]
+    operands = [r.input(0), r.input(1), *(r.fold_input(index) if r.has(index) else "" for index in range(2, len(r.inputs)))]
     r.emit("NonMaxSuppression", operands, dtype="int64", center_point_box=int(r.attribute("center_point_box", 0)))
 
 
 def write_suppression(op: Op, b: Builder) -> None:
     """NonMaxSuppression, whose number and thresholds are lists of one."""
     one = b.const(np.array([1], np.int64), f"{op.outputs[0]}/one")
-    operands = [b.stored(name) for name in op.inputs]
+    operands = [b.stored_value(name) for name in op.inputs]
     for position, name in enumerate(op.inputs[2:], 2):
         if name and b.tensor(name).rank == 0:
             operands[position] = b.node("Reshape", [operands[position], one])[0]

@@ -31,13 +31,15 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
     kind = "ConvInteger" if is_conv else "MatMulInteger"
     along = (1, -1, *[1] * (weights.ndim - 2)) if is_conv else (-1,)
     turned = op.kind == "Gemm" or bool(op.attributes.get("trans_b"))
-    kernel = b.const(weights, turned_name(op.inputs[1])) if turned else b.stored(op.inputs[1])
+    kernel = b.const(weights, turned_name(op.inputs[1])) if turned else b.stored_value(op.inputs[1])
     point = _zero_point(b, quantization, weights, result)
     by_rows = op["arithmetic"] != "dynamic_tensor"
     if by_rows:
         stored, scale, data_point = _rows(op, b, weights)
     else:
-        stored, scale, data_point = b.once("DynamicQuantizeLinear", data, lambda: b.node("DynamicQuantizeLinear", [b.stored(data)], 3))
+        stored, scale, data_point = b.make_once(
+            "DynamicQuantizeLinear", data, lambda: b.node("DynamicQuantizeLinear", [b.stored_value(data)], 3)
+        )
     inputs = [stored, kernel, "" if by_rows else data_point, point]
     total = b.node(kind, inputs if point else inputs[: 2 if by_rows else 3], hint=f"{result}/sum", **window)[0]
     if by_rows:
@@ -63,7 +65,7 @@ def dynamic_data(op: Op, b: Builder) -> str:
     if not is_dynamic(op):
         return b.real(op.inputs[0])
     weights = b.tensor(op.inputs[1]).shape or ()
-    steps, scale, point = rounded(op, b, [size for size in weights[2:] if isinstance(size, int)])
+    steps, scale, point = round_dynamic_data(op, b, [size for size in weights[2:] if isinstance(size, int)])
     return b.node("Mul", [b.node("Sub", [steps, point])[0], scale], hint=f"{op.outputs[0]}/rounded")[0]
 
 
@@ -77,30 +79,30 @@ def _zero_point(b: Builder, quantization: Quantization, weights: Array, result: 
 
 def _rows(op: Op, b: Builder, weights: Array) -> tuple[str, str, str]:
     """Each row as uint8, its scale, and its zero point as int32."""
-    steps, scale, point = rounded(op, b, weights.shape[2:])
+    steps, scale, point = round_dynamic_data(op, b, weights.shape[2:])
     shift = b.const(np.float32(128), f"{op.outputs[0]}/shift")
     moved = [b.node("Add", [name, shift])[0] for name in (steps, point)]
     stored, points = (b.node("Cast", [name], to=ELEMENT_TYPES[dtype])[0] for name, dtype in zip(moved, ("uint8", "int32"), strict=True))
     return stored, scale, points
 
 
-def rounded(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
+def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
     """Data rounded as XNNPACK does (arithmetic/dynamic.py): integers from -128 to 127, scale and zero point, all as float32.
 
     PyTorch's reduced range is 0 to 127.
     """
-    data, rank = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).rank
+    data, rank = b.stored_value(op.inputs[0]), b.tensor(op.inputs[0]).rank
     if rank is None:
-        raise b.unsupported(op, "data of unknown rank", rule="unknown-rank")
+        raise b.unsupported_error(op, "data of unknown rank", rule="unknown-rank")
     axes = [int(axis) for axis in range_axes(op, rank, kernel)]
     lowest, highest = (0, 127) if op["arithmetic"] == "dynamic_reduced" else (-128, 127)
 
     def value(number: float) -> str:
-        return b.once("constant", str(number), lambda: [b.const(np.float32(number), f"value_{number:g}")])[0]
+        return b.make_once("constant", str(number), lambda: [b.const(np.float32(number), f"value_{number:g}")])[0]
 
-    def made() -> list[str]:
-        low = b.node("Min", [_reduced(b, "ReduceMin", data, axes), value(0)])[0]
-        high = b.node("Max", [_reduced(b, "ReduceMax", data, axes), value(0)])[0]
+    def write_nodes() -> list[str]:
+        low = b.node("Min", [_reduce(b, "ReduceMin", data, axes), value(0)])[0]
+        high = b.node("Max", [_reduce(b, "ReduceMax", data, axes), value(0)])[0]
         span = b.node("Sub", [high, low])[0]
         empty = b.node("Equal", [span, value(0)])[0]
         factor = b.node("Where", [empty, value(1), b.node("Div", [value(highest - lowest), span])[0]])[0]
@@ -113,11 +115,11 @@ def rounded(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
         steps = b.node("Add", [b.node("Round", [b.node("Mul", [data, factor])[0]])[0], point])[0]
         return [b.node("Clip", [steps, value(lowest), value(highest)])[0], b.node("Div", [value(1), factor])[0], point]
 
-    steps, scale, point = b.once(f"rounded {axes} {lowest}", op.inputs[0], made)
+    steps, scale, point = b.make_once(f"rounded {axes} {lowest}", op.inputs[0], write_nodes)
     return steps, scale, point
 
 
-def _reduced(b: Builder, kind: str, data: str, axes: Sequence[int]) -> str:
+def _reduce(b: Builder, kind: str, data: str, axes: Sequence[int]) -> str:
     if b.opset < 18:
         return b.node(kind, [data], axes=list(axes), keepdims=1)[0]
     return b.node(kind, [data, b.const(np.array(axes, np.int64), f"{data}/axes")], keepdims=1)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, adds_as, is_accumulator_scale
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, has_addition, is_accumulator_scale
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
@@ -12,7 +12,7 @@ from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.litert.forms import pair
-from qconvert.operators import adds_plainly, nudged_scales
+from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import conditions
 
 __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
@@ -64,17 +64,17 @@ def write_add(op: Op, b: Builder) -> None:
     result, kernel = b.tensor(op.outputs[0]), str(op["arithmetic"])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     known = kernel in ADDITIONS and first is not None and second is not None and output is not None
-    takes = known and first is not None and second is not None and output is not None and adds_as(kernel, (first, second), output)
-    if not takes or first is None or second is None or output is None or adds_plainly(b.graph, op):
+    takes = known and first is not None and second is not None and output is not None and has_addition(kernel, (first, second), output)
+    if not takes or first is None or second is None or output is None or is_onnxruntime_add(b.graph, op):
         if (values := _unfused_bias(op, b)) is not None:
             b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
         else:
             write_same_named(op, b)
         return
-    quantizations = nudged_scales(b.graph, op)
+    quantizations = nudge_input_scales(b.graph, op)
     if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
-        plain = [b.node("Cast", [b.stored(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
+        plain = [b.node("Cast", [b.stored_value(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
         values = [b.dequantize(name, result.dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
         b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
     elif kernel in INTEGER_FACTORS:
@@ -98,7 +98,7 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     for name, quantization, multiplier in zip(op.inputs, quantizations, multipliers, strict=True):
         factor = multiplier * 2.0**-shift
         offset -= factor * int(quantization.zero_point[0])
-        wide = b.node("Cast", [b.stored(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+        wide = b.node("Cast", [b.stored_value(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
         scaled = b.node("Mul", [wide, b.const(np.float64(factor), f"{result.name}/factor")])[0]
         total = b.node("Add", [total, scaled])[0] if total else scaled
     total = b.node("Add", [total, b.const(np.float64(offset), f"{result.name}/offset")])[0]
@@ -130,12 +130,12 @@ def write_extreme(op: Op, b: Builder) -> None:
     kernel."""
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_quantization(tensor) for name in op.inputs):
-        b.node(op.kind, [b.stored(name) for name in op.inputs], [tensor.name])
+        b.node(op.kind, [b.stored_value(name) for name in op.inputs], [tensor.name])
         return
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
         write_same_named(op, b)
         return
-    wide = [b.node("Cast", [b.stored(name)], hint=f"{name}/int32", to=ELEMENT_TYPES["int32"])[0] for name in op.inputs]
+    wide = [b.node("Cast", [b.stored_value(name)], hint=f"{name}/int32", to=ELEMENT_TYPES["int32"])[0] for name in op.inputs]
     b.node("Cast", b.node(op.kind, wide, hint=f"{tensor.name}/int32"), [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
 
 
@@ -149,7 +149,7 @@ def write_neg(op: Op, b: Builder) -> None:
     if tensor.is_quantized or tensor.dtype not in _NARROW:
         write_same_named(op, b)
         return
-    b.cast(b.node("Neg", [b.cast(b.stored(op.inputs[0]), "int32")])[0], tensor.dtype, tensor.name)
+    b.cast(b.node("Neg", [b.cast(b.stored_value(op.inputs[0]), "int32")])[0], tensor.dtype, tensor.name)
 
 
 @conditions(lambda op, scope: f"has no FloorMod of {scope.tensors[op.outputs[0]].dtype}"
@@ -180,7 +180,7 @@ def write_atan(op: Op, b: Builder) -> None:
     if b.tensor(op.outputs[0]).dtype != "float64":
         write_same_named(op, b)
         return
-    b.cast(b.node("Atan", [b.cast(b.stored(op.inputs[0]), "float32")])[0], "float64", op.outputs[0])
+    b.cast(b.node("Atan", [b.cast(b.stored_value(op.inputs[0]), "float32")])[0], "float64", op.outputs[0])
 
 
 def write_comparison(op: Op, b: Builder) -> None:
@@ -190,7 +190,7 @@ def write_comparison(op: Op, b: Builder) -> None:
 
 def write_logic(op: Op, b: Builder) -> None:
     """And, Or, Xor, Not."""
-    b.node(op.kind, [b.stored(name) for name in op.inputs], op.outputs)
+    b.node(op.kind, [b.stored_value(name) for name in op.inputs], op.outputs)
 
 
 #: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
@@ -200,10 +200,10 @@ _CHOSEN = ("float16", "float32", "float64", "int32", "int64", "uint8", "string")
 def write_where(op: Op, b: Builder) -> None:
     """Where: on stored integers if all three share one quantization, else in float; of int8 between pairs, as quantizers write it."""
     result = b.tensor(op.outputs[0])
-    condition = b.stored(op.inputs[0])
+    condition = b.stored_value(op.inputs[0])
     moved = all(b.tensor(name).shares_quantization(result) for name in op.inputs[1:])
     if moved and (result.dtype != "int8" or not result.is_quantized):
-        values = [b.stored(name) for name in op.inputs[1:]]
+        values = [b.stored_value(name) for name in op.inputs[1:]]
         if result.dtype in _CHOSEN:
             b.node("Where", [condition, *values], [result.name])
             return
@@ -216,7 +216,7 @@ def write_where(op: Op, b: Builder) -> None:
 
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of stored numbers."""
-    b.node("Cast", [b.stored(op.inputs[0])], op.outputs, to=ELEMENT_TYPES[op["to"]])
+    b.node("Cast", [b.stored_value(op.inputs[0])], op.outputs, to=ELEMENT_TYPES[op["to"]])
 
 
 def write_is(op: Op, b: Builder) -> None:

@@ -27,19 +27,19 @@ def read_gather_elements(r: Reading) -> None:
 
 def write_gather_elements(op: Op, b: Builder) -> None:
     """GatherElements."""
-    b.node("GatherElements", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
+    b.node("GatherElements", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
 
 
 def write_gather(op: Op, b: Builder) -> None:
     """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes after the batches."""
-    data, indices = b.stored(op.inputs[0]), b.stored(op.inputs[1])
+    data, indices = b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])
     batch, axis = int(op["batch_dims"]), int(op["axis"])
     if batch == 0:
         b.node("Gather", [data, indices], op.outputs, axis=axis)
         return
     name, rank, index_rank = op.outputs[0], b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
     if rank is None or index_rank is None:
-        raise b.unsupported(op, f"batch_dims {batch} and data of unknown rank", rule="unknown-rank")
+        raise b.unsupported_error(op, f"batch_dims {batch} and data of unknown rank", rule="unknown-rank")
     axis %= rank
     rows = b.node("Unsqueeze", [b.int64(op.inputs[1]), b.const(np.array([-1], np.int64), f"{name}/rows_axis")], hint=f"{name}/rows")[0]
     between, own = list(range(batch, axis)), index_rank - batch
@@ -66,7 +66,7 @@ def read_gather_nd(r: Reading) -> None:
 
 def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND."""
-    b.node("GatherND", [b.stored(op.inputs[0]), b.stored(op.inputs[1])], op.outputs, batch_dims=int(op["batch_dims"]))
+    b.node("GatherND", [b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])], op.outputs, batch_dims=int(op["batch_dims"]))
 
 
 def read_reverse_sequence(r: Reading) -> None:
@@ -76,7 +76,7 @@ def read_reverse_sequence(r: Reading) -> None:
 
 def write_reverse_sequence(op: Op, b: Builder) -> None:
     """ReverseSequence, which knows the axes 0 and 1 alone: others stand after a Transpose that brings them to the front, and one back."""
-    data, lengths, rank = b.stored(op.inputs[0]), b.stored(op.inputs[1]), b.tensor(op.inputs[0]).rank
+    data, lengths, rank = b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1]), b.tensor(op.inputs[0]).rank
     time, batch = (int(op[name]) % rank if rank else int(op[name]) for name in ("time_axis", "batch_axis"))
     if {time, batch} == {0, 1}:
         b.node("ReverseSequence", [data, lengths], op.outputs, time_axis=time, batch_axis=batch)
@@ -102,38 +102,40 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements; its reduction is new in opset 16."""
     reduction = None if op["reduction"] == "none" else op["reduction"]
     if reduction and b.opset < 16:
-        raise b.unsupported(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
-    b.node("ScatterElements", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
+        raise b.unsupported_error(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
+    b.node("ScatterElements", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
     result = b.tensor(op.outputs[0])
     if op["reduction"] == "none":
-        b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs)
+        b.node("ScatterND", [b.stored_value(name) for name in op.inputs], op.outputs)
         return
     if b.opset < 16:
-        raise b.unsupported(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
+        raise b.unsupported_error(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if result.dtype not in ("float32", "int32", "int64"):
-        wide = [b.node("Cast", [b.stored(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
-        total = b.node("ScatterND", [wide[0], b.stored(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"])
+        wide = [b.node("Cast", [b.stored_value(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
+        total = b.node(
+            "ScatterND", [wide[0], b.stored_value(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"]
+        )
         b.node("Cast", total, [result.name], to=ELEMENT_TYPES[result.dtype])
         return
-    b.node("ScatterND", [b.stored(name) for name in op.inputs], op.outputs, reduction=op["reduction"])
+    b.node("ScatterND", [b.stored_value(name) for name in op.inputs], op.outputs, reduction=op["reduction"])
 
 
 def write_topk(op: Op, b: Builder) -> None:
     """TopK of stored values, or, for small integers, which onnxruntime's kernel lacks, of real ones, or of int32."""
     tensor = b.tensor(op.inputs[0])
     attributes: dict[str, Any] = {"axis": int(op["axis"]), "largest": int(op["largest"]), "sorted": int(op["sorted"])}
-    k, name = b.stored(op.inputs[1]), op.outputs[0]
+    k, name = b.stored_value(op.inputs[1]), op.outputs[0]
     if tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
-        b.node("TopK", [b.stored(tensor.name), k], op.outputs, **attributes)
+        b.node("TopK", [b.stored_value(tensor.name), k], op.outputs, **attributes)
     elif tensor.quantization is not None:
         values = b.node("TopK", [b.real(tensor.name), k], [b.name(f"{name}/real_result"), op.outputs[1]], **attributes)
         b.finish(op, values[0])
     else:
-        wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
         values = b.node("TopK", [wide, k], [b.name(f"{name}/int32"), op.outputs[1]], **attributes)
         b.node("Cast", values[:1], [name], to=ELEMENT_TYPES[tensor.dtype])
 
@@ -144,12 +146,12 @@ _ONE_HOT = ("float32", "int64", "string", "float64")
 
 def read_one_hot(r: Reading) -> None:
     """OneHot; of a depth in floats, and of the indices next to it, fractions are dropped."""
-    indices, depth = r.input(0), r.folded(1)
+    indices, depth = r.input(0), r.fold_input(1)
     if "float" in r.tensor(1).dtype:
         wholes = [r.intermediate(hint, "int64") for hint in ("indices", "depth")]
         for name, whole in zip((indices, depth), wholes, strict=True):
             r.emit("Cast", [name], [whole], dtype="int64", to="int64")
-        indices, depth = wholes[0], r.draft.folded(wholes[1])
+        indices, depth = wholes[0], r.draft.fold_constant(wholes[1])
     r.emit("OneHot", [indices, depth, r.input(2)], dtype=r.tensor(2).dtype, axis=int(r.attribute("axis", -1)), wraps=1)
 
 
@@ -157,9 +159,9 @@ def write_one_hot(op: Op, b: Builder) -> None:
     """OneHot; indices outside the range give the off value, in TFLite for negative ones too, which ONNX counts from the end."""
     name = op.outputs[0]
     if op["wraps"]:
-        _end_one_hot(op, b, [b.stored(item) for item in op.inputs])
+        _end_one_hot(op, b, [b.stored_value(item) for item in op.inputs])
         return
-    indices, depth, values = b.int64(op.inputs[0]), b.stored(op.inputs[1]), b.stored(op.inputs[2])
+    indices, depth, values = b.int64(op.inputs[0]), b.stored_value(op.inputs[1]), b.stored_value(op.inputs[2])
     negative = b.node("Less", [indices, b.const(np.int64(0), f"{name}/zero")])[0]
     far = b.const(np.int64(2**62), f"{name}/far")
     shifted = b.node("Where", [negative, far, indices], hint=f"{name}/indices")[0]
@@ -207,7 +209,7 @@ _UNIQUE = ("float32", "float64", "int64", "int8", "string")
 def write_unique(op: Op, b: Builder) -> None:
     """Unique, in the order in which values come first."""
     tensor, index = b.tensor(op.inputs[0]), b.tensor(op.outputs[1])
-    value = b.stored(tensor.name)
+    value = b.stored_value(tensor.name)
     wide = tensor.dtype if tensor.dtype in _UNIQUE else "float32" if "float" in tensor.dtype else "int64"
     value = value if wide == tensor.dtype else b.cast(value, wide)
     names = [b.name(f"{op.outputs[0]}/{part}") for part in ("values", "inverse")]

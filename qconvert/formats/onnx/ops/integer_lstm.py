@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
 from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.ops.integer_norm import normalized
+from qconvert.formats.onnx.ops.integer_norm import normalize_gates
 from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
 from qconvert.formats.onnx.ops.scan_body import ScanBody
 from qconvert.graph import Array, Op
@@ -34,7 +34,7 @@ def write_integer_lstm(op: Op, b: Builder) -> None:
     names = dict(zip(LSTM_INPUTS, op.inputs, strict=False))
     computed = [role for role, name in names.items() if name and role not in ("data", "hidden", "cell") and role not in values]
     if computed:
-        raise b.unsupported(op, f"{names[computed[0]]!r} that is computed at run time", rule="not-constant")
+        raise b.unsupported_error(op, f"{names[computed[0]]!r} that is computed at run time", rule="not-constant")
     layer = integer_lstm(op, tensors, values)
     _Lstm(op, b, layer, {role: name for role, name in names.items() if name}).write()
 
@@ -51,7 +51,7 @@ def int16_curve(b: Builder, to: Emitter, value: str, function: str, bits: int, o
     """
     every = np.arange(-(2**15), 2**15).astype(np.int16)
     made = gemmlowp_logistic(every) if function == "logistic" else gemmlowp_tanh(every, bits)
-    table = b.once(f"{function}_{bits}", "int16", lambda: [b.const(made, f"table/{function}_{bits}")])[0]
+    table = b.make_once(f"{function}_{bits}", "int16", lambda: [b.const(made, f"table/{function}_{bits}")])[0]
     place = to.node("Add", [value, offset], hint=f"{function}/place")
     found = to.node("Gather", [table, *to.node("Cast", place, hint=f"{function}/place", to=_INT64)], hint=function)
     return to.node("Cast", found, hint=function, to=_FLOAT64)[0]
@@ -77,7 +77,7 @@ class _Lstm:
     def write(self) -> None:
         b, layer = self._b, self._layer
         hidden = self._steps(b, self._names["hidden"], layer.state[1], self._product_type("recurrent"))
-        cell = b.node("Cast", [b.stored(self._names["cell"])], hint=f"{self._hint}/cell", to=_FLOAT64)[0]
+        cell = b.node("Cast", [b.stored_value(self._names["cell"])], hint=f"{self._hint}/cell", to=_FLOAT64)[0]
         parts = self._data_parts()
         steps = b.tensor(self._names["data"]).shape
         if steps is not None and steps[0 if layer.time_major else 1] == 1:
@@ -119,21 +119,21 @@ class _Lstm:
             joined = b.node("Concat", listed, hint=f"{self._hint}/bias", axis=0)[0]
             sums = b.node("Add", [sums, b.node("Cast", [joined], hint=f"{self._hint}/bias", to=_FLOAT64)[0]])[0]
         scaled = self._rescale("weights").emit(b, b, sums, f"{self._hint}/data")
-        return self._limited(b, scaled)
+        return self._clip_to_int16(b, scaled)
 
     def _bias(self, gate: str) -> str:
         name = self._names.get(f"{gate}_bias")
-        return self._b.stored(name) if name else self._b.const(np.zeros(self._cells, np.int32), f"{self._hint}/{gate}_bias")
+        return self._b.stored_value(name) if name else self._b.const(np.zeros(self._cells, np.int32), f"{self._hint}/{gate}_bias")
 
     def _steps(self, to: Emitter, name: str, zero_point: int, dtype: str) -> str:
         """Stored integers less their zero point, in a real type."""
-        wide = to.node("Cast", [self._b.stored(name)], hint=f"{name}/{dtype}", to=ELEMENT_TYPES[dtype])
+        wide = to.node("Cast", [self._b.stored_value(name)], hint=f"{name}/{dtype}", to=ELEMENT_TYPES[dtype])
         return to.node("Sub", [*wide, self._scalar(zero_point, dtype, "zero_point")], hint=f"{name}/steps")[0]
 
     def _product(self, to: Emitter, value: str, what: str, dtype: str) -> str:
         """Sums of products with the weights of all gates, float64. The file has each gate's weights under their own name, as they are;
         runtimes join them once, when they load a model."""
-        listed = [self._b.stored(self._names[f"{gate}_{what}"]) for gate in self._gates]
+        listed = [self._b.stored_value(self._names[f"{gate}_{what}"]) for gate in self._gates]
         joined = to.node("Concat", listed, hint=f"{self._hint}/{what}", axis=0)
         turned = to.node("Transpose", joined, hint=f"{self._hint}/{what}", perm=[1, 0])
         wide = to.node("Cast", turned, hint=f"{self._hint}/{what}", to=ELEMENT_TYPES[dtype])[0]
@@ -167,11 +167,11 @@ class _Lstm:
             return float(np.float32(np.float32(own) * np.float32(quantization)) / np.float32(gate.scale))
 
         columns = np.repeat([factor(layer.gates[name]) for name in self._gates], self._cells)
-        return self._sound(Rescale.of(columns, self._bounds[what]), "sums of gates")
+        return self._require_rescale(Rescale.of(columns, self._bounds[what]), "sums of gates")
 
-    def _sound(self, found: Rescale | None, what: str) -> Rescale:
+    def _require_rescale(self, found: Rescale | None, what: str) -> Rescale:
         if found is None:
-            raise self._b.unsupported(self._op, f"{what} that may overflow in its kernel", rule="may-overflow")
+            raise self._b.unsupported_error(self._op, f"{what} that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _step(self, to: Emitter, part: str, hidden: str, cell: str) -> tuple[str, str, str]:
@@ -179,52 +179,52 @@ class _Lstm:
         b, layer = self._b, self._layer
         own = self._product(to, hidden, "recurrent", self._product_type("recurrent"))
         scaled = self._rescale("recurrent").emit(b, to, own, f"{self._hint}/own")
-        sums = self._limited(to, to.node("Add", [part, scaled], hint=f"{self._hint}/gates")[0])
+        sums = self._clip_to_int16(to, to.node("Add", [part, scaled], hint=f"{self._hint}/gates")[0])
         gates = dict(zip(self._gates, to.node("Split", [sums, self._sizes()], len(self._gates), hint="gate", axis=1), strict=True))
         early = [gate for gate in self._gates if gate != "output" or layer.gates[gate].peephole is None]
-        gates |= self._summed(to, {gate: gates[gate] for gate in early}, cell)
+        gates |= self._complete_gates(to, {gate: gates[gate] for gate in early}, cell)
         kept = self._curve(to, gates["forget"], "logistic", 3)
         update = self._curve(to, gates["cell"], "tanh", 3)
         if "input" in gates:
             new = self._curve(to, gates["input"], "logistic", 3)
         else:
             new = to.node("Sub", [self._scalar(_HIGH, "float64", "one"), kept], hint="input")[0]
-        old = self._shifted(to, to.node("Mul", [kept, cell], hint="kept")[0], 15)
-        added = self._shifted(to, to.node("Mul", [new, update], hint="new")[0], 30 + layer.cell_power)
-        cell = self._limited(to, to.node("Add", [old, added], hint="cell")[0])
+        old = self._shift_right(to, to.node("Mul", [kept, cell], hint="kept")[0], 15)
+        added = self._shift_right(to, to.node("Mul", [new, update], hint="new")[0], 30 + layer.cell_power)
+        cell = self._clip_to_int16(to, to.node("Add", [old, added], hint="cell")[0])
         if layer.stored_cell_clip:
             limits = [self._scalar(sign * layer.stored_cell_clip, "float64", "cell_clip") for sign in (-1, 1)]
             cell = to.node("Clip", [cell, *limits], hint="cell")[0]
         if "output" not in early:  # its peephole sees the new cell
-            gates |= self._summed(to, {"output": gates["output"]}, cell)
+            gates |= self._complete_gates(to, {"output": gates["output"]}, cell)
         opened = self._curve(to, gates["output"], "logistic", 3)
         shown = to.node("Mul", [opened, self._curve(to, cell, "tanh", 15 + layer.cell_power)], hint="shown")[0]
-        stored = self._shown(to, shown)
+        stored = self._quantize_hidden(to, shown)
         dtype = self._product_type("recurrent")
         if dtype != "float64":
             stored = to.node("Cast", [stored], hint="stored", to=_FLOAT32)[0]
         hidden = to.node("Sub", [stored, self._scalar(layer.state[1], dtype, "zero_point")], hint="hidden")[0]
         return to.node("Cast", [stored], hint="output", to=_INT8)[0], hidden, cell
 
-    def _summed(self, to: Emitter, gates: dict[str, str], cell: str) -> dict[str, str]:
+    def _complete_gates(self, to: Emitter, gates: dict[str, str], cell: str) -> dict[str, str]:
         """Gates as they go into sigmoid and tanh: with what they see of the cell, and normalized."""
-        seen = {gate: self._peeped(to, value, gate, cell) for gate, value in gates.items()}
-        return normalized(self._b, to, self._op, self._layer, self._names, seen) if self._is_normed else seen
+        seen = {gate: self._add_peephole(to, value, gate, cell) for gate, value in gates.items()}
+        return normalize_gates(self._b, to, self._op, self._layer, self._names, seen) if self._is_normed else seen
 
-    def _peeped(self, to: Emitter, value: str, gate: str, cell: str) -> str:
+    def _add_peephole(self, to: Emitter, value: str, gate: str, cell: str) -> str:
         """A gate with what it sees of the cell."""
         peephole, b = self._layer.gates[gate].peephole, self._b
         if peephole is None:
             return value
         factor = float(np.float32(2.0**self._layer.cell_power * peephole[1] / self._layer.gates[gate].scale))
         if factor >= 1:
-            raise b.unsupported(self._op, "peepholes that may overflow in its kernel", rule="may-overflow")
+            raise b.unsupported_error(self._op, "peepholes that may overflow in its kernel", rule="may-overflow")
         hint = f"{self._hint}/{gate}_peephole"
-        weights = to.node("Cast", [b.stored(self._names[f"{gate}_peephole"])], hint=hint, to=_FLOAT64)[0]
+        weights = to.node("Cast", [b.stored_value(self._names[f"{gate}_peephole"])], hint=hint, to=_FLOAT64)[0]
         if self._layer.projection is not None:
             weights = self._seen_cells(to, weights, hint)
         seen = Rescale.of_pair(factor).emit(b, to, to.node("Mul", [weights, cell], hint="peephole")[0], f"{self._hint}/peephole")
-        return self._limited(to, to.node("Add", [value, seen], hint=gate)[0])
+        return self._clip_to_int16(to, to.node("Add", [value, seen], hint=gate)[0])
 
     def _seen_cells(self, to: Emitter, weights: str, hint: str) -> str:
         """Peepholes next to a projection: their kernel takes as many cells as there are outputs, of each row, or of all rows one after the
@@ -232,7 +232,7 @@ class _Lstm:
         b, layer, width = self._b, self._layer, len(self._layer.projection.weights[0])  # type: ignore[union-attr]
         rows = (b.tensor(self._names["cell"]).static_shape or (None,))[0] if layer.time_major else 1
         if rows is None:
-            raise b.unsupported(self._op, "peepholes and a projection with a dynamic number of rows,", rule="dynamic-dimension")
+            raise b.unsupported_error(self._op, "peepholes and a projection with a dynamic number of rows,", rule="dynamic-dimension")
         places = np.arange(rows * self._cells).reshape(rows, self._cells)
         chosen = to.node("Gather", [weights, b.const(places % width, f"{hint}/places")], hint=hint)
         return to.node("Mul", [*chosen, b.const((places < rows * width).astype(np.float64), f"{hint}/seen")], hint=hint)[0]
@@ -241,47 +241,47 @@ class _Lstm:
         """The table's entry for each int16."""
         return int16_curve(self._b, to, value, function, bits, self._scalar(-_LOW, "float64", "offset"))
 
-    def _shifted(self, to: Emitter, value: str, by: int) -> str:
+    def _shift_right(self, to: Emitter, value: str, by: int) -> str:
         """value / 2**by, ties away from zero."""
         return to.node("Round", to.node("Mul", [value, self._scalar(2.0**-by * AWAY, "float64", f"shift_{by}")]), hint="shifted")[0]
 
-    def _shown(self, to: Emitter, shown: str) -> str:
+    def _quantize_hidden(self, to: Emitter, shown: str) -> str:
         """Stored outputs, float64, of sigmoid times tanh."""
         b, layer = self._b, self._layer
         scale, zero_point = layer.hidden
         factor = float(np.float32(2.0**-15 / scale * 2.0**-15))
         steps = Rescale.of_pair(factor).emit(b, to, shown, f"{self._hint}/hidden")
         if layer.projection is None:
-            return self._byte(to, to.node("Add", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
-        stored = self._byte(to, to.node("Sub", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
+            return self._clip_to_int8(to, to.node("Add", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
+        stored = self._clip_to_int8(to, to.node("Sub", [steps, self._scalar(zero_point, "float64", "hidden_zero")])[0])
         weights, own = layer.projection.weights
         wide = weights.astype(np.int64)
         own_sums, bias = zero_point * wide.sum(axis=1), layer.projection.bias
         bound = np.abs(wide).sum(axis=1) * 128 + np.abs(own_sums) + (0 if bias is None else np.abs(bias.astype(np.int64)))
         hint = f"{self._hint}/projection"
-        turned = to.node("Transpose", [b.stored(self._names["projection_weights"])], hint=hint, perm=[1, 0])
+        turned = to.node("Transpose", [b.stored_value(self._names["projection_weights"])], hint=hint, perm=[1, 0])
         sums = to.node("MatMul", [stored, *to.node("Cast", turned, hint=hint, to=_FLOAT64)], hint="projected")[0]
         sums = to.node("Add", [sums, b.const(own_sums.astype(np.float64), f"{hint}_sums")], hint="projected")[0]
         if bias is not None:
-            given = to.node("Cast", [b.stored(self._names["projection_bias"])], hint=hint, to=_FLOAT64)
+            given = to.node("Cast", [b.stored_value(self._names["projection_bias"])], hint=hint, to=_FLOAT64)
             sums = to.node("Add", [sums, *given], hint="projected")[0]
         total = float(np.float32(np.float32(own) * np.float32(scale)) / np.float32(layer.state[0]))
-        scaled = self._sound(Rescale.of(np.full(len(wide), total), bound), "a projection").emit(b, to, sums, hint)
-        found = self._byte(to, to.node("Add", [scaled, self._scalar(layer.state[1], "float64", "state_zero")])[0])
+        scaled = self._require_rescale(Rescale.of(np.full(len(wide), total), bound), "a projection").emit(b, to, sums, hint)
+        found = self._clip_to_int8(to, to.node("Add", [scaled, self._scalar(layer.state[1], "float64", "state_zero")])[0])
         limit = layer.stored_projection_clip
         if limit <= 0:
             return found
         return to.node("Clip", [found, *(self._scalar(sign * limit, "float64", "clip") for sign in (-1, 1))], hint="clipped")[0]
 
-    def _byte(self, to: Emitter, value: str) -> str:
+    def _clip_to_int8(self, to: Emitter, value: str) -> str:
         return to.node("Clip", [value, self._scalar(-128, "float64", "low8"), self._scalar(127, "float64", "high8")], hint="byte")[0]
 
-    def _limited(self, to: Emitter, value: str) -> str:
+    def _clip_to_int16(self, to: Emitter, value: str) -> str:
         return to.node("Clip", [value, self._scalar(_LOW, "float64", "low16"), self._scalar(_HIGH, "float64", "high16")], hint="limited")[0]
 
     def _scalar(self, value: float, dtype: str, hint: str) -> str:
         key = f"{float(value)!r} {dtype}"
-        return self._b.once(key, "scalar", lambda: [self._b.const(np.array(value, dtype), f"constant/{hint}")])[0]
+        return self._b.make_once(key, "scalar", lambda: [self._b.const(np.array(value, dtype), f"constant/{hint}")])[0]
 
     def _sizes(self) -> str:
         return self._axes([self._cells] * len(self._gates), "sizes")

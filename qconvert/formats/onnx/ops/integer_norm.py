@@ -17,7 +17,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
 from qconvert.graph import Array, Op
 
-__all__ = ["normalized"]
+__all__ = ["normalize_gates"]
 
 _FLOAT64, _INT64 = ELEMENT_TYPES["float64"], ELEMENT_TYPES["int64"]
 #: Variances at which the inverse root is shifted by another power of four; index 15 is the variance 1 alone.
@@ -30,7 +30,9 @@ _AWAY_42 = 1 + 2.0**-45
 _INT16 = (-(2**15), 2**15 - 1)
 
 
-def normalized(b: Builder, to: Emitter, op: Op, layer: IntegerLstm, names: Mapping[str, str], gates: Mapping[str, str]) -> dict[str, str]:
+def normalize_gates(
+    b: Builder, to: Emitter, op: Op, layer: IntegerLstm, names: Mapping[str, str], gates: Mapping[str, str]
+) -> dict[str, str]:
     """Gates, normalized over their cells.
 
     Args:
@@ -60,7 +62,7 @@ class _Norm:
         total = to.node("Reshape", [*self._cast(joined[0], _INT64), shape], hint="norm/total")[0]
         mean, variance = self._moments(total)
         multiplier, right = self._inverse_root(variance)
-        centred = self._rescaled(self._do("Sub", self._do("Mul", total, 1024), mean), multiplier, right)
+        centred = self._rescale_dynamic(self._do("Sub", self._do("Mul", total, 1024), mean), multiplier, right)
         scaled = self._do("Add", self._do("Mul", centred, self._weights()), self._biases())
         rounded = to.node("Round", [self._do("Mul", scaled, np.float64(2.0**-10 * _AWAY_42))], hint="norm/rounded")[0]
         steps = self._own_rescale().emit(self._b, to, rounded, f"{self._hint}/own")
@@ -100,7 +102,7 @@ class _Norm:
         factors = np.where(right > 0, 2.0**-right * AWAY, 1.0)
         return multiplier, to.node("Gather", [self._constant(factors), place], hint="norm/right")[0]
 
-    def _rescaled(self, value: str, multiplier: str, right: str) -> str:
+    def _rescale_dynamic(self, value: str, multiplier: str, right: str) -> str:
         """MultiplyByQuantizedMultiplier of int64 below 2**27 with what is dynamic."""
         above = self._do("Add", self._do("Mul", value, multiplier), 2**62 + 2**30)
         steps = self._cast(self._do("Sub", self._do("Div", above, 2**31), 2**31), _FLOAT64)
@@ -111,14 +113,16 @@ class _Norm:
         return self._do("Div", self._do("Add", self._do("Mul", a, other), 2**30), 2**31)
 
     def _weights(self) -> str:
-        return self._stacked([self._b.stored(self._names[f"{gate}_norm"]) for gate in self._gates], "weights")
+        return self._stack_gates([self._b.stored_value(self._names[f"{gate}_norm"]) for gate in self._gates], "weights")
 
     def _biases(self) -> str:
         zeros = np.zeros(self._cells, np.int32)
         names = [self._names.get(f"{gate}_bias") for gate in self._gates]
-        return self._stacked([self._b.stored(name) if name else self._b.const(zeros, f"{self._hint}/bias") for name in names], "biases")
+        return self._stack_gates(
+            [self._b.stored_value(name) if name else self._b.const(zeros, f"{self._hint}/bias") for name in names], "biases"
+        )
 
-    def _stacked(self, names: list[str], hint: str) -> str:
+    def _stack_gates(self, names: list[str], hint: str) -> str:
         """A row for each gate, float64."""
         to, hint = self._to, f"norm/{hint}"
         rows = to.node("Reshape", [*to.node("Concat", names, hint=hint, axis=0), self._ints([len(names), self._cells])], hint=hint)
@@ -135,7 +139,7 @@ class _Norm:
         columns = np.array(factors)[:, None]
         found = Rescale.of(columns, np.array(bounds)[:, None])
         if found is None:
-            raise self._b.unsupported(self._op, "a layer normalization that may overflow in its kernel", rule="may-overflow")
+            raise self._b.unsupported_error(self._op, "a layer normalization that may overflow in its kernel", rule="may-overflow")
         return found
 
     def _do(self, kind: str, *values: Any) -> str:
@@ -154,7 +158,7 @@ class _Norm:
 
     def _constant(self, value: Array | np.generic | int) -> str:
         data = np.asarray(value, np.int64) if isinstance(value, int) else np.asarray(value)
-        return self._b.once(f"{data.tolist()!r} {data.dtype}", "norm", lambda: [self._b.const(data, "constant/norm")])[0]
+        return self._b.make_once(f"{data.tolist()!r} {data.dtype}", "norm", lambda: [self._b.const(data, "constant/norm")])[0]
 
 
 def _norm(gate: IntegerGate) -> tuple[Array, float]:

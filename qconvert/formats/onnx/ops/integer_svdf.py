@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.arithmetic import IntegerSvdf
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.rescaling import Rescale
-from qconvert.formats.onnx.ops.svdf import moved_memory, unit_sums
+from qconvert.formats.onnx.ops.svdf import shift_memory, unit_sums
 from qconvert.graph import Array, Op, integer_range
 from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors
 
@@ -21,28 +21,30 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     tensors = stored_tensors(op, b.tensor)
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):
-        raise b.unsupported(op, "weights that are computed at run time", rule="weights-not-constant")
+        raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
     layer, hint, names = integer_svdf(op, tensors, values), op.outputs[0], dict(zip(SVDF_INPUTS, op.inputs, strict=False))
     newest, result = _svdf_rescales(op, b, layer)
     filters, places = layer.time[0].shape
-    wide = b.node("Cast", [b.stored(names["data"])], hint=f"{hint}/data", to=_FLOAT64)
+    wide = b.node("Cast", [b.stored_value(names["data"])], hint=f"{hint}/data", to=_FLOAT64)
     data = b.node("Sub", [*wide, b.const(np.float64(layer.data[1]), f"{hint}/zero_point")], hint=f"{hint}/data")[0]
-    turned = b.node("Transpose", [b.stored(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
+    turned = b.node("Transpose", [b.stored_value(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
     sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
     stored, zero = tensors["memory"].dtype, layer.memory_zero_point
-    limited = _limited(b, newest.emit(b, b, sums, f"{hint}/newest"), stored, f"{hint}/newest", zero)
-    real = b.node("Cast", [b.stored(names["memory"])], hint=f"{hint}/memory", to=_FLOAT64)[0]  # integers that are moved take a label along
+    limited = _clip_to_type(b, newest.emit(b, b, sums, f"{hint}/newest"), stored, f"{hint}/newest", zero)
+    real = b.node("Cast", [b.stored_value(names["memory"])], hint=f"{hint}/memory", to=_FLOAT64)[
+        0
+    ]  # integers that are moved take a label along
     if zero:
         real = b.node("Sub", [real, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory")[0]
-    kept, moved = moved_memory(b, real, limited, (filters, places), hint)
-    time = b.node("Cast", [b.stored(names["time"])], hint=f"{hint}/time", to=_FLOAT64)[0]
+    kept, moved = shift_memory(b, real, limited, (filters, places), hint)
+    time = b.node("Cast", [b.stored_value(names["time"])], hint=f"{hint}/time", to=_FLOAT64)[0]
     summed = unit_sums(b, kept, time, (filters // layer.rank, layer.rank * places), hint)
     if names.get("bias"):
-        bias = b.node("Cast", [b.stored(names["bias"])], hint=f"{hint}/bias", to=_FLOAT64)
+        bias = b.node("Cast", [b.stored_value(names["bias"])], hint=f"{hint}/bias", to=_FLOAT64)
         summed = b.node("Add", [summed, *bias], hint=f"{hint}/total")[0]
-    steps = result.emit(b, b, _wrapped(b, summed, layer, hint), f"{hint}/result")
+    steps = result.emit(b, b, _wrap_to_int32(b, summed, layer, hint), f"{hint}/result")
     placed = b.node("Add", [steps, b.const(np.float64(layer.output[1]), f"{hint}/zero_point")], hint=f"{hint}/placed")[0]
-    b.node("Cast", [_limited(b, placed, "int8", f"{hint}/stored")], [op.outputs[0]], to=ELEMENT_TYPES["int8"])
+    b.node("Cast", [_clip_to_type(b, placed, "int8", f"{hint}/stored")], [op.outputs[0]], to=ELEMENT_TYPES["int8"])
     if op.outputs[1]:
         if zero:
             moved = b.node("Add", [moved, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory_after")[0]
@@ -56,7 +58,7 @@ def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Res
     newest = Rescale.of(np.full(len(feature), layer.newest_factor), reach)
     result = Rescale.of(np.full(len(feature) // layer.rank, layer.result_factor), np.minimum(_largest_total(layer), 2**31 - 1))
     if newest is None or result is None:
-        raise b.unsupported(op, "sums that may overflow in its kernel", rule="may-overflow")
+        raise b.unsupported_error(op, "sums that may overflow in its kernel", rule="may-overflow")
     return newest, result
 
 
@@ -67,7 +69,7 @@ def _largest_total(layer: IntegerSvdf) -> Array:
     return np.asarray(total + (0 if layer.bias is None else np.abs(layer.bias.astype(np.int64))))
 
 
-def _wrapped(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
+def _wrap_to_int32(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
     """Sums as the kernel has them in int32, where they may leave it: from its other end."""
     if _largest_total(layer).max(initial=0) < 2**31:
         return total
@@ -76,7 +78,7 @@ def _wrapped(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
     return b.node("Sub", [total, *b.node("Mul", [*turns, size], hint=f"{hint}/turns")], hint=f"{hint}/total")[0]
 
 
-def _limited(b: Builder, value: str, dtype: str, hint: str, zero_point: int = 0) -> str:
+def _clip_to_type(b: Builder, value: str, dtype: str, hint: str, zero_point: int = 0) -> str:
     """Whole numbers in float64, limited to those of an integer type less its zero point."""
     low, high = (end - zero_point for end in integer_range(dtype))
     return b.node("Clip", [value, *(b.const(np.float64(end), f"{hint}/{word}") for end, word in ((low, "lowest"), (high, "highest")))])[0]

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.ops.conv import apart, real_bias
+from qconvert.formats.onnx.ops.conv import guard_large_bias, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
@@ -22,10 +22,10 @@ def write_gemm(op: Op, b: Builder) -> None:
     """Gemm with transB: weights stay O,I."""
     weights = b.tensor(op.inputs[1])
     if is_dynamic(op) and weights.data is not None and weights.quantization is not None and not weights.quantization.block_size:
-        write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transposed((1, 0)), real_bias(op, b))
+        write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transpose((1, 0)), real_bias(op, b))
         return
     operands = [b.real(op.inputs[0]), b.real(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, apart(op, b, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0]))
+    b.finish(op, guard_large_bias(op, b, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0]))
 
 
 def write_matmul(op: Op, b: Builder) -> None:
@@ -34,7 +34,7 @@ def write_matmul(op: Op, b: Builder) -> None:
     if is_dynamic(op) and not op["trans_a"] and weights.data is not None and weights.quantization is not None:
         perm = [*range(weights.data.ndim - 2), *((-1, -2) if op["trans_b"] else (-2, -1))]
         perm = [axis % weights.data.ndim for axis in perm]
-        write_dynamic(op, b, weights.data.transpose(perm), weights.quantization.transposed(perm), [])
+        write_dynamic(op, b, weights.data.transpose(perm), weights.quantization.transpose(perm), [])
         return
     operands = []
     for index, name in enumerate(op.inputs):
@@ -54,15 +54,15 @@ def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | 
     """The stored value of operand `index` as ONNX's MatMul wants it, and its quantization: transposed if the operator says so."""
     tensor, rank = b.tensor(op.inputs[index]), b.tensor(op.inputs[index]).rank
     if not op[("trans_a", "trans_b")[index]]:
-        return b.stored(tensor.name), tensor.quantization
+        return b.stored_value(tensor.name), tensor.quantization
     if rank is None:
-        raise b.unsupported(op, f"operand {tensor.name!r} of unknown rank", rule="unknown-rank")
+        raise b.unsupported_error(op, f"operand {tensor.name!r} of unknown rank", rule="unknown-rank")
     perm = [*range(rank - 2), rank - 1, rank - 2]
     if tensor.data is not None:
         value = b.const(tensor.data.transpose(perm), f"{tensor.name}/transposed")
     else:
-        value = b.node("Transpose", [b.stored(tensor.name)], hint=f"{tensor.name}/transposed", perm=perm)[0]
-    return value, None if tensor.quantization is None else tensor.quantization.transposed(perm)
+        value = b.node("Transpose", [b.stored_value(tensor.name)], hint=f"{tensor.name}/transposed", perm=perm)[0]
+    return value, None if tensor.quantization is None else tensor.quantization.transpose(perm)
 
 
 def read_gemm(r: Reading) -> None:
@@ -70,11 +70,11 @@ def read_gemm(r: Reading) -> None:
     quantized weights and biases become part of their scales; another one, and a bias that differs from row to row, is an operator of its
     own after the product."""
     alpha, beta = (float(r.attribute(name, 1.0)) for name in ("alpha", "beta"))
-    dtype, takes_alpha = r.tensor(0).dtype, _takes(r, 1, alpha)
+    dtype, takes_alpha = r.tensor(0).dtype, _can_fold_factor(r, 1, alpha)
     if (alpha, beta) != (1.0, 1.0) and "float" not in dtype:
         raise NotCoveredError(f"factors of {dtype}")
-    bias = [_scaled(r, 2, beta)] if r.has(2) else []
-    within = [_spread(r, bias[0])] if bias and takes_alpha and _is_vector(r) else []
+    bias = [_scale_input(r, 2, beta)] if r.has(2) else []
+    within = [_broadcast_bias(r, bias[0])] if bias and takes_alpha and _is_vector(r) else []
     product = r.outputs[0] if takes_alpha and len(within) == len(bias) else r.intermediate("product", dtype)
     if not within and r.constant(0) is not None and _is_computed(r, 1):
         r.emit("MatMul", r.inputs[:2], [product], dtype=dtype, trans_a=int(r.attribute("transA", 0)), trans_b=int(r.attribute("transB", 0)))
@@ -115,7 +115,7 @@ def _is_vector(r: Reading) -> bool:
     return constant and (count == 1 or (count == outputs and shape[-1:] == (outputs,)))
 
 
-def _spread(r: Reading, bias: str) -> str:
+def _broadcast_bias(r: Reading, bias: str) -> str:
     """A constant float bias as one number for each output."""
     data, weights = r.constant(2), r.tensor(1).static_shape
     if data is None or weights is None or not np.issubdtype(data.dtype, np.floating) or bias != r.input(2):
@@ -124,7 +124,7 @@ def _spread(r: Reading, bias: str) -> str:
     return bias if data.shape == (outputs,) else r.variant(2, f"for {outputs} outputs", np.broadcast_to(data.reshape(-1), (outputs,)), None)
 
 
-def _takes(r: Reading, index: int, factor: float) -> bool:
+def _can_fold_factor(r: Reading, index: int, factor: float) -> bool:
     """Whether a constant takes a factor without rounding: in the scale of a quantized one, or as a power of two."""
     if factor == 1.0:
         return True
@@ -134,19 +134,19 @@ def _takes(r: Reading, index: int, factor: float) -> bool:
     return r.constant(index) is not None and math.frexp(abs(factor))[0] == 0.5
 
 
-def _scaled(r: Reading, index: int, factor: float) -> str:
+def _scale_input(r: Reading, index: int, factor: float) -> str:
     """Input `index` times a factor, in the constant itself if that takes it."""
     if factor == 1.0:
         return r.input(index)
     source, data, key = r.after_dequantize(index), r.constant(index), f"times {factor:g}"
-    if not _takes(r, index, factor):
+    if not _can_fold_factor(r, index, factor):
         dtype = r.tensor(index).dtype
         operands = [r.input(index), r.const(np.asarray(factor, numpy_dtype(dtype)), key)]
         return r.emit("Mul", operands, [r.intermediate(f"input {index} {key}", dtype)], dtype=dtype)[0]
     if source is None or source.data is None or source.quantization is None:
         assert data is not None
         return r.variant(index, key, np.asarray(data * data.dtype.type(factor)), None)
-    scaled = r.turned(source, key, source.data, _times(source.quantization, factor))
+    scaled = r.transpose_constant(source, key, source.data, _times(source.quantization, factor))
     dtype = r.tensor(index).dtype
     return r.emit("Dequantize", [scaled], [r.intermediate(f"input {index} {key}", dtype)], dtype=dtype)[0]
 
@@ -158,11 +158,11 @@ def _times(quantization: Quantization, factor: float) -> Quantization:
 def _rows_of_outputs(r: Reading, alpha: float) -> str:
     """Input 1 times a factor that it takes, as O,I: as it is with transB, else transposed, before the DequantizeLinear if there is one."""
     if r.attribute("transB", 0):
-        return _scaled(r, 1, alpha)
+        return _scale_input(r, 1, alpha)
     source, data = r.after_dequantize(1), r.constant(1)
     key = "transposed" if alpha == 1.0 else f"transposed times {alpha:g}"
     if source is not None and source.data is not None and source.quantization is not None:
-        turned = r.turned(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transposed((1, 0)))
+        turned = r.transpose_constant(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transpose((1, 0)))
         dtype = r.tensor(1).dtype
         return r.emit("Dequantize", [turned], [r.intermediate("weights", dtype)], dtype=dtype)[0]
     if source is None and data is not None and data.ndim == 2:
@@ -186,7 +186,7 @@ def read_matmul_integer(r: Reading) -> None:
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
     """MatMulInteger."""
-    b.node("MatMulInteger", [b.stored(name) for name in op.inputs], op.outputs)
+    b.node("MatMulInteger", [b.stored_value(name) for name in op.inputs], op.outputs)
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_matmul_integer}

@@ -36,7 +36,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:
-        raise b.unsupported(op, f"data of unknown rank below opset 21, in opset {b.opset},", rule="unknown-rank")
+        raise b.unsupported_error(op, f"data of unknown rank below opset 21, in opset {b.opset},", rule="unknown-rank")
     dtype = real_dtype(op, b)
     ones, zeros = (b.const(np.full(groups, value, dtype), f"{name}/{hint}") for value, hint in ((1, "ones"), (0, "zeros")))
     rows = b.node("Reshape", [x, b.const(np.array([0, groups, -1]), f"{name}/groups")], hint=f"{name}/grouped")[0]
@@ -56,7 +56,7 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
         return
     data, x = b.tensor(op.inputs[0]), operands[0]
     if data.rank is None and not -_MOST_AXES <= axis < 0:
-        raise b.unsupported(op, f"data of unknown rank in opset {b.opset}", rule="unknown-rank")
+        raise b.unsupported_error(op, f"data of unknown rank in opset {b.opset}", rule="unknown-rank")
     axes = list(range(axis - (data.rank or 0) if axis >= 0 else axis, 0))
     if op.kind == "LayerNormalization":
         x = b.node("Sub", [x, _mean(b, x, axes)])[0]

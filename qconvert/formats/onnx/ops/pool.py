@@ -109,7 +109,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     if tensor.dtype not in ("int8", "uint8"):
         b.finish(op, b.node("MaxPool", [b.real(op.inputs[0])], hint=f"{tensor.name}/real_result", **_attributes(op))[0])
         return
-    pooled = b.node("MaxPool", [b.stored(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
+    pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
     if op["activation"]:
         b.clip_stored(pooled, tensor, *clip_range(tensor, ACTIVATIONS[op["activation"]]))
     else:

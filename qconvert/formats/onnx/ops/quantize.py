@@ -15,7 +15,7 @@ from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.forms import line
 
-__all__ = ["READERS", "WRITERS", "on_another_scale", "write_line"]
+__all__ = ["READERS", "WRITERS", "dequantize_with_scale", "write_line"]
 
 
 def write_conversion(op: Op, b: Builder) -> None:
@@ -28,9 +28,9 @@ def write_conversion(op: Op, b: Builder) -> None:
     elif op.kind == "Quantize" and _would_be_quantized(op, b):
         b.finish(op, b.node("Max", [b.real(source.name)], hint=f"{source.name}/apart")[0])
     elif op.kind == "Quantize" and source.dtype != "float32":
-        b.quantize(b.stored(source.name), result, result.name, source.dtype)
+        b.quantize(b.stored_value(source.name), result, result.name, source.dtype)
     elif op.kind == "Dequantize" and result.dtype != "float32" and source.quantization is not None:
-        b.rename(b.dequantize(b.stored(source.name), source.dtype, source.quantization, result.dtype), result.name)
+        b.rename(b.dequantize(b.stored_value(source.name), source.dtype, source.quantization, result.dtype), result.name)
     else:
         b.finish(op, b.real(source.name))
 
@@ -40,9 +40,9 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     float64."""
     quantizations = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
     if not all(quantization.is_per_tensor for quantization in quantizations):
-        raise b.unsupported(op, "int32 with scales for each channel", rule="several-zero-points")
+        raise b.unsupported_error(op, "int32 with scales for each channel", rule="several-zero-points")
     name, (scale, point) = result.name, (float(quantizations[-1].scale[0]), int(quantizations[-1].zero_point[0]))
-    value = b.node("Cast", [b.stored(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+    value = b.node("Cast", [b.stored_value(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
     if len(quantizations) == 1:
         steps = b.node("Round", b.node("Div", [value, b.const(np.float64(scale), f"{name}/step")], hint=f"{name}/steps"))[0]
     else:
@@ -50,7 +50,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
         own = int(quantizations[0].zero_point[0])
         rescale = Rescale.of(float(quantizations[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
         if rescale is None:
-            raise b.unsupported(op, "steps that may overflow in its kernel", rule="may-overflow")
+            raise b.unsupported_error(op, "steps that may overflow in its kernel", rule="may-overflow")
         steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
     placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
     limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]
@@ -62,18 +62,18 @@ def write_line(op: Op, b: Builder) -> bool:
     data; False if it names none."""
     found = line(b.graph, op) if op["arithmetic"] else None
     if found is not None:
-        value = on_another_scale(b, b.tensor(op.inputs[0]), found[0])
+        value = dequantize_with_scale(b, b.tensor(op.inputs[0]), found[0])
         b.finish(op, b.node("LeakyRelu", [value], hint=f"{op.outputs[0]}/real_result", alpha=found[1])[0])
     return found is not None
 
 
-def on_another_scale(b: Builder, data: Tensor, scale: float, zero_point: int | None = None) -> str:
+def dequantize_with_scale(b: Builder, data: Tensor, scale: float, zero_point: int | None = None) -> str:
     """The float values of a tensor as if it had another scale, and another zero point if one is given.
 
     A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get one.
     """
     assert data.quantization is not None
-    plain = b.node("Cast", [b.stored(data.name)], hint=f"{data.name}/plain", to=ELEMENT_TYPES[data.dtype])[0]
+    plain = b.node("Cast", [b.stored_value(data.name)], hint=f"{data.name}/plain", to=ELEMENT_TYPES[data.dtype])[0]
     point = int(data.quantization.zero_point[0]) if zero_point is None else zero_point
     return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), point))
 
@@ -90,7 +90,7 @@ def _would_be_quantized(op: Op, b: Builder) -> bool:
 
 def write_identity(op: Op, b: Builder) -> None:
     """The same stored value under another name, and for Reinterpret under another quantization."""
-    b.node("Identity", [b.stored(op.inputs[0])], op.outputs)
+    b.node("Identity", [b.stored_value(op.inputs[0])], op.outputs)
 
 
 def read_quantize_linear(r: Reading) -> None:
@@ -101,15 +101,15 @@ def read_quantize_linear(r: Reading) -> None:
         raise NotCoveredError("integers to quantize")
     r.require_only(saturate=1, precision=0)
     r.assume(0, r.tensor(1).dtype)
-    r.emit("Quantize", [r.input(0)], dtype=dtype, quantization=_stated(r))
+    r.emit("Quantize", [r.input(0)], dtype=dtype, quantization=_read_quantization(r))
 
 
 def read_dequantize_linear(r: Reading) -> None:
     """DequantizeLinear: the scale is a label of the integers, and its type that of the float values."""
-    quantization = _stated(r)
+    quantization = _read_quantization(r)
     dtype = DTYPE_NAMES.get(r.attribute("output_dtype", 0), "") or r.tensor(1).dtype
     stored = r.tensor(2).dtype if r.has(2) else "int32" if r.tensor(0).dtype == "unknown" else ""
-    r.emit("Dequantize", [_without_zero_point(r, quantization) or r.labelled(0, quantization, stored)], dtype=dtype)
+    r.emit("Dequantize", [_without_zero_point(r, quantization) or r.label_input(0, quantization, stored)], dtype=dtype)
 
 
 def _without_zero_point(r: Reading, quantization: Quantization) -> str:
@@ -125,7 +125,7 @@ def _without_zero_point(r: Reading, quantization: Quantization) -> str:
     return r.variant(0, f"shifted_{label_key(quantization)}", values.astype(np.int32), quantization)
 
 
-def _stated(r: Reading) -> Quantization:
+def _read_quantization(r: Reading) -> Quantization:
     """Scale and zero point of inputs 1 and 2, along the axis (1 by default) if there are several."""
     scale, rank = r.tensor(1), r.tensor(0).rank
     size = r.constant(1)

@@ -47,7 +47,7 @@ def read_quantized_lstm(r: Reading) -> None:
         others = [r.inputs[index] if r.has(index) else "" for index in range(_BIAS, _PEEPHOLES + 1)]
         if direction != "forward":
             common["direction"] = direction
-        r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), named_outputs(r), integers=True, **common)
+        r.emit("LSTM", _trim_absent([r.input(_DATA), *names, *others]), named_outputs(r), integers=True, **common)
         return
     parts: list[str] = []
     for place in range(count):
@@ -57,7 +57,7 @@ def read_quantized_lstm(r: Reading) -> None:
         ]
         others = [_part(r, index, place) for index in range(_BIAS, _PEEPHOLES + 1)]
         ends = [r.intermediate(f"{_WAYS[place]}/{index}", "float32") for index in range(_OUTPUTS)]
-        r.emit("LSTM", _trimmed([r.input(_DATA), *names, *others]), ends, integers=True, **common, direction=_WAYS[place])
+        r.emit("LSTM", _trim_absent([r.input(_DATA), *names, *others]), ends, integers=True, **common, direction=_WAYS[place])
         parts += ends
     for index, name in enumerate(r.outputs):
         if name:
@@ -137,7 +137,7 @@ def _part(r: Reading, index: int, place: int) -> str:
     return r.emit("Slice", [r.input(index), *bounds], [r.intermediate(f"{_WAYS[place]}/part", r.tensor(index).dtype)])[0]
 
 
-def _trimmed(names: list[str]) -> list[str]:
+def _trim_absent(names: list[str]) -> list[str]:
     while not names[-1]:
         names.pop()
     return names
@@ -188,12 +188,12 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
         tensor = b.tensor(op.inputs[index])
         assert tensor.data is not None and tensor.quantization is not None
         quantization, along = tensor.quantization, (1, -1) if tensor.quantization.axis is not None else (1,)
-        names.append(b.replaced(tensor.name, np.ascontiguousarray(tensor.data.swapaxes(1, 2))))
+        names.append(b.replace_constant(tensor.name, np.ascontiguousarray(tensor.data.swapaxes(1, 2))))
         quantizations.append(b.const(quantization.scale.reshape(along), f"{tensor.name}/scale"))
         quantizations.append(b.const(quantization.zero_point.astype(tensor.data.dtype).reshape(along), f"{tensor.name}/zero_point"))
     for index in range(_BIAS, _PEEPHOLES + 1):
         name = op.inputs[index] if index < len(op.inputs) else ""
-        names.append(b.stored(name) if index == _LENGTHS else b.real(name))
+        names.append(b.stored_value(name) if index == _LENGTHS else b.real(name))
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node("DynamicQuantizeLSTM", [*names, *quantizations], values, domain=CONTRIB, **attributes)
     position = len(b.nodes) - 1

@@ -32,7 +32,7 @@ def read_recurrence(r: Reading) -> None:
         found["direction"] = str(direction)
     if names := r.attribute("activations"):
         found["activations"] = tuple(map(str, names))
-        if foreign := _foreign(found["activations"]):
+        if foreign := _unknown_activation(found["activations"]):
             raise r.invalid(f"{foreign!r} is not an activation of a recurrent operator", rule="unknown-activation")
     for name in ("activation_alpha", "activation_beta"):
         if values := r.attribute(name):
@@ -43,7 +43,7 @@ def read_recurrence(r: Reading) -> None:
     r.emit(r.op_type, outputs=named_outputs(r), **found)
 
 
-def _foreign(names: Sequence[str]) -> str:
+def _unknown_activation(names: Sequence[str]) -> str:
     """The first activation that ONNX does not have, or ""."""
     known = {name.lower() for name in ONNX_ACTIVATIONS}
     return next((name for name in names if name.lower() not in known), "")
@@ -58,15 +58,15 @@ def _cells(r: Reading) -> int:
     return int(stated if stated is not None or shape is None else shape[-1])
 
 
-def _lacks(op: Op, scope: Scope) -> str:
+def _unsupported_reason(op: Op, scope: Scope) -> str:
     if is_dynamic(op) or (op.kind == "LSTM" and runs_in_float(op)):
         return ""
-    if foreign := _foreign(activation_names(op)):
+    if foreign := _unknown_activation(activation_names(op)):
         return f"the activation {foreign}"
     return "onnxruntime has no batch as the first axis" if op["layout"] else ""
 
 
-@conditions(_lacks)
+@conditions(_unsupported_reason)
 def write_recurrence(op: Op, b: Builder) -> None:
     """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
     if op.kind == "LSTM" and op["arithmetic"] == "dynamic_tensor" and not quantized_lstm_reason(op, b):
@@ -80,7 +80,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
         return
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
-    names = [b.stored(name) if index == 4 else b.real(name) for index, name in enumerate(op.inputs)]
+    names = [b.stored_value(name) if index == 4 else b.real(name) for index, name in enumerate(op.inputs)]
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node(op.kind, names, values, **{**stated, **lists})
     position = len(b.nodes) - 1

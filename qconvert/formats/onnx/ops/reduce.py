@@ -2,20 +2,91 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.ops.kernel_sums import write_as_tflite, write_as_xnnpack
+from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.graph import Op, numpy_dtype
+from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
+from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["READERS", "WRITERS"]
+
+#: The name of a value -> that of its sum over the operator's axes.
+Summed = Callable[[str], str]
+_HALF_BITS = 16
+
+
+def write_as_xnnpack(op: Op, b: Builder, summed: Summed) -> None:
+    """XNNPACK's arithmetic in float32, in which the sums are exact.
+
+    Args:
+        op: a reduction of 8-bit data that kernels.litert.forms.reduction() takes.
+        b: what is written.
+        summed: writes the sum.
+    """
+    result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
+    low = integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
+    shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
+    factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
+    total = summed(_cast(b, b.stored_value(op.inputs[0]), "float32"))
+    if shift:
+        total = b.node("Add", [total, b.const(np.float32(-shift * count), f"{result.name}/shift")])[0]
+    scaled = b.node("Mul", [total, b.const(factor, f"{result.name}/factor")])[0]
+    steps = b.node("Round", [b.node("Add", [scaled, b.const(offset, f"{result.name}/offset")])[0]])[0]
+    if shift:
+        steps = b.node("Add", [steps, b.const(np.float32(shift), f"{result.name}/shift")])[0]
+    _store_result(op, b, steps, np.float32)
+
+
+def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
+    """TFLite's arithmetic of 16-bit data in float64: the halves of the multiplier by themselves, so that no product has more than 53 bits.
+
+    Args:
+        op, b, summed: as in write_as_xnnpack().
+    """
+    result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
+    multiplier, shift = tflite_mean_multiplier(given, output, count)
+    total = _cast(b, summed(_cast(b, b.stored_value(op.inputs[0]), "int32")), "float64")
+
+    def by(value: str, factor: float) -> str:
+        return b.node("Mul", [value, b.const(np.float64(factor), f"{result.name}/factor")])[0]
+
+    if shift > 0:
+        total = by(total, 2.0**shift)
+    high, low = divmod(multiplier, 2**_HALF_BITS)
+    parts = [by(total, high), b.node("Floor", [by(total, low * 2.0**-_HALF_BITS)])[0]]
+    once = by(b.node("Add", parts)[0], 2.0 ** (_HALF_BITS - 31))
+    steps = b.node("Floor", [b.node("Add", [once, b.const(np.float64(0.5), "half")])[0]])[0]
+    _store_result(op, b, b.node("Round", [by(steps, 2.0**shift * AWAY)])[0] if shift < 0 else steps, np.float64)
+
+
+def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]:
+    given, output = (b.tensor(name).quantization for name in (op.inputs[0], op.outputs[0]))
+    count = reduced_count(b.graph, op)
+    assert given is not None and output is not None and count is not None
+    return given, output, count
+
+
+def _cast(b: Builder, value: str, dtype: str) -> str:
+    return b.node("Cast", [value], hint=f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
+
+
+def _store_result(op: Op, b: Builder, steps: str, real: type[np.floating]) -> None:
+    """Whole numbers as the result stores them."""
+    result = b.tensor(op.outputs[0])
+    limits: list[Array] = [np.asarray(value, real) for value in integer_range(result.dtype)]
+    clipped = b.node("Clip", [steps, *(b.const(value, f"{result.name}/limit") for value in limits)])[0]
+    b.node("Cast", [clipped], [result.name], to=ELEMENT_TYPES[result.dtype])
+
 
 #: The opset from which each reduction takes its axes as an input (ONNX operator changelog).
 _AXES_AS_INPUT = {"ReduceSum": 13}
@@ -31,7 +102,7 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
     """A reduction node: axes are an input in newer opsets, an attribute in older ones."""
     inputs, axes = [value], None
     if b.opset >= _AXES_AS_INPUT.get(kind, _AXES_AS_INPUT_OTHERS):
-        inputs.append(b.stored(op.inputs[1]))
+        inputs.append(b.stored_value(op.inputs[1]))
     else:
         axes = b.ints(op, 1) or None
     outputs: list[str] | int = [output] if isinstance(output, str) else output
@@ -46,17 +117,17 @@ def write_reduce(op: Op, b: Builder) -> None:
         return
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW or op.kind not in _ON_INTEGERS:
-        kind = "ReduceSum" if _means_nothing(op, b) else op.kind
+        kind = "ReduceSum" if _is_empty_mean(op, b) else op.kind
         value = _reduce(op, b, kind, b.real(op.inputs[0]))
         if kind != op.kind:
             value = b.node("Mul", [value, b.const(np.array(np.nan, numpy_dtype(tensor.dtype)), f"{op.outputs[0]}/nothing")])[0]
         b.finish(op, value)
         return
-    wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+    wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
     b.node("Cast", [_reduce(op, b, op.kind, wide)], [result.name], to=ELEMENT_TYPES[result.dtype])
 
 
-def _means_nothing(op: Op, b: Builder) -> bool:
+def _is_empty_mean(op: Op, b: Builder) -> bool:
     """Whether an operator averages no real elements: that is no number, of which onnxruntime makes 0."""
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if op.kind != "ReduceMean" or tensor.dtype not in REALS or result.is_quantized:
@@ -68,7 +139,7 @@ def _means_nothing(op: Op, b: Builder) -> bool:
 
 def write_reduce_logic(op: Op, b: Builder) -> None:
     """ReduceAny and ReduceAll of booleans: the largest or smallest of 0 and 1."""
-    numbers = b.node("Cast", [b.stored(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
+    numbers = b.node("Cast", [b.stored_value(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
     kind = "ReduceMax" if op.kind == "ReduceAny" else "ReduceMin"
     b.node("Cast", [_reduce(op, b, kind, numbers)], op.outputs, to=ELEMENT_TYPES["bool"])
 
@@ -83,7 +154,7 @@ def write_cumulative(op: Op, b: Builder) -> None:
 def write_arg(op: Op, b: Builder) -> None:
     """ArgMax and ArgMin of stored integers: a positive scale keeps their order."""
     tensor = b.tensor(op.inputs[0])
-    value = b.stored(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.real(tensor.name)
+    value = b.stored_value(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.real(tensor.name)
     if tensor.dtype in ("int16", "int64", "bool") and tensor.quantization is None:
         value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
     b.node(op.kind, [value], op.outputs, axis=int(op["axis"]), keepdims=int(op["keepdims"]))
@@ -101,7 +172,7 @@ def read_reduce(r: Reading) -> None:
         r.emit("Identity", [r.input(0)])
         return
     if axes and r.has(1):
-        name = r.folded(1)
+        name = r.fold_input(1)
     else:
         name = r.const(np.array(axes or range(r.rank()), np.int64), "axes")
     r.emit(r.op_type, [r.input(0), name], keepdims=int(r.attribute("keepdims", 1)))
@@ -123,7 +194,7 @@ def read_cumulative(r: Reading) -> None:
 
 def read_top_k(r: Reading) -> None:
     """TopK: k is an attribute before opset 10."""
-    k = r.folded(1) if r.version >= 10 else r.const(np.array([r.attribute("k")], np.int64), "k")
+    k = r.fold_input(1) if r.version >= 10 else r.const(np.array([r.attribute("k")], np.int64), "k")
     attributes: dict[str, Any] = {"axis": int(r.attribute("axis", -1)), "largest": int(r.attribute("largest", 1))}
     r.emit("TopK", [r.input(0), k], dtype=(r.tensor(0).dtype, "int64"), sorted=int(r.attribute("sorted", 1)), **attributes)
 

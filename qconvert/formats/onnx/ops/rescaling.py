@@ -53,7 +53,7 @@ class Rescale:
         left, multipliers = np.maximum(shifts, 0), found.astype(np.int64)
         if (np.asarray(bound, np.float64) * 2.0**left > 2.0**31).any():
             return None
-        fits = (np.asarray(bound, np.float64) * _odd(multipliers) < _EXACT).all()
+        fits = (np.asarray(bound, np.float64) * _odd_part(multipliers) < _EXACT).all()
         return cls(multipliers << left, np.maximum(-shifts, 0), bool(fits))
 
     @classmethod
@@ -61,7 +61,7 @@ class Rescale:
         """The steps for products of two int16, times a factor below 1: of 30 bits, next to 24 of the multiplier. Those that float64 would
         round are few, and mostly harmless."""
         multipliers, shifts = quantize_multiplier(np.float64(factor))
-        return cls(multipliers.astype(np.int64), np.maximum(-shifts, 0), not _tips_over(int(multipliers)))
+        return cls(multipliers.astype(np.int64), np.maximum(-shifts, 0), not _has_wrong_tie(int(multipliers)))
 
     def emit(self, b: Builder, to: Emitter, value: str, hint: str) -> str:
         """Adds the nodes after a float64 value; returns the result, float64 too."""
@@ -94,16 +94,16 @@ class Rescale:
         return to.node("Cast", back, hint=hint, to=ELEMENT_TYPES["float64"])[0]
 
 
-def _odd(multipliers: Array) -> Array:
+def _odd_part(multipliers: Array) -> Array:
     """The bits that count."""
     return np.asarray(multipliers // np.maximum(1, multipliers & -multipliers))
 
 
-def _tips_over(multiplier: int) -> bool:
+def _has_wrong_tie(multiplier: int) -> bool:
     """Whether float64 rounds a product of the multiplier and two int16, which has up to 61 bits, from below a half to it."""
     if not multiplier:  # of a factor below 2**-32
         return False
-    odd = int(_odd(np.array(multiplier)))
+    odd = int(_odd_part(np.array(multiplier)))
     bits = 31 - (multiplier // odd).bit_length() + 1
     if odd.bit_length() + _PAIR_BITS <= _EXACT_BITS:
         return False

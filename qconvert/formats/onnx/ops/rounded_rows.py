@@ -14,7 +14,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter
 from qconvert.graph import Array
 
-__all__ = ["product", "rounded_rows", "summed_exactly"]
+__all__ = ["is_sum_exact", "product", "rounded_rows"]
 
 _FLOAT32, _FLOAT64 = ELEMENT_TYPES["float32"], ELEMENT_TYPES["float64"]
 #: Whole numbers up to which float32 holds all.
@@ -53,20 +53,20 @@ def product(b: Builder, to: Emitter, steps: str, matrix: str, hint: str, *, exac
     return to.node("Cast", to.node("MatMul", wide, hint=f"{hint}/sums"), hint=f"{hint}/sums", to=_FLOAT32)[0]
 
 
-def summed_exactly(weights: Array) -> bool:
+def is_sum_exact(weights: Array) -> bool:
     """Whether float32 holds all sums of steps, of 255 at most, with integer weights along their last axis."""
     return int(np.abs(weights.astype(np.int64)).sum(axis=-1).max(initial=0)) * 255 < _EXACT32
 
 
-def _symmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str]:
+def _round_symmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str]:
     largest = _end(b, to, "ReduceMax", to.node("Abs", [rows], hint=f"{hint}/magnitude")[0], hint)
     limit = to.node("Max", [largest, _scalar(b, _LEAST)], hint=f"{hint}/largest")[0]
     factor = to.node("Div", [_scalar(b, 127), limit], hint=f"{hint}/factor")[0]
-    steps = _away(b, to, to.node("Mul", [rows, factor], hint=f"{hint}/scaled")[0], hint)
+    steps = _round_half_away(b, to, to.node("Mul", [rows, factor], hint=f"{hint}/scaled")[0], hint)
     return steps, to.node("Div", [limit, _scalar(b, 127)], hint=f"{hint}/scale")[0]
 
 
-def _asymmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str]:
+def _round_asymmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str]:
     zero = _scalar(b, 0)
     low = to.node("Min", [_end(b, to, "ReduceMin", rows, hint), zero], hint=f"{hint}/low")[0]
     high = to.node("Max", [_end(b, to, "ReduceMax", rows, hint), zero], hint=f"{hint}/high")[0]
@@ -76,12 +76,12 @@ def _asymmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str
     # Of x * (1 / scale) onnxruntime makes x / scale, which rounds otherwise; of this it makes nothing.
     factor = to.node("Div", [_scalar(b, -1), scale], hint=f"{hint}/factor")[0]
     scaled = to.node("Mul", [rows, factor], hint=f"{hint}/scaled")
-    placed = _away(b, to, to.node("Sub", [point, *scaled], hint=f"{hint}/placed")[0], hint)
+    placed = _round_half_away(b, to, to.node("Sub", [point, *scaled], hint=f"{hint}/placed")[0], hint)
     stored = to.node("Clip", [placed, _scalar(b, -128), _scalar(b, 127)], hint=f"{hint}/stored")
     return to.node("Sub", [*stored, point], hint=f"{hint}/steps")[0], scale
 
 
-def _reduced(b: Builder, to: Emitter, values: str, hint: str) -> tuple[str, str]:
+def _round_reduced(b: Builder, to: Emitter, values: str, hint: str) -> tuple[str, str]:
     """0 to 127 for the range of all values, by the reciprocal of the scale, ties to even."""
     zero, highest = _scalar(b, 0), _scalar(b, 127)
     low = to.node("Min", [to.node("ReduceMin", [values], hint=f"{hint}/end", keepdims=0)[0], zero], hint=f"{hint}/low")[0]
@@ -121,7 +121,7 @@ def _zero_point(b: Builder, to: Emitter, ends: tuple[str, str, str], hint: str) 
     return to.node("Cast", to.node("Round", nudged, hint=f"{hint}/point"), hint=f"{hint}/point", to=_FLOAT32)[0]
 
 
-def _away(b: Builder, to: Emitter, value: str, hint: str) -> str:
+def _round_half_away(b: Builder, to: Emitter, value: str, hint: str) -> str:
     """Rounded to whole numbers, ties away from zero."""
     moved = to.node("Add", [*to.node("Abs", [value], hint=f"{hint}/magnitude"), _scalar(b, 0.5)], hint=f"{hint}/moved")
     return to.node("Mul", [*to.node("Sign", [value], hint=f"{hint}/sign"), *to.node("Floor", moved, hint=f"{hint}/whole")])[0]
@@ -131,17 +131,17 @@ def _end(b: Builder, to: Emitter, kind: str, value: str, hint: str) -> str:
     """The lowest or highest value of each row."""
     if b.opset < 18:
         return to.node(kind, [value], hint=f"{hint}/end", axes=[-1], keepdims=1)[0]
-    axes = b.once("[-1] int64", "list", lambda: [b.const(np.array([-1], np.int64), "constant/axes")])
+    axes = b.make_once("[-1] int64", "list", lambda: [b.const(np.array([-1], np.int64), "constant/axes")])
     return to.node(kind, [value, *axes], hint=f"{hint}/end", keepdims=1)[0]
 
 
 def _scalar(b: Builder, value: float, dtype: str = "float32") -> str:
-    return b.once(f"{float(value)!r} {dtype}", "scalar", lambda: [b.const(np.array(value, dtype), "constant/number")])[0]
+    return b.make_once(f"{float(value)!r} {dtype}", "scalar", lambda: [b.const(np.array(value, dtype), "constant/number")])[0]
 
 
 _ROUNDINGS: Mapping[str, Callable[[Builder, Emitter, str, str], tuple[str, str]]] = {
-    "dynamic_rows": _asymmetric,
-    "dynamic_symmetric": _symmetric,
-    "dynamic_reduced": _reduced,
+    "dynamic_rows": _round_asymmetric,
+    "dynamic_symmetric": _round_symmetric,
+    "dynamic_reduced": _round_reduced,
     "dynamic_tensor": _tensor,
 }

@@ -12,33 +12,33 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 
-__all__ = ["READERS", "WRITERS", "moved"]
+__all__ = ["READERS", "WRITERS", "write_data_movement"]
 
 #: Integer types for which onnxruntime's CPU provider lacks a kernel of a data movement operator (1.31).
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
 
 
-def moved(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
+def write_data_movement(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
     """Data movement of the stored values of input 0; of float or int32 values where onnxruntime has no kernel for the type."""
     tensor = b.tensor(op.inputs[0])
     if tensor.dtype not in _NO_KERNEL.get(kind, ()):
-        b.node(kind, [b.stored(tensor.name), *parameters], op.outputs, **attributes)
+        b.node(kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
     elif tensor.quantization is not None:
         b.finish(op, b.node(kind, [b.real(tensor.name), *parameters], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
     else:
-        wide = b.node("Cast", [b.stored(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
         result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
         b.node("Cast", result, op.outputs, to=ELEMENT_TYPES[tensor.dtype])
 
 
 def read_same_form(r: Reading) -> None:
     """An operator with the same inputs here: Tile, Expand."""
-    r.emit(r.op_type, [r.input(0), r.folded(1)])
+    r.emit(r.op_type, [r.input(0), r.fold_input(1)])
 
 
 def read_reshape(r: Reading) -> None:
     """Reshape; 0 copies a size."""
-    sizes = r.folded(1)
+    sizes = r.fold_input(1)
     known = r.lookup(sizes).data
     if known is None and (found := r.constant_sizes(r.input(0), sizes)) is not None:
         r.emit("Reshape", [r.input(0), r.const(np.array(found, np.int64), "shape")])
@@ -72,14 +72,14 @@ def read_squeeze(r: Reading) -> None:
             raise NotCoveredError(f"no axes for data of shape {r.tensor(0).shape}")
         axes = [axis for axis, size in enumerate(shape) if size == 1]
     elif r.has(1):
-        r.emit("Squeeze", [r.input(0), r.folded(1)])
+        r.emit("Squeeze", [r.input(0), r.fold_input(1)])
         return
     r.emit("Squeeze", [r.input(0), r.const(np.array(axes, np.int64), "axes")])
 
 
 def read_unsqueeze(r: Reading) -> None:
     """Unsqueeze: axes are an attribute before opset 13."""
-    axes = r.const(np.array(r.attribute("axes", ()), np.int64), "axes") if r.version < 13 else r.folded(1)
+    axes = r.const(np.array(r.attribute("axes", ()), np.int64), "axes") if r.version < 13 else r.fold_input(1)
     if r.lookup(axes).data is None:
         raise NotCoveredError("axes that are computed at run time")
     r.emit("Unsqueeze", [r.input(0), axes])
@@ -87,7 +87,7 @@ def read_unsqueeze(r: Reading) -> None:
 
 def write_same_form(op: Op, b: Builder) -> None:
     """An operator with the same inputs in ONNX: Reshape, Squeeze, Unsqueeze, Tile, Expand, Slice."""
-    moved(op, b, op.kind, [b.stored(name) for name in op.inputs[1:]])
+    write_data_movement(op, b, op.kind, [b.stored_value(name) for name in op.inputs[1:]])
 
 
 def read_transpose(r: Reading) -> None:
@@ -99,13 +99,13 @@ def read_transpose(r: Reading) -> None:
 def write_reshape(op: Op, b: Builder) -> None:
     """Reshape; sizes of 0 that are meant so need opset 14."""
     if op["allowzero"] and b.opset < 14:
-        raise b.unsupported(op, f"sizes of 0 in opset {b.opset}", rule="opset-too-old")
-    moved(op, b, "Reshape", [b.stored(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
+        raise b.unsupported_error(op, f"sizes of 0 in opset {b.opset}", rule="opset-too-old")
+    write_data_movement(op, b, "Reshape", [b.stored_value(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
 
 
 def write_transpose(op: Op, b: Builder) -> None:
     """Transpose."""
-    b.node("Transpose", [b.stored(op.inputs[0])], op.outputs, perm=list(op["perm"]))
+    b.node("Transpose", [b.stored_value(op.inputs[0])], op.outputs, perm=list(op["perm"]))
 
 
 def read_concat(r: Reading) -> None:
@@ -118,7 +118,7 @@ def write_concat(op: Op, b: Builder) -> None:
     result = b.tensor(op.outputs[0])
     equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
     if equal and not op["activation"]:
-        b.node("Concat", [b.stored(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
+        b.node("Concat", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
     else:
         b.finish(op, b.node("Concat", b.reals(op), hint=f"{result.name}/real_result", axis=int(op["axis"]))[0])
 
@@ -126,7 +126,7 @@ def write_concat(op: Op, b: Builder) -> None:
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: each tensor gets the new axis, then they are joined."""
     axes = b.const(np.array([op["axis"]], np.int64), f"{op.outputs[0]}/axes")
-    parts = [b.node("Unsqueeze", [b.stored(name), axes], hint=f"{name}/unsqueezed")[0] for name in op.inputs]
+    parts = [b.node("Unsqueeze", [b.stored_value(name), axes], hint=f"{name}/unsqueezed")[0] for name in op.inputs]
     b.node("Concat", parts, op.outputs, axis=int(op["axis"]))
 
 
@@ -135,7 +135,7 @@ def write_unpack(op: Op, b: Builder) -> None:
     axes = b.const(np.array([op["axis"]], np.int64), f"{op.outputs[0]}/axes")
     sizes = b.const(np.ones(len(op.outputs), np.int64), f"{op.outputs[0]}/sizes")
     parts = [b.name(f"{name}/part") for name in op.outputs]
-    _split(op, b, sizes, parts)
+    _split_stored(op, b, sizes, parts)
     for part, output in zip(parts, op.outputs, strict=True):
         b.node("Squeeze", [part, axes], [output])
 
@@ -144,7 +144,7 @@ def read_split(r: Reading) -> None:
     """Split: sizes are an attribute before opset 13, and equal ones where none are given."""
     axis = int(r.attribute("axis", 0))
     if r.version >= 13 and r.has(1):
-        r.emit("Split", [r.input(0), r.folded(1)], axis=axis)
+        r.emit("Split", [r.input(0), r.fold_input(1)], axis=axis)
         return
     sizes = r.attribute("split") if r.version < 13 else None
     if sizes is None:
@@ -159,14 +159,14 @@ def read_split(r: Reading) -> None:
 
 def write_split(op: Op, b: Builder) -> None:
     """Split."""
-    _split(op, b, b.stored(op.inputs[1]), list(op.outputs))
+    _split_stored(op, b, b.stored_value(op.inputs[1]), list(op.outputs))
 
 
-def _split(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
+def _split_stored(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
     """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all (see write_data_movement())."""
     tensor, axis = b.tensor(op.inputs[0]), int(op["axis"])
     if tensor.dtype not in ("int16", "uint16"):
-        b.node("Split", [b.stored(tensor.name), sizes], outputs, axis=axis)
+        b.node("Split", [b.stored_value(tensor.name), sizes], outputs, axis=axis)
         return
     is_real = tensor.quantization is not None
     value = b.real(tensor.name)
@@ -191,8 +191,8 @@ def read_slice(r: Reading) -> None:
     count = r.tensor(1).static_shape
     if not r.has(3) and count is None:
         raise NotCoveredError("starts of unknown length")
-    axes = r.folded(3) if r.has(3) else r.const(np.arange(count[0] if count else 0, dtype=np.int64), "axes")
-    r.emit("Slice", [r.input(0), r.folded(1), r.folded(2), axes, *([r.folded(4)] if r.has(4) else [])])
+    axes = r.fold_input(3) if r.has(3) else r.const(np.arange(count[0] if count else 0, dtype=np.int64), "axes")
+    r.emit("Slice", [r.input(0), r.fold_input(1), r.fold_input(2), axes, *([r.fold_input(4)] if r.has(4) else [])])
 
 
 def read_pad(r: Reading) -> None:
@@ -214,7 +214,7 @@ def read_pad(r: Reading) -> None:
 
 def _amounts(r: Reading) -> str:
     if not r.has(3):
-        return r.folded(1)
+        return r.fold_input(1)
     pads, axes, rank = r.ints(1), r.ints(3), r.rank(0)
     if len(pads) != 2 * len(axes):
         raise r.invalid(f"{len(pads)} amounts of padding for {len(axes)} axes", rule="counts-differ")
@@ -240,26 +240,26 @@ def write_pad(op: Op, b: Builder) -> None:
         _pad_symmetric(op, b)
         return
     if op["mode"] != "constant":
-        moved(op, b, "Pad", [b.stored(op.inputs[1])], mode=op["mode"])
+        write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1])], mode=op["mode"])
         return
     wide, value = tensor.dtype in _NO_KERNEL["Pad"], op.inputs[2] if len(op.inputs) > 2 else ""
     filler: list[str] = []
     if value:
         is_real = wide and tensor.quantization is not None
-        filler = [b.real(value) if is_real else b.stored(value)]
+        filler = [b.real(value) if is_real else b.stored_value(value)]
         if b.tensor(value).rank != 0:
             filler = b.node("Reshape", [*filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])
         if wide and not is_real:
             filler = b.node("Cast", filler, to=ELEMENT_TYPES["int32"])
     elif tensor.quantization is not None and not wide and tensor.quantization.zero_point.any():  # ONNX's own is the integer 0
         filler = [b.const(np.array(int(tensor.quantization.zero_point[0]), tensor.dtype), f"{tensor.name}/padding")]
-    moved(op, b, "Pad", [b.stored(op.inputs[1]), *filler], mode="constant")
+    write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1]), *filler], mode="constant")
 
 
 def _pad_symmetric(op: Op, b: Builder) -> None:
     """The reversed border, edge included, on each side of each axis."""
     pads, name = b.ints(op, 1), op.outputs[0]
-    rank, current = len(pads) // 2, b.stored(op.inputs[0])
+    rank, current = len(pads) // 2, b.stored_value(op.inputs[0])
     for axis in range(rank):
         before, after = pads[axis], pads[rank + axis]
         parts = [current]
@@ -287,7 +287,7 @@ def read_shape(r: Reading) -> None:
 
 def write_shape(op: Op, b: Builder) -> None:
     """Shape."""
-    b.node("Shape", [b.stored(op.inputs[0])], op.outputs)
+    b.node("Shape", [b.stored_value(op.inputs[0])], op.outputs)
 
 
 _CONSTANT_TYPES: dict[str, Any] = {
@@ -310,12 +310,12 @@ def read_constant_of_shape(r: Reading) -> None:
     if np.size(value) != 1:
         raise r.invalid(f"its value has {np.size(value)} elements, not one", rule="not-a-scalar")
     filler = r.const(np.asarray(value).reshape(()), "value")
-    r.emit("Expand", [filler, r.folded(0)], dtype=r.lookup(filler).dtype)
+    r.emit("Expand", [filler, r.fold_input(0)], dtype=r.lookup(filler).dtype)
 
 
 def read_range(r: Reading) -> None:
     """Range."""
-    r.emit("Range", [r.folded(index) for index in range(3)])
+    r.emit("Range", [r.fold_input(index) for index in range(3)])
 
 
 def read_trilu(r: Reading) -> None:
@@ -325,13 +325,13 @@ def read_trilu(r: Reading) -> None:
 
 def write_trilu(op: Op, b: Builder) -> None:
     """Trilu."""
-    b.node("Trilu", [b.stored(name) for name in op.inputs], op.outputs, upper=int(op["upper"]))
+    b.node("Trilu", [b.stored_value(name) for name in op.inputs], op.outputs, upper=int(op["upper"]))
 
 
 def write_range(op: Op, b: Builder) -> None:
     """Range of three scalars, which TFLite may give the shape [1]."""
     scalar = b.const(np.array([], np.int64), f"{op.outputs[0]}/scalar")
-    bounds = [b.stored(n) if b.tensor(n).rank == 0 else b.node("Reshape", [b.stored(n), scalar])[0] for n in op.inputs]
+    bounds = [b.stored_value(n) if b.tensor(n).rank == 0 else b.node("Reshape", [b.stored_value(n), scalar])[0] for n in op.inputs]
     b.node("Range", bounds, op.outputs)
 
 

@@ -34,24 +34,24 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
     def by(value: str, factor: float) -> str:
         return value if factor == 1 else b.node("Mul", [value, b.const(np.float64(factor), f"{result.name}/factor")])[0]
 
-    def rounded_up(value: str) -> str:
+    def round_half_up(value: str) -> str:
         return b.node("Floor", [b.node("Add", [value, b.const(np.float64(0.5), "half")])[0]])[0]
 
-    def scaled(value: str, factor: float, bits: int, once: bool) -> str:
+    def rescale(value: str, factor: float, bits: int, once: bool) -> str:
         multiplier, shift = quantize_multiplier(factor)
         if int(multiplier) == 2**30 and bits + shift > 0:
             return by(value, 2.0 ** (bits + int(shift) - 1))
         if once or not shift:
-            return rounded_up(by(value, float(multiplier) * 2.0 ** (bits + int(shift) - 31)))
-        return b.node("Round", [by(rounded_up(by(value, float(multiplier) * 2.0 ** (bits - 31))), 2.0 ** int(shift) * AWAY)])[0]
+            return round_half_up(by(value, float(multiplier) * 2.0 ** (bits + int(shift) - 31)))
+        return b.node("Round", [by(round_half_up(by(value, float(multiplier) * 2.0 ** (bits - 31))), 2.0 ** int(shift) * AWAY)])[0]
 
     *factors, last = pair_factors(op.kind, (first, second), output)
     operands = []
     once = op.kind == "Add" and len({b.tensor(name).shape for name in op.inputs}) == 1
     for name, factor in zip(op.inputs, factors, strict=True):
-        wide = b.node("Cast", [b.stored(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
-        operands.append(wide if op.kind == "Mul" else scaled(wide, factor, PAIR_BITS, once))
-    steps = scaled(b.node(op.kind, operands, hint=f"{result.name}/total")[0], last, 0, False)
+        wide = b.node("Cast", [b.stored_value(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+        operands.append(wide if op.kind == "Mul" else rescale(wide, factor, PAIR_BITS, once))
+    steps = rescale(b.node(op.kind, operands, hint=f"{result.name}/total")[0], last, 0, False)
     limits = [b.const(np.float64(value), f"{result.name}/limit") for value in _limits(op, b)]
     b.node("Cast", [b.node("Clip", [steps, *limits])[0]], [result.name], to=ELEMENT_TYPES[result.dtype])
 
@@ -75,18 +75,20 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
         return b.node("Cast", [value], hint=f"{hint}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
 
     def parts() -> list[str]:
-        whole = to(b.stored(op.inputs[0]), "float32", op.inputs[0])
+        whole = to(b.stored_value(op.inputs[0]), "float32", op.inputs[0])
         high = b.node("Round", [b.node("Mul", [whole, b.const(np.float32(1 / 256), "part")])[0]], hint=f"{op.inputs[0]}/high")[0]
         low = b.node("Sub", [whole, b.node("Mul", [high, b.const(np.float32(256), "whole")])[0]], hint=f"{op.inputs[0]}/low")[0]
         return [high, low]
 
-    kernel = to(b.stored(op.inputs[1]), "float32", op.inputs[1])
-    high, low = (b.node("Conv", [part, kernel], hint=f"{result.name}/sum", **window)[0] for part in b.once("parts", op.inputs[0], parts))
+    kernel = to(b.stored_value(op.inputs[1]), "float32", op.inputs[1])
+    high, low = (
+        b.node("Conv", [part, kernel], hint=f"{result.name}/sum", **window)[0] for part in b.make_once("parts", op.inputs[0], parts)
+    )
     wide = [to(value, "float64", value) for value in (high, low)]
     total = b.node("Add", [b.node("Mul", [wide[0], b.const(np.float64(256), "whole")])[0], wide[1]], hint=f"{result.name}/sum")[0]
     along = (-1, *[1] * ((b.tensor(op.inputs[1]).rank or 3) - 2))
     axes = b.const(np.arange(1, len(along)), f"{result.name}/axes")
-    bias = b.node("Unsqueeze", [to(b.stored(op.inputs[2]), "float64", op.inputs[2]), axes], hint=f"{op.inputs[2]}/channels")[0]
+    bias = b.node("Unsqueeze", [to(b.stored_value(op.inputs[2]), "float64", op.inputs[2]), axes], hint=f"{op.inputs[2]}/channels")[0]
     multiplier, bits = short_multipliers(effective_scale(data.scale, weights.scale, output.scale))
     factor = (multiplier * 2.0**-bits).reshape(along if multiplier.size > 1 else ())
     scaled = b.node("Mul", [b.node("Add", [total, bias])[0], b.const(factor, f"{result.name}/factor")], hint=f"{result.name}/scaled")[0]

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
-from qconvert.formats.onnx.ops.quantize import on_another_scale
+from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
@@ -117,7 +117,7 @@ def write_resize(op: Op, b: Builder) -> None:
         _write_with_ties_up(op, b, data.quantization, sizes)
         return
     moves = op["mode"] == "nearest" and data.shares_quantization(result) and data.dtype in ("uint8", "int8", "float32")
-    value = b.stored(data.name) if moves else b.real(data.name)
+    value = b.stored_value(data.name) if moves else b.real(data.name)
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
     if moves:
         b.rename(resized, name)
@@ -130,7 +130,7 @@ def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: s
     share that takes ties up and crosses no other value (kernels/litert/forms.py)."""
     data, name = b.tensor(op.inputs[0]), op.outputs[0]
     low = integer_range(data.dtype)[0]
-    value = on_another_scale(b, data, float(quantization.scale[0]) * (1 + TIES_UP), low)
+    value = dequantize_with_scale(b, data, float(quantization.scale[0]) * (1 + TIES_UP), low)
     attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
     b.quantize(resized, replace(data, quantization=Quantization.per_tensor(float(quantization.scale[0]), low)), f"{name}/whole")
@@ -163,10 +163,10 @@ def _resize_sizes(op: Op, b: Builder) -> str:
     if known:
         fixed = b.const(np.array(front, np.int64), f"{name}/batch_and_channels")
     else:
-        whole = b.node("Shape", [b.stored(data.name)], hint=f"{name}/input_shape")[0]
+        whole = b.node("Shape", [b.stored_value(data.name)], hint=f"{name}/input_shape")[0]
         ends = [b.const(np.array([v], np.int64), f"{name}/bound") for v in (0, 2)]
         fixed = b.node("Slice", [whole, *ends], hint=f"{name}/batch_and_channels")[0]
-    return b.node("Concat", [fixed, b.stored(op.inputs[1])], hint=f"{name}/sizes", axis=0)[0]
+    return b.node("Concat", [fixed, b.stored_value(op.inputs[1])], hint=f"{name}/sizes", axis=0)[0]
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
@@ -177,7 +177,7 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.node("SpaceToDepth", [b.stored(op.inputs[0])], op.outputs, blocksize=size)
+        b.node("SpaceToDepth", [b.stored_value(op.inputs[0])], op.outputs, blocksize=size)
         return
     channels, height, width = _static(op, b)
     split = [-1, channels, height // size, size, width // size, size]
@@ -190,7 +190,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.node("DepthToSpace", [b.stored(op.inputs[0])], op.outputs, blocksize=size, mode=op["mode"])
+        b.node("DepthToSpace", [b.stored_value(op.inputs[0])], op.outputs, blocksize=size, mode=op["mode"])
         return
     channels, height, width = _static(op, b)
     depth = channels // size**2
@@ -211,7 +211,7 @@ def _static(op: Op, b: Builder) -> tuple[int, int, int]:
     """Channels, height and width of channels-first data."""
     shape = b.tensor(op.inputs[0]).shape or ()
     if len(shape) != 4 or not all(isinstance(size, int) for size in shape[1:]):
-        raise b.unsupported(op, f"data of shape {shape}", rule="unsupported-shape")
+        raise b.unsupported_error(op, f"data of shape {shape}", rule="unsupported-shape")
     return int(shape[1]), int(shape[2]), int(shape[3])
 
 
@@ -219,7 +219,7 @@ def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: li
     """Reshape, Transpose, Reshape."""
     name = op.outputs[0]
     shapes = [b.const(np.array(sizes, np.int64), f"{name}/{word}") for word, sizes in (("split", split), ("joined", joined))]
-    parts = b.node("Reshape", [value or b.stored(op.inputs[0]), shapes[0]], hint=f"{name}/parts")
+    parts = b.node("Reshape", [value or b.stored_value(op.inputs[0]), shapes[0]], hint=f"{name}/parts")
     turned = b.node("Transpose", parts, hint=f"{name}/turned", perm=perm)
     return b.node("Reshape", [turned[0], shapes[1]], [output or name])[0]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.rounded_rows import product, rounded_rows, summed_exactly
+from qconvert.formats.onnx.ops.rounded_rows import is_sum_exact, product, rounded_rows
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 
-__all__ = ["WRITERS", "moved_memory", "unit_sums"]
+__all__ = ["WRITERS", "shift_memory", "unit_sums"]
 
 _DATA, _MEMORY, _FEATURE, _TIME, _BIAS = range(5)
 
@@ -19,9 +19,9 @@ def write_svdf(op: Op, b: Builder) -> None:
     hint, rank = op.outputs[0], int(op["rank"])
     shape = b.tensor(op.inputs[_TIME]).static_shape
     if shape is None:
-        raise b.unsupported(op, "weights with dynamic dimensions", rule="dynamic-dimension")
+        raise b.unsupported_error(op, "weights with dynamic dimensions", rule="dynamic-dimension")
     filters, places = shape
-    kept, moved = moved_memory(b, b.real(op.inputs[_MEMORY]), _newest(op, b), (filters, places), hint)
+    kept, moved = shift_memory(b, b.real(op.inputs[_MEMORY]), _filter_products(op, b), (filters, places), hint)
     total = unit_sums(b, kept, b.real(op.inputs[_TIME]), (filters // rank, rank * places), hint)
     if op.has(_BIAS):
         total = b.node("Add", [total, b.real(op.inputs[_BIAS])], hint=f"{hint}/total")[0]
@@ -29,7 +29,7 @@ def write_svdf(op: Op, b: Builder) -> None:
     b.rename(moved, op.outputs[1])
 
 
-def _newest(op: Op, b: Builder) -> str:
+def _filter_products(op: Op, b: Builder) -> str:
     """What each filter makes of the data."""
     hint = op.outputs[0]
     if not is_dynamic(op):
@@ -37,15 +37,15 @@ def _newest(op: Op, b: Builder) -> str:
         return b.node("MatMul", [b.real(op.inputs[_DATA]), *turned], hint=f"{hint}/newest")[0]
     weights = b.tensor(op.inputs[_FEATURE])
     if weights.data is None or weights.quantization is None or not weights.quantization.is_per_tensor or weights.dtype != "int8":
-        raise b.unsupported(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
-    turned = b.node("Transpose", [b.stored(weights.name)], hint=f"{hint}/feature", perm=[1, 0])
+        raise b.unsupported_error(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
+    turned = b.node("Transpose", [b.stored_value(weights.name)], hint=f"{hint}/feature", perm=[1, 0])
     steps, scale = rounded_rows(b, b, b.real(op.inputs[_DATA]), str(op["arithmetic"]), f"{hint}/rows")
-    sums = product(b, b, steps, turned[0], f"{hint}/newest", exact=summed_exactly(weights.data))
+    sums = product(b, b, steps, turned[0], f"{hint}/newest", exact=is_sum_exact(weights.data))
     own = b.const(weights.quantization.scale.reshape(()), f"{hint}/feature/scale")
     return b.node("Mul", [sums, *b.node("Mul", [scale, own], hint=f"{hint}/scale")], hint=f"{hint}/newest")[0]
 
 
-def moved_memory(b: Builder, memory: str, newest: str, sizes: tuple[int, int], hint: str) -> tuple[str, str]:
+def shift_memory(b: Builder, memory: str, newest: str, sizes: tuple[int, int], hint: str) -> tuple[str, str]:
     """The memory with the newest values at its end, of shape (rows, filters, places), and as it is kept.
 
     Args:

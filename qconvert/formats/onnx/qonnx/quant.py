@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, fitting, numbers, stated
-from qconvert.formats.onnx.qonnx.rounding import EVEN, apply, mode_of, rounded, rounded_by
+from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, numbers, read_stated, require_broadcast
+from qconvert.formats.onnx.qonnx.rounding import EVEN, apply, emit_rounding, mode_of, round_values
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.labels import label_key
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
@@ -20,7 +20,7 @@ __all__ = ["emit_on_quantization", "read_bipolar_quant", "read_quant"]
 
 def read_quant(r: Reading) -> None:
     """Quant(x, scale, zero_point, bit_width); attributes signed, narrow, rounding_mode."""
-    found, mode, data = stated(r, bits_of(r, 3)), mode_of(r, "ROUND"), r.constant(0)
+    found, mode, data = read_stated(r, bits_of(r, 3)), mode_of(r, "ROUND"), r.constant(0)
     if data is not None:
         _declare(r, found, _integers(data, found, mode))
     elif found.is_bipolar:
@@ -31,7 +31,7 @@ def read_quant(r: Reading) -> None:
 
 def read_bipolar_quant(r: Reading) -> None:
     """BipolarQuant(x, scale): the scale where x is 0 or more, else minus the scale."""
-    found, data = Stated(fitting(r, numbers(r, 1, "scale"))[0], np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
+    found, data = Stated(require_broadcast(r, numbers(r, 1, "scale"))[0], np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
     if data is not None:
         _declare(r, found, np.where(np.asarray(data, np.float32) >= 0, np.float32(1), np.float32(-1)))
     else:
@@ -45,7 +45,7 @@ def _integers(data: Array, found: Stated, mode: str) -> Array:
         if found.is_bipolar:
             return np.where(steps >= 0, np.float32(1), np.float32(-1))
         low, high = (np.float32(limit) for limit in found.limits)
-        return rounded(np.where(np.isnan(steps), found.zero_point, np.clip(steps, low, high)), mode)
+        return round_values(np.where(np.isnan(steps), found.zero_point, np.clip(steps, low, high)), mode)
 
 
 def _declare(r: Reading, found: Stated, whole: Array) -> None:
@@ -55,7 +55,7 @@ def _declare(r: Reading, found: Stated, whole: Array) -> None:
         with np.errstate(all="ignore"):
             r.declare_constant((whole - found.zero_point) * found.scale)
         return
-    dtype, quantization = label[0], found.narrowed(*label)
+    dtype, quantization = label[0], found.with_limits(*label)
     top = np.float32(integer_range(dtype)[1])  # float32 has no 2**31 - 1
     stored = np.where(whole >= top, integer_range(dtype)[1], whole.astype(np.int64)).astype(numpy_dtype(dtype))
     key = f"{dtype}_{found.limits[1]}_{label_key(quantization)}"
@@ -66,12 +66,12 @@ def _emit(r: Reading, found: Stated, mode: str) -> None:
     quantization = found.quantization(r.tensor(0).shape, constant=False)
     if quantization is None:
         low, high = (r.const(np.float32(limit), hint) for limit, hint in zip(found.limits, ("lowest", "highest"), strict=True))
-        _scale_back(r, found, rounded_by(r, apply(r, "Clip", "within", _steps(r, found), low, high), mode), r.outputs[0])
+        _scale_back(r, found, emit_rounding(r, apply(r, "Clip", "within", _steps(r, found), low, high), mode), r.outputs[0])
         return
     value = r.input(0)
     if mode != EVEN:
         value = r.intermediate("on_quantization", "float32")
-        _scale_back(r, found, rounded_by(r, _steps(r, found), mode), value)
+        _scale_back(r, found, emit_rounding(r, _steps(r, found), mode), value)
     emit_on_quantization(r, value, *quantization, found.limits)
 
 
@@ -80,7 +80,7 @@ def emit_on_quantization(r: Reading, value: str, dtype: str, quantization: Quant
     0."""
     low, high = integer_range(dtype)
     if quantization.axis is not None and limits != (low, high):
-        value = _within(r, value, quantization, limits)
+        value = _clip_per_channel(r, value, quantization, limits)
         limits = low, high
     (stored,) = r.emit("Quantize", [value], [r.intermediate(dtype, dtype)], dtype=dtype, quantization=quantization)
     if limits != (low, high):
@@ -92,7 +92,7 @@ def emit_on_quantization(r: Reading, value: str, dtype: str, quantization: Quant
     r.emit("Dequantize", [stored], r.outputs[:1], dtype="float32")
 
 
-def _within(r: Reading, value: str, quantization: Quantization, limits: tuple[int, int]) -> str:
+def _clip_per_channel(r: Reading, value: str, quantization: Quantization, limits: tuple[int, int]) -> str:
     """Float values between bounds for each index of an axis, which have the quantization: rounding is monotone."""
     rank, axis = r.rank(0), quantization.axis
     for kind, limit in zip(("Max", "Min"), limits, strict=True):

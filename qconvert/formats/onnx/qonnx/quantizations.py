@@ -12,7 +12,7 @@ from qconvert.formats.onnx.qonnx.ranges import limits_of, storage
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array, Quantization, Shape, integer_range
 
-__all__ = ["Stated", "bits_of", "fitting", "is_positive", "numbers", "stated"]
+__all__ = ["Stated", "bits_of", "is_positive", "numbers", "read_stated", "require_broadcast"]
 
 _WIDEST = 32
 
@@ -53,25 +53,25 @@ class Stated:
             return None
         return dtype, Quantization(scales.astype(np.float32), zeros.astype(np.int64), next(iter(axes), None))
 
-    def narrowed(self, dtype: str, quantization: Quantization) -> Quantization:
+    def with_limits(self, dtype: str, quantization: Quantization) -> Quantization:
         """The quantization, saying which integers of its type it uses."""
         low, high = integer_range(dtype)
         lowest, highest = self.limits
         return replace(quantization, quant_min=lowest if lowest > low else None, quant_max=highest if highest < high else None)
 
 
-def stated(r: Reading, bits: int) -> Stated:
+def read_stated(r: Reading, bits: int) -> Stated:
     """The quantization of a node with the inputs scale and zero point and the attributes signed and narrow."""
     signed, narrow = bool(r.attribute("signed", 1)), bool(r.attribute("narrow", 0))
     is_bipolar = signed and bits == 1
     limits = (-1, 1) if is_bipolar else limits_of(bits, signed, narrow)
     if limits[0] >= limits[1]:
         raise r.invalid(f"{bits} bits with a narrow range hold only one integer, {limits[0]}", rule="invalid-bit-width")
-    scale, zero_point = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
+    scale, zero_point = require_broadcast(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
     return Stated(scale, zero_point, limits, signed, is_bipolar)
 
 
-def fitting(r: Reading, *given: Array) -> tuple[Array, ...]:
+def require_broadcast(r: Reading, *given: Array) -> tuple[Array, ...]:
     """`given`, the scales and zero points of input 0, unless they do not broadcast with each other and with it.
 
     Together they have no more elements than the data or, with data of unknown sizes, than the largest of them: (n, 1) next to (1, n)

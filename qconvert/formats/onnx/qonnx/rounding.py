@@ -11,7 +11,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array
 
-__all__ = ["EVEN", "apply", "mode_of", "rounded", "rounded_by"]
+__all__ = ["EVEN", "apply", "emit_rounding", "mode_of", "round_values"]
 
 EVEN = "HALF_EVEN"
 _OTHER_NAMES = {"ROUND": EVEN}
@@ -45,12 +45,12 @@ def mode_of(r: Reading, default: str) -> str:
     return mode
 
 
-def rounded(values: Array, mode: str) -> Array:
+def round_values(values: Array, mode: str) -> Array:
     """Float values to whole numbers. Keeps the dtype."""
     return _ROUNDINGS[mode](values)
 
 
-def rounded_by(r: Reading, value: str, mode: str) -> str:
+def emit_rounding(r: Reading, value: str, mode: str) -> str:
     """Appends the operators that round the float value `value`; returns the result's name."""
     if mode in _ONE:
         return apply(r, _ONE[mode], "rounded", value)

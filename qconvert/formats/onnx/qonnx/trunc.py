@@ -6,9 +6,9 @@ import numpy as np
 
 from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.qonnx.quant import emit_on_quantization
-from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, fitting, is_positive, numbers
+from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, is_positive, numbers, require_broadcast
 from qconvert.formats.onnx.qonnx.ranges import limits_of
-from qconvert.formats.onnx.qonnx.rounding import apply, mode_of, rounded_by
+from qconvert.formats.onnx.qonnx.rounding import apply, emit_rounding, mode_of
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array
 
@@ -22,13 +22,13 @@ def read_trunc(r: Reading) -> None:
     it limits nothing, so its result stays in float. Version 2 has 2**k = out_scale / scale, limits to out_bits, and its
     result has the quantization of out_scale.
     """
-    scale, points = fitting(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
+    scale, points = require_broadcast(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
     in_bits, mode = bits_of(r, 3), mode_of(r, "FLOOR")
     if not is_positive(scale):
         raise NotCoveredError("scales that are not positive")
     is_second = r.has(5)
     if is_second:
-        out_scale = fitting(r, numbers(r, 4, "scale of the result"), scale, points)[0]
+        out_scale = require_broadcast(r, numbers(r, 4, "scale of the result"), scale, points)[0]
         if not is_positive(out_scale):
             raise NotCoveredError("scales of the result that are not positive")
         divisor = np.asarray(np.float32(2) ** np.rint(np.log2(out_scale / scale)))
@@ -43,7 +43,7 @@ def read_trunc(r: Reading) -> None:
     if is_second:
         ends = [r.const(np.float32(limit), hint) for limit, hint in zip(limits, ("fewest", "most"), strict=True)]
         fraction = apply(r, "Clip", "within", fraction, *ends)
-    whole = rounded_by(r, fraction, mode)
+    whole = emit_rounding(r, fraction, mode)
     if out_points.any():
         whole = apply(r, "Sub", "difference", whole, r.const(np.asarray(out_points, np.float32), "zero_point"))
     quantization = None

@@ -153,7 +153,7 @@ class _Writer:
         quantization = tensor.quantization
         assert quantization is not None
         self._real[name] = self._add(f"{name}/real" if name in self._graph.outputs else name, tensor)
-        clipped = self._clipped(tensor)
+        clipped = self._find_clip_range(tensor)
         found = range_of(clipped, quantization) if clipped is not None else None
         if found is not None and clipped is not None:
             self._ranges[name] = clipped
@@ -170,7 +170,7 @@ class _Writer:
         else:
             self._quant(value, self._real[name], tensor, quantization, found, op.source)
 
-    def _clipped(self, tensor: Tensor) -> tuple[int, int] | None:
+    def _find_clip_range(self, tensor: Tensor) -> tuple[int, int] | None:
         """The integers that a Clip leaves which alone reads a tensor; None without one."""
         readers = self._readers.get(tensor.name, [])
         if len(readers) != 1 or readers[0].kind != "Clip" or tensor.name in self._graph.public:

@@ -30,8 +30,8 @@ def read_qlinear_conv(r: Reading) -> None:
     window = read_window(r, 3)
     quantizations = one_quantization(r, 1), weights_quantization(r, 4, 0)
     result = one_quantization(r, 6)
-    bias = [r.labelled(8, accumulator_quantization(*quantizations))] if r.has(8) else []
-    inputs = [r.labelled(0, quantizations[0]), r.labelled(3, quantizations[1]), *bias]
+    bias = [r.label_input(8, accumulator_quantization(*quantizations))] if r.has(8) else []
+    inputs = [r.label_input(0, quantizations[0]), r.label_input(3, quantizations[1]), *bias]
     emit_result(r, "Conv", inputs, r.tensor(0).dtype, 6, result, data_format="channels_first", **window)
 
 

@@ -8,7 +8,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
-from qconvert.operators import adds_plainly
+from qconvert.operators import is_onnxruntime_add
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -20,7 +20,7 @@ def read_pair(r: Reading) -> None:
 
 def write_pair(op: Op, b: Builder) -> str:
     """Add and Mul."""
-    if op.kind == "Add" and op["arithmetic"] and not adds_plainly(b.graph, op):
+    if op.kind == "Add" and op["arithmetic"] and not is_onnxruntime_add(b.graph, op):
         return f"QOperator has no {op['arithmetic']} arithmetic"
     op_type = f"QLinear{op.kind}"
     reason = one_type_reason(op, b, op_type, op.inputs)
@@ -39,7 +39,7 @@ def write_where(op: Op, b: Builder) -> str:
     reason = one_type_reason(op, b, "QLinearWhere", op.inputs[1:])
     if reason:
         return reason
-    inputs = [b.stored(op.inputs[0]), *operand(b, op.inputs[1]), *operand(b, op.inputs[2]), *b.quantization(op.outputs[0])]
+    inputs = [b.stored_value(op.inputs[0]), *operand(b, op.inputs[1]), *operand(b, op.inputs[2]), *b.quantization(op.outputs[0])]
     return write_form(op, b, "QLinearWhere", inputs)
 
 

@@ -64,7 +64,7 @@ def read_form(
     """
     quantizations = [one_quantization(r, index + 1) for index in operands]
     quantization = one_quantization(r, result)
-    inputs = [r.labelled(index, found) for index, found in zip(operands, quantizations, strict=True)]
+    inputs = [r.label_input(index, found) for index, found in zip(operands, quantizations, strict=True)]
     emit_result(r, kind, [*leading, *inputs, *trailing], r.tensor(operands[0]).dtype, result, quantization, **attributes)
 
 
@@ -78,7 +78,7 @@ def emit_result(
 
 def operand(b: Builder, name: str) -> list[str]:
     """The stored value of a quantized tensor with its scale and zero point."""
-    return [b.stored(name), *b.quantization(name)]
+    return [b.stored_value(name), *b.quantization(name)]
 
 
 def write_form(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = CONTRIB, **attributes: Any) -> str:
@@ -133,7 +133,7 @@ def stored_bias(op: Op, b: Builder) -> list[str]:
     assert data is not None and weights is not None and bias is not None
     if bias != accumulator_quantization(data, weights):
         b.stated_scales[op.inputs[2]] = [float(scale) for scale in bias.scale]
-    return [b.stored(op.inputs[2])]
+    return [b.stored_value(op.inputs[2])]
 
 
 def bias_reason(op: Op, b: Builder, op_type: str) -> str:

@@ -35,7 +35,7 @@ def read_qlinear_matmul(r: Reading) -> None:
     """QLinearMatMul(a, a_scale, a_zero_point, b, …, y_scale, y_zero_point)."""
     quantizations = one_quantization(r, 1), _columns_quantization(r, 3, 4, 5)
     result = one_quantization(r, 6)
-    inputs = [r.labelled(0, quantizations[0]), r.labelled(3, quantizations[1])]
+    inputs = [r.label_input(0, quantizations[0]), r.label_input(3, quantizations[1])]
     emit_result(r, "MatMul", inputs, r.tensor(0).dtype, 6, result)
 
 
@@ -61,7 +61,7 @@ def read_matmul_integer_to_float(r: Reading) -> None:
         _rounded_product(r, (r.input(0), r.input(2), r.inputs[4] if r.has(4) else ""), (1, 3, 5), 6)
         return
     quantizations = r.quantization(2, 4), _columns_quantization(r, 1, 3, 5)
-    inputs = [r.labelled(0, quantizations[0]), r.labelled(1, quantizations[1])]
+    inputs = [r.label_input(0, quantizations[0]), r.label_input(1, quantizations[1])]
     if not r.has(6):
         r.emit("MatMul", inputs, dtype="float32", integers=True)
         return
@@ -119,7 +119,7 @@ def read_qgemm(r: Reading) -> None:
     if alpha != 1:
         quantizations = quantizations[0], replace(quantizations[1], scale=quantizations[1].scale * np.float32(alpha))
     result = one_quantization(r, 7) if r.has(7) else None
-    data = r.labelled(0, quantizations[0])
+    data = r.label_input(0, quantizations[0])
     if r.attribute("transA", 0):
         turned = r.intermediate("rows", r.tensor(0).dtype, quantizations[0])
         (data,) = r.emit("Transpose", [data], [turned], dtype=r.tensor(0).dtype, perm=(1, 0))
@@ -137,7 +137,7 @@ def _vector(r: Reading, quantizations: tuple[Quantization, Quantization]) -> lis
     quantization = accumulator_quantization(quantizations[0], quantizations[1].with_axis(None if quantizations[1].is_per_tensor else 0))
     data = r.constant(6)
     if r.tensor(6).rank == 1:
-        return [r.labelled(6, quantization)]
+        return [r.label_input(6, quantization)]
     if data is None:
         raise NotCoveredError("a bias of another rank that is computed")
     return [r.variant(6, "vector", data.reshape(-1), quantization)]
@@ -146,12 +146,12 @@ def _vector(r: Reading, quantizations: tuple[Quantization, Quantization]) -> lis
 def _outputs_first(r: Reading, quantization: Quantization, transposed: bool) -> str:
     """QGemm's B with its label as O,I."""
     if transposed:
-        return r.labelled(3, quantization)
-    data, turned = r.constant(3), quantization.transposed((1, 0))
+        return r.label_input(3, quantization)
+    data, turned = r.constant(3), quantization.transpose((1, 0))
     if data is not None:
         return r.variant(3, "transposed", data.swapaxes(0, 1), turned)
     name = r.intermediate("transposed", r.tensor(3).dtype, turned)
-    return r.emit("Transpose", [r.labelled(3, quantization)], [name], dtype=r.tensor(3).dtype, perm=(1, 0))[0]
+    return r.emit("Transpose", [r.label_input(3, quantization)], [name], dtype=r.tensor(3).dtype, perm=(1, 0))[0]
 
 
 def write_matmul(op: Op, b: Builder) -> str:

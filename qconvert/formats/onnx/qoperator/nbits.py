@@ -14,7 +14,7 @@ from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.reading import Reading
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
 
-__all__ = ["read_matmul_nbits", "unpacked", "write_matmul_nbits"]
+__all__ = ["read_matmul_nbits", "unpack_bits", "write_matmul_nbits"]
 
 _SMALLEST_BLOCK = 16
 #: Bits -> the type that weights are read as.
@@ -52,11 +52,11 @@ def read_matmul_nbits(r: Reading) -> None:
     elif points.size != columns * -(-blocks // each):
         raise r.invalid(f"{points.size} bytes of zero points for {columns} columns of {blocks} blocks", rule="block-scales")
     else:
-        zeros = unpacked(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
+        zeros = unpack_bits(points.reshape(columns, -1), bits)[:, :blocks].astype(np.int64)
     quantization = Quantization(
         np.ascontiguousarray(scales.reshape(columns, blocks).T, np.float32), np.ascontiguousarray(zeros.T), 0, block
     )
-    weights = np.ascontiguousarray(unpacked(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
+    weights = np.ascontiguousarray(unpack_bits(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
     stored = r.variant(1, f"unpacked_{_quantization_key(quantization)}", weights, quantization)
     (real,) = r.emit("Dequantize", [stored], [r.intermediate("weights", real_type)], dtype=real_type)
     if not r.has(5):
@@ -73,13 +73,13 @@ def _quantization_key(quantization: Quantization) -> str:
     return hashlib.sha256(quantization.scale.tobytes() + quantization.zero_point.tobytes()).hexdigest()[:8]
 
 
-def unpacked(data: Array, bits: int) -> Array:
+def unpack_bits(data: Array, bits: int) -> Array:
     """Rows of bytes as rows of the numbers in them, those in the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     return np.asarray((data[..., None] >> shifts) & (2**bits - 1), np.uint8).reshape(len(data), -1)
 
 
-def _packed(data: Array, bits: int) -> Array:
+def _pack_bits(data: Array, bits: int) -> Array:
     """The mirror of unpack_bits()."""
     each = 8 // bits
     padded = np.pad(data, ((0, 0), (0, -data.shape[1] % each)))
@@ -95,23 +95,23 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
         return reason
     bits = _BITS[weights.dtype]
     offset = 2 ** (bits - 1) if weights.dtype.startswith("int") else 0
-    quantization, data = weights.quantization.shifted(offset), weights.data.astype(np.int16) + offset
+    quantization, data = weights.quantization.shift_zero_point(offset), weights.data.astype(np.int16) + offset
     if not _has_rows(op):
-        quantization, data = quantization.transposed((1, 0)), data.T
+        quantization, data = quantization.transpose((1, 0)), data.T
     columns, depth = data.shape
     blocks = quantization.scale.shape[1]
     real_type = b.tensor(op.outputs[0]).dtype
     rows = np.pad(data.astype(np.uint8), ((0, 0), (0, blocks * quantization.block_size - depth)))
     name = weights.name
     inputs = [
-        b.stored(op.inputs[0]),
-        b.const(_packed(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
+        b.stored_value(op.inputs[0]),
+        b.const(_pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
         b.const(np.ascontiguousarray(quantization.scale).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
     ]
     if (quantization.zero_point != 2 ** (bits - 1)).any():
-        inputs.append(b.const(_packed(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"))
+        inputs.append(b.const(_pack_bits(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"))
     if op.kind == "Gemm" and len(op.inputs) > 2 and op.inputs[2]:
-        inputs += [*[""] * (_BIAS - len(inputs)), b.stored(op.inputs[2])]
+        inputs += [*[""] * (_BIAS - len(inputs)), b.stored_value(op.inputs[2])]
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}
     b.finish(op, b.node("MatMulNBits", inputs, hint=f"{op.outputs[0]}/real_result", domain="com.microsoft", **sizes)[0])
     return ""

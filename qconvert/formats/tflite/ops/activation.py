@@ -15,7 +15,7 @@ from qconvert.rewriting.lowering import Scope, conditions
 __all__ = ["READERS", "WRITERS"]
 
 
-def _plain(kind: str) -> ReadFunction:
+def _make_plain_reader(kind: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind`, without attributes."""
 
     def read(r: Reading) -> None:
@@ -30,7 +30,7 @@ def require_real(r: Reading) -> None:
     r.require_scales()
 
 
-def _clip(lowest: float, highest: float) -> ReadFunction:
+def _make_clip_reader(lowest: float, highest: float) -> ReadFunction:
     """The reader of an operator that clips float values to [lowest, highest]."""
 
     def read(r: Reading) -> None:
@@ -89,24 +89,24 @@ def read_l2_normalization(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "RELU": _plain("Relu"),
-    "RELU6": _clip(0.0, 6.0),
-    "RELU_N1_TO_1": _clip(-1.0, 1.0),
-    "RELU_0_TO_1": _clip(0.0, 1.0),
+    "RELU": _make_plain_reader("Relu"),
+    "RELU6": _make_clip_reader(0.0, 6.0),
+    "RELU_N1_TO_1": _make_clip_reader(-1.0, 1.0),
+    "RELU_0_TO_1": _make_clip_reader(0.0, 1.0),
     "LEAKY_RELU": read_leaky_relu,
     "PRELU": read_prelu,
-    "ELU": _plain("Elu"),
+    "ELU": _make_plain_reader("Elu"),
     "GELU": read_gelu,
-    "HARD_SWISH": _plain("HardSwish"),
-    "LOGISTIC": _plain("Sigmoid"),
-    "TANH": _plain("Tanh"),
+    "HARD_SWISH": _make_plain_reader("HardSwish"),
+    "LOGISTIC": _make_plain_reader("Sigmoid"),
+    "TANH": _make_plain_reader("Tanh"),
     "SOFTMAX": read_softmax,
     "LOG_SOFTMAX": read_log_softmax,
     "L2_NORMALIZATION": read_l2_normalization,
 }
 
 
-def _written(builtin: str, table: str = "", **fields: str) -> WriteFunction:
+def _make_writer(builtin: str, table: str = "", **fields: str) -> WriteFunction:
     """The writer of a kind that is the operator `builtin`; fields of its option table come from attributes by name."""
 
     def write(op: Op, w: Writing) -> None:
@@ -210,16 +210,16 @@ def _stored_bound(value: float, result: Tensor) -> Array:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "Relu": _written("RELU"),
+    "Relu": _make_writer("RELU"),
     "Clip": write_clip,
-    "LeakyRelu": _written("LEAKY_RELU", "LeakyReluOptions", alpha="alpha"),
-    "PRelu": _written("PRELU"),
+    "LeakyRelu": _make_writer("LEAKY_RELU", "LeakyReluOptions", alpha="alpha"),
+    "PRelu": _make_writer("PRELU"),
     "Gelu": write_gelu,
-    "HardSwish": _written("HARD_SWISH", "HardSwishOptions"),
-    "Sigmoid": _written("LOGISTIC"),
-    "Tanh": _written("TANH"),
+    "HardSwish": _make_writer("HARD_SWISH", "HardSwishOptions"),
+    "Sigmoid": _make_writer("LOGISTIC"),
+    "Tanh": _make_writer("TANH"),
     "Elu": write_elu,
     "Softmax": conditions(_is_along_last)(write_softmax),
-    "LogSoftmax": conditions(_is_along_last)(_written("LOG_SOFTMAX", "LogSoftmaxOptions")),
+    "LogSoftmax": conditions(_is_along_last)(_make_writer("LOG_SOFTMAX", "LogSoftmaxOptions")),
     "LpNormalization": write_lp_normalization,
 }

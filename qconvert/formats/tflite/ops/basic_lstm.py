@@ -19,7 +19,7 @@ def read_integer_basic_lstm(r: Reading) -> None:
     types = tuple(r.tensor(index).dtype for index in range(len(r.inputs)))
     if types != ("uint8", "uint8", "uint8", "int32", "int16") or r.result().dtype != "uint8":
         what = f"the basic kernel and tensors of {', '.join(types)} for {r.result().dtype}"
-        raise r.unsupported(f"{what}, neither all float32 nor uint8, uint8, uint8, int32 and int16 for uint8,", rule="operand-types")
+        raise r.unsupported_error(f"{what}, neither all float32 nor uint8, uint8, uint8, int32 and int16 for uint8,", rule="operand-types")
     places = {"hidden": _HIDDEN, "cell": _CELL}
     states = [r.variable(place) for place in places.values()]
     before = [r.read_state(state, r.tensor(place)) for state, place in zip(states, places.values(), strict=True)]

@@ -9,7 +9,7 @@ from qconvert.graph import Op, numpy_dtype
 __all__ = ["READERS", "WRITERS"]
 
 
-def _plain(kind: str, of_truth: str = "") -> ReadFunction:
+def _make_plain_reader(kind: str, of_truth: str = "") -> ReadFunction:
     """The reader of an operator of plain numbers, which is `of_truth` of truth values."""
 
     def read(r: Reading) -> None:
@@ -26,7 +26,7 @@ def require_equal(r: Reading) -> None:
         raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
 
 
-def _shift(direction: str) -> ReadFunction:
+def _make_shift_reader(direction: str) -> ReadFunction:
     """RIGHT_SHIFT and STABLEHLO_SHIFT_LEFT."""
 
     def read(r: Reading) -> None:
@@ -44,15 +44,15 @@ def read_bitcast(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "BITWISE_XOR": _plain("BitwiseXor"),
-    "RIGHT_SHIFT": _shift("RIGHT"),
+    "BITWISE_XOR": _make_plain_reader("BitwiseXor"),
+    "RIGHT_SHIFT": _make_shift_reader("RIGHT"),
     "BITCAST": read_bitcast,
-    "STABLEHLO_ADD": _plain("Add", "Or"),
-    "STABLEHLO_MULTIPLY": _plain("Mul", "And"),
-    "STABLEHLO_MAXIMUM": _plain("Max", "Or"),
-    "STABLEHLO_MINIMUM": _plain("Min", "And"),
-    "STABLEHLO_AND": _plain("BitwiseAnd", "And"),
-    "STABLEHLO_SHIFT_LEFT": _shift("LEFT"),
+    "STABLEHLO_ADD": _make_plain_reader("Add", "Or"),
+    "STABLEHLO_MULTIPLY": _make_plain_reader("Mul", "And"),
+    "STABLEHLO_MAXIMUM": _make_plain_reader("Max", "Or"),
+    "STABLEHLO_MINIMUM": _make_plain_reader("Min", "And"),
+    "STABLEHLO_AND": _make_plain_reader("BitwiseAnd", "And"),
+    "STABLEHLO_SHIFT_LEFT": _make_shift_reader("LEFT"),
 }
 
 
@@ -62,7 +62,7 @@ def write_xor(op: Op, w: Writing) -> None:
     w.emit("BITWISE_XOR", op.inputs, op.outputs, "BitwiseXorOptions")
 
 
-def _of_one_shape(op: Op, w: Writing) -> list[str]:
+def _broadcast_operands(op: Op, w: Writing) -> list[str]:
     """The operands, broadcast to the result's shape: StableHLO's operators do not broadcast."""
     result, found = w.tensor(op.outputs[0]), []
     for name in op.inputs:
@@ -70,7 +70,7 @@ def _of_one_shape(op: Op, w: Writing) -> list[str]:
             found.append(name)
             continue
         if result.static_shape is None:
-            raise w.unsupported(op, "operands of different shapes, one of which has a dynamic dimension,", rule="dynamic-dimension")
+            raise w.unsupported_error(op, "operands of different shapes, one of which has a dynamic dimension,", rule="dynamic-dimension")
         found.append(w.like(f"{op.outputs[0]}/operand", name, result.shape))
         w.emit("BROADCAST_TO", [name, w.ints(result.static_shape, f"{op.outputs[0]}/shape")], [found[-1]], "BroadcastToOptions")
     return found
@@ -79,13 +79,13 @@ def _of_one_shape(op: Op, w: Writing) -> list[str]:
 def _require_narrow(op: Op, w: Writing) -> None:
     """BITWISE_XOR and RIGHT_SHIFT fail at integers of 64 bits when they run (bitwise_xor.cc, right_shift.cc)."""
     if w.tensor(op.outputs[0]).dtype in ("int64", "uint64"):
-        raise w.unsupported(op, "integers of 64 bits", rule="operand-types")
+        raise w.unsupported_error(op, "integers of 64 bits", rule="operand-types")
 
 
 def write_or(op: Op, w: Writing) -> None:
     """The bits of either operand: those of one alone, and those of both."""
     _require_narrow(op, w)
-    result, operands = op.outputs[0], _of_one_shape(op, w)
+    result, operands = op.outputs[0], _broadcast_operands(op, w)
     one, both = (w.like(f"{result}/{hint}", result, w.tensor(result).shape) for hint in ("one", "both"))
     w.emit("BITWISE_XOR", operands, [one], "BitwiseXorOptions")
     w.emit("STABLEHLO_AND", operands, [both])
@@ -94,7 +94,7 @@ def write_or(op: Op, w: Writing) -> None:
 
 def write_and(op: Op, w: Writing) -> None:
     """STABLEHLO_AND."""
-    w.emit("STABLEHLO_AND", _of_one_shape(op, w), op.outputs)
+    w.emit("STABLEHLO_AND", _broadcast_operands(op, w), op.outputs)
 
 
 def write_shift(op: Op, w: Writing) -> None:
@@ -103,7 +103,7 @@ def write_shift(op: Op, w: Writing) -> None:
     if op["direction"] == "RIGHT":
         w.emit("RIGHT_SHIFT", op.inputs, op.outputs, "RightShiftOptions")
         return
-    operands, result = _of_one_shape(op, w), w.tensor(op.outputs[0])
+    operands, result = _broadcast_operands(op, w), w.tensor(op.outputs[0])
     if not result.dtype.startswith("uint"):
         w.emit("STABLEHLO_SHIFT_LEFT", operands, op.outputs, "StablehloShiftLeftOptions")
         return

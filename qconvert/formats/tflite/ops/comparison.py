@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_compared
+from qconvert.arithmetic import tflite_comparison_tables
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array, Tensor, integer_range
@@ -14,7 +14,7 @@ __all__ = ["READERS", "WRITERS"]
 _BYTES = ("int8", "uint8")
 
 
-def _comparison(kind: str) -> ReadFunction:
+def _make_reader(kind: str) -> ReadFunction:
     """The reader of a comparison; orders of int16 are of stored integers, and EQUAL has no such kernel."""
 
     def read(r: Reading) -> None:
@@ -24,17 +24,17 @@ def _comparison(kind: str) -> ReadFunction:
             return
         if kind == "NotEqual":
             r.require_scales("int16")
-        tables = _tables(first, second)
+        tables = _comparison_tables(first, second)
         if not tables:
             r.emit(kind)
             return
         r.require_sound(kind, r.inputs)
-        r.emit(kind, [_in_steps(r, index, table) for index, table in enumerate(tables)])
+        r.emit(kind, [_look_up_operand(r, index, table) for index, table in enumerate(tables)])
 
     return read
 
 
-def _tables(first: Tensor, second: Tensor) -> list[Array]:
+def _comparison_tables(first: Tensor, second: Tensor) -> list[Array]:
     """The numbers that the kernel compares, for each of the 256 values of either operand; none where the operator is one in float.
 
     Such operands have one quantization whose values the kernel distinguishes, or a result that C does not define (checking/overflows.py
@@ -45,20 +45,22 @@ def _tables(first: Tensor, second: Tensor) -> list[Array]:
         return []
     if not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor):
         return []
-    tables = [table for quantization in quantizations if quantization is not None for table in tflite_compared(quantization, first.dtype)]
+    tables = [
+        table for quantization in quantizations if quantization is not None for table in tflite_comparison_tables(quantization, first.dtype)
+    ]
     if len(tables) > len(quantizations):
         return []
     kept_apart = quantizations[0] == quantizations[1] and bool((np.diff(tables[0]) > 0).all())
     return [] if kept_apart else tables
 
 
-def _in_steps(r: Reading, index: int, table: Array) -> str:
+def _look_up_operand(r: Reading, index: int, table: Array) -> str:
     """An operand looked up in its table."""
     name = r.input(index)
     tensor = r.lookup(name)
     low, _ = integer_range(tensor.dtype)
     place = r.intermediate("place", "int64", tensor.shape, base=name)
-    r.emit("Cast", [r.under(name, None)], [place], to="int64")
+    r.emit("Cast", [r.reinterpret(name, None)], [place], to="int64")
     if low:
         moved = r.intermediate("place_from_zero", "int64", tensor.shape, base=name)
         r.emit("Add", [place, r.const(np.int64(-low), "lowest")], [moved])
@@ -70,6 +72,6 @@ def _in_steps(r: Reading, index: int, table: Array) -> str:
 _NAMES = {"EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
           "LESS_EQUAL": "LessOrEqual"}  # fmt: skip
 
-READERS: dict[str, ReadFunction] = {name: _comparison(kind) for name, kind in _NAMES.items()}
+READERS: dict[str, ReadFunction] = {name: _make_reader(kind) for name, kind in _NAMES.items()}
 
 WRITERS: dict[str, WriteFunction] = {}

@@ -13,7 +13,17 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Op, integer_range
 
-__all__ = ["FAR", "FAR_BACK", "Bound", "Entries", "after", "bounds_of", "computed", "slice_computed", "write_computed"]
+__all__ = [
+    "FAR",
+    "FAR_BACK",
+    "Bound",
+    "Entries",
+    "bounds_of",
+    "emit_bounds",
+    "read_computed_slice",
+    "single_element_ends",
+    "write_computed_slice",
+]
 
 #: What runs to the end of an axis: a constant, and a number that is computed with, which has to fit TFLite's int32.
 FAR = int(np.iinfo(np.int64).max)
@@ -29,12 +39,12 @@ def bounds_of(r: Reading, index: int) -> list[Bound]:
     """The elements of input `index`, numbers where they are known before the model runs."""
     forms = r.sizes_of(index)
     if forms is None:
-        raise r.unsupported(f"input {r.input(index)!r} whose length is a dynamic dimension", rule="dynamic-dimension")
+        raise r.unsupported_error(f"input {r.input(index)!r} whose length is a dynamic dimension", rule="dynamic-dimension")
     name = "" if all(number(form) is not None for form in forms) else r.list64(index)
     return [(name, i) if (value := number(form)) is None else value for i, form in enumerate(forms)]
 
 
-def computed(r: Reading, bounds: Sequence[Bound], hint: str) -> str:
+def emit_bounds(r: Reading, bounds: Sequence[Bound], hint: str) -> str:
     """A list of int64 with these elements: a constant, a part of one list, or several joined."""
     parts: list[str] = []
     start = 0
@@ -66,19 +76,19 @@ def _part(r: Reading, first: tuple[str, int], count: int, hint: str) -> str:
     return r.emit("Slice", [name, *bounds], [r.intermediate(f"{hint}_part", "int64", (count,))])[0]
 
 
-def slice_computed(r: Reading) -> None:
+def read_computed_slice(r: Reading) -> None:
     """SLICE: a size of -1 runs to the end; an axis of which all is kept is left out."""
     begins, sizes = bounds_of(r, 1), bounds_of(r, 2)
     if len(begins) != r.rank() or len(sizes) != r.rank():
         raise r.invalid(f"{len(begins)} begins and {len(sizes)} sizes for rank {r.rank()}", rule="counts-differ")
     axes = [axis for axis in range(r.rank()) if (begins[axis], sizes[axis]) != (0, -1)] or [0]
-    begin = computed(r, [begins[axis] for axis in axes], "begin")
+    begin = emit_bounds(r, [begins[axis] for axis in axes], "begin")
     if all((isinstance(sizes[axis], int) and isinstance(begins[axis], int)) or sizes[axis] == -1 for axis in axes):
-        ends = computed(r, [_end(begins[axis], sizes[axis]) for axis in axes], "ends")
+        ends = emit_bounds(r, [_end(begins[axis], sizes[axis]) for axis in axes], "ends")
     else:
-        ends = _added(r, begin, computed(r, [sizes[axis] for axis in axes], "size"), len(axes))
+        ends = _emit_sum(r, begin, emit_bounds(r, [sizes[axis] for axis in axes], "size"), len(axes))
         if any(sizes[axis] == -1 for axis in axes):
-            ends = _replaced(r, ends, [sizes[axis] == -1 for axis in axes])
+            ends = _replace_far_ends(r, ends, [sizes[axis] == -1 for axis in axes])
     r.emit("Slice", [r.input(0), begin, ends, r.shape_const(axes, "axes")])
 
 
@@ -86,21 +96,21 @@ def _end(begin: Bound, size: Bound) -> int:
     return begin + size if isinstance(begin, int) and isinstance(size, int) and size != -1 else FAR
 
 
-def _added(r: Reading, a: str, b: str, count: int) -> str:
+def _emit_sum(r: Reading, a: str, b: str, count: int) -> str:
     return r.emit("Add", [a, b], [r.intermediate("ends", "int64", (count,))])[0]
 
 
-def _replaced(r: Reading, ends: str, far: Sequence[bool]) -> str:
+def _replace_far_ends(r: Reading, ends: str, far: Sequence[bool]) -> str:
     """Replace bounds by the end of the axis where `far` is true."""
     values = [r.const(np.array(far), "to_the_end"), r.const(np.array(_FAR_COMPUTED, np.int64), "far"), ends]
     return r.emit("Where", values, [r.intermediate("ends_or_far", "int64", (len(far),))])[0]
 
 
-def after(r: Reading, begins: Sequence[Bound], hint: str) -> list[Bound]:
+def single_element_ends(r: Reading, begins: Sequence[Bound], hint: str) -> list[Bound]:
     """The ends of slices of one element each: that after `begins`, and the far end after the last element, -1."""
     if all(isinstance(begin, int) for begin in begins):
         return [FAR if begin == -1 else begin + 1 for begin in begins if isinstance(begin, int)]
-    name, shape = computed(r, begins, hint), (len(begins),)
+    name, shape = emit_bounds(r, begins, hint), (len(begins),)
     following = r.emit("Add", [name, r.shape_const([1], "one")], [r.intermediate(f"{hint}_after", "int64", shape)])[0]
     last = r.emit("Equal", [name, r.shape_const([-1], "last")], [r.intermediate(f"{hint}_last", "bool", shape)])[0]
     far = r.const(np.array(_FAR_COMPUTED, np.int64), "far")
@@ -135,7 +145,7 @@ class Entries:
         )
 
 
-def write_computed(op: Op, w: Writing) -> None:
+def write_computed_slice(op: Op, w: Writing) -> None:
     """Slice with computed bounds: SLICE if each end is a begin plus a size, else STRIDED_SLICE."""
     rank = w.tensor(op.inputs[0]).rank
     axes = [w.axis(op, axis, op.inputs[0]) for axis in w.values(op, 3)]
@@ -153,14 +163,14 @@ def write_computed(op: Op, w: Writing) -> None:
     columns: list[str] = []
     masks: dict[str, Any] = {}
     for position, mask in ((1, "beginMask"), (2, "endMask")):
-        name, masks[mask] = _written_column(op, w, position, axes, steps)
+        name, masks[mask] = _write_bounds(op, w, position, axes, steps)
         columns.append(name)
     strides = [steps[axes.index(axis)] if axis in axes else 1 for axis in range(max(axes, default=-1) + 1)]
     operands = [op.inputs[0], *columns, w.ints(strides, f"{op.outputs[0]}/strides")]
     w.emit("STRIDED_SLICE", operands, op.outputs, "StridedSliceOptions", **masks)
 
 
-def _within_int32(op: Op, w: Writing, position: int) -> str:
+def _clamp_to_int32(op: Op, w: Writing, position: int) -> str:
     """Input `position` as int32; those of int64 that stand for the end of an axis become the largest that int32 has."""
     name = op.inputs[position]
     maker, tensor = w.producer(name), w.tensor(name)
@@ -173,7 +183,7 @@ def _within_int32(op: Op, w: Writing, position: int) -> str:
     return w.cast(name)
 
 
-def _written_column(op: Op, w: Writing, position: int, axes: Sequence[int], steps: Sequence[int]) -> tuple[str, int]:
+def _write_bounds(op: Op, w: Writing, position: int, axes: Sequence[int], steps: Sequence[int]) -> tuple[str, int]:
     """Begins or ends of every axis up to the last of `axes`, and the mask of those that do not count."""
     data, every = w.tensor(op.inputs[position]).data, range(max(axes, default=-1) + 1)
     hint = f"{op.outputs[0]}/{'begin' if position == 1 else 'end'}"
@@ -184,7 +194,7 @@ def _written_column(op: Op, w: Writing, position: int, axes: Sequence[int], step
             entries.add_bounds(bound, bound, step)
         columns = (entries.begins, "beginMask") if position == 1 else (entries.ends, "endMask")
         return w.ints(columns[0], hint), int(entries.masks.get(columns[1], 0))
-    name = _within_int32(op, w, position)
+    name = _clamp_to_int32(op, w, position)
     if list(axes) == list(every):
         return name, 0
     with_zero = w.add(f"{hint}/with_zero", "int32", (1 + len(axes),))

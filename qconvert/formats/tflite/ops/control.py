@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.formats.reading.flexbuffer import encoded
+from qconvert.formats.reading.flexbuffer import encode_flexbuffer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
-from qconvert.operators.shapes import compatible
+from qconvert.operators.shapes import is_compatible
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -23,7 +23,7 @@ def read_if(r: Reading) -> None:
         r.function(int(r.option(name)), given, results, word)
         for name, word in (("thenSubgraphIndex", "then_branch"), ("elseSubgraphIndex", "else_branch"))
     )
-    _complete(r, [_common(a, b) for a, b in zip(r.result_shapes(then), r.result_shapes(other), strict=True)])
+    _complete_shapes(r, [_common_shape(a, b) for a, b in zip(r.result_shapes(then), r.result_shapes(other), strict=True)])
     r.emit("If", r.inputs, then_branch=then, else_branch=other)
 
 
@@ -34,17 +34,19 @@ def read_while(r: Reading) -> None:
     given, results = _sides(r, r.inputs)
     for one, other in zip(given, results, strict=True):
         if not one.shares_quantization(other):
-            raise r.unsupported(f"{one.name!r} and {other.name!r} of other types or scales, which it carries", rule="carried-mismatch")
+            raise r.unsupported_error(
+                f"{one.name!r} and {other.name!r} of other types or scales, which it carries", rule="carried-mismatch"
+            )
     condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)], "condition")
     body = r.function(int(r.option("bodySubgraphIndex")), given, results, "body")
-    _complete(r, [_common(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
+    _complete_shapes(r, [_common_shape(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
     r.emit("While", r.inputs, condition=condition, body=body)
 
 
 def read_call(r: Reading) -> None:
     given, results = _sides(r, r.inputs)
     name = r.function(int(r.option("subgraph")), given, results, "function")
-    _complete(r, r.result_shapes(name))
+    _complete_shapes(r, r.result_shapes(name))
     r.emit("Call", r.inputs, function=name)
 
 
@@ -55,19 +57,19 @@ def _sides(r: Reading, inputs: Sequence[str]) -> tuple[list[Tensor], list[Tensor
     return [r.lookup(name) for name in inputs], [r.result(index) for index in range(len(r.outputs))]
 
 
-def _common(a: Shape | None, b: Shape | None) -> Shape | None:
+def _common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
     """A shape that both can be; None where not even the rank is common."""
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple(x if x == y else "?" for x, y in zip(a, b, strict=True))
 
 
-def _complete(r: Reading, shapes: Sequence[Shape | None]) -> None:
+def _complete_shapes(r: Reading, shapes: Sequence[Shape | None]) -> None:
     """Outputs of which the file says no shape have that of the subgraphs, as far as these agree; one that contradicts them is open."""
     for index, shape in enumerate(shapes):
         name, stated = r.outputs[index], r.result(index).shape
         sizes = shape if shape is None else tuple(size if isinstance(size, int) else f"{name}_{axis}" for axis, size in enumerate(shape))
-        if stated is None or not compatible(stated, sizes) or (sizes is None and stated is not None):
+        if stated is None or not is_compatible(stated, sizes) or (sizes is None and stated is not None):
             r.with_shape(sizes, index)
 
 
@@ -78,18 +80,18 @@ def write_if(op: Op, w: Writing) -> None:
 
 def write_while(op: Op, w: Writing) -> None:
     condition, body = (w.function(str(op[name])) for name in ("condition", "body"))
-    outputs = [name or _unread(w, op.inputs[index]) for index, name in enumerate(op.outputs)]
+    outputs = [name or _add_unread_result(w, op.inputs[index]) for index, name in enumerate(op.outputs)]
     w.emit("WHILE", op.inputs, outputs, "WhileOptions", condSubgraphIndex=condition, bodySubgraphIndex=body)
 
 
-def _unread(w: Writing, name: str) -> str:
+def _add_unread_result(w: Writing, name: str) -> str:
     """A tensor for the last value of one that is carried, which nobody reads."""
     return w.like(f"{name}/last", name, w.tensor(name).shape)
 
 
 def write_call(op: Op, w: Writing) -> None:
     """A region of a partition: a composite, which LiteRT runs by its subgraph where no delegate knows the name. LiteRT has no CALL."""
-    attributes = np.frombuffer(encoded({}), np.uint8)
+    attributes = np.frombuffer(encode_flexbuffer({}), np.uint8)
     w.emit("STABLEHLO_COMPOSITE", op.inputs, op.outputs, "StableHLOCompositeOptions", name=f"qconvert.{op['target']}",
            decompositionSubgraphIndex=w.function(str(op["function"])), compositeAttributes=attributes)  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization, is_accumulator_scale
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
-from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
+from qconvert.formats.tflite.ops.weights import transpose_quantization, write_weights
 from qconvert.formats.tflite.ops.window import window, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
@@ -22,14 +22,14 @@ __all__ = [
     "bias_type",
     "dynamic_range",
     "float_weights",
-    "turned_weights",
+    "transpose_weights",
     "write_bias",
 ]
 
 
 def read_conv_2d(r: Reading) -> None:
     """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
-    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2))
+    kernel, shape = transpose_weights(r, 1, "OIHW", (0, 3, 1, 2))
     outputs, height, width, depth = shape
     channels = _channels(r, 0)
     if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
@@ -48,7 +48,7 @@ def read_conv_2d(r: Reading) -> None:
 
 def read_depthwise_conv_2d(r: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
-    kernel, shape = turned_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2))
+    kernel, shape = transpose_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2))
     one, height, width, outputs = shape
     channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
@@ -77,12 +77,12 @@ def write_conv(op: Op, w: Writing) -> None:
     shape = w.graph[op.inputs[1]].shape or ()
     depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
     if depthwise:
-        kernel, sizes = written_weights(op, w, "1HWO", (1, 2, 3, 0))
+        kernel, sizes = write_weights(op, w, "1HWO", (1, 2, 3, 0))
     else:
-        kernel, sizes = written_weights(op, w, "OHWI", (0, 2, 3, 1))
+        kernel, sizes = write_weights(op, w, "OHWI", (0, 2, 3, 1))
     data = w.graph[op.inputs[0]].shape
     if data is not None and isinstance(data[-1], str):
-        raise w.unsupported(op, "a dynamic number of channels, which LiteRT divides into groups", rule="dynamic-dimension")
+        raise w.unsupported_error(op, "a dynamic number of channels, which LiteRT divides into groups", rule="dynamic-dimension")
     window = write_window(op, w, sizes[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
@@ -117,7 +117,7 @@ def bias_type(op: Op, w: Writing, index: int) -> dict[str, Any]:
     return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
 
 
-def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+def transpose_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The weights in input `index` with their axes in another order, and their shape in the file.
 
     Args:
@@ -126,17 +126,17 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
         key: names the order.
         perm: the order; the outputs come first.
     """
-    maker = r.dequantized(index)
+    maker = r.find_dequantize(index)
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     shape = r.static_shape(index) if weights is None else weights.shape
     if len(shape) != len(perm) or 0 in shape:
         raise r.invalid(f"weights of shape {shape}", rule="wrong-rank")
-    quantization = turned_quantization(r, index, perm)
+    quantization = transpose_quantization(r, index, perm)
     if weights is not None:
-        return r.turned(index, key, weights.transpose(perm), quantization), shape
+        return r.transpose_constant(index, key, weights.transpose(perm), quantization), shape
     tensor = r.tensor(index)
     if tensor.dtype not in ("float32", "int8", "uint8"):  # LiteRT's kernels read other types as int8
-        raise r.unsupported(
+        raise r.unsupported_error(
             f"weights of {tensor.dtype} that are computed at run time, which the kernel reads as int8,", rule="weights-not-constant"
         )
     turned = r.intermediate("turned", tensor.dtype, tuple(shape[at] for at in perm), quantization, base=tensor.name)
@@ -146,7 +146,7 @@ def turned_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -> t
 def _channels(r: Reading, index: int) -> int:
     shape = r.tensor(index).shape
     if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
-        raise r.unsupported(f"input {r.inputs[index]!r} of shape {shape}", rule="unsupported-shape")
+        raise r.unsupported_error(f"input {r.inputs[index]!r} of shape {shape}", rule="unsupported-shape")
     return shape[3]
 
 
@@ -202,7 +202,7 @@ def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> s
     known = stated is not None and stated.is_symmetric and stated.scale.size in (1, scale.size)
     if stated is not None and not (known and is_accumulator_scale(stated.scale, scale)):
         r.ignores_scales(index)
-    return r.under(bias.name, exact)
+    return r.reinterpret(bias.name, exact)
 
 
 READERS: dict[str, ReadFunction] = {

@@ -7,11 +7,11 @@ from qconvert.formats.tflite.ops.conv import (
     bias_type,
     dynamic_range,
     float_weights,
-    turned_weights,
+    transpose_weights,
     write_bias,
 )
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
-from qconvert.formats.tflite.ops.weights import written_weights
+from qconvert.formats.tflite.ops.weights import write_weights
 from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -30,7 +30,7 @@ def read_transpose_conv(r: Reading) -> None:
     VALID padding may not map a stated size back to that of the data. LiteRT's default kernels then keep only the remainder beyond whole
     strides, and its reference kernels refuse it (XNNPACK's adjustments; transpose_conv.cc, computed_input_height; measured).
     """
-    kernel, shape = turned_weights(r, 1, "OIHW", (0, 3, 1, 2))
+    kernel, shape = transpose_weights(r, 1, "OIHW", (0, 3, 1, 2))
     outputs, height, width, depth = shape
     strides = (r.option("strideH", 1), r.option("strideW", 1))
     if min(strides) < 1:
@@ -71,7 +71,7 @@ def _relative_sizes(r: Reading, strides: tuple[int, int]) -> tuple[list[int], li
     shape, stated = r.tensor(2).shape, r.result().shape
     wanted = r.sizes_of(0)
     if shape is None or len(shape) != 4 or (wanted is not None and len(wanted) != 4):
-        raise r.unsupported(f"data of shape {shape} and {len(wanted or ())} sizes of the result", rule="unsupported-shape")
+        raise r.unsupported_error(f"data of shape {shape} and {len(wanted or ())} sizes of the result", rule="unsupported-shape")
     result, data = [], []
     for axis in (1, 2, 3):
         size, known, step = shape[axis], None, 1 if axis == 3 else strides[axis - 1]
@@ -81,7 +81,9 @@ def _relative_sizes(r: Reading, strides: tuple[int, int]) -> tuple[list[int], li
         if known is None and stated is not None and len(stated) == 4 and isinstance(size, int):
             known = int(stated[axis]) if isinstance(stated[axis], int) else None
         if known is None or (axis == 3 and not isinstance(size, int)):
-            raise r.unsupported(f"data of shape {shape} and a result whose size along axis {axis} is dynamic", rule="dynamic-dimension")
+            raise r.unsupported_error(
+                f"data of shape {shape} and a result whose size along axis {axis} is dynamic", rule="dynamic-dimension"
+            )
         result.append(known)
         data.append(own)
     return result, data
@@ -94,16 +96,16 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         return
     result = op.outputs[0]
     if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
-        raise w.unsupported(op, "groups, dilations or weights of other than two spatial dimensions", rule="form-not-covered")
-    kernel, shape = written_weights(op, w, "OHWI", (0, 2, 3, 1))
+        raise w.unsupported_error(op, "groups, dilations or weights of other than two spatial dimensions", rule="form-not-covered")
+    kernel, shape = write_weights(op, w, "OHWI", (0, 2, 3, 1))
     kernel_size, strides = shape[2:], op["strides"]
-    data, size = _written_sizes(op, w, kernel_size)
+    data, size = _sizes_to_write(op, w, kernel_size)
     full = [(data[i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
     begins = list(op["pads"][:2])
     same = same_pads(size[:2], kernel_size, strides, (1, 1))
     beyond = [begins[i] + size[i] - full[i] for i in range(2)]
     if any(beyond[i] >= strides[i] for i in range(2)):
-        raise w.unsupported(
+        raise w.unsupported_error(
             op, f"{beyond} positions after the last one that the data give with strides {list(strides)}", rule="positions-beyond-data"
         )
     target, whole, padding = result, list(size), VALID
@@ -127,12 +129,12 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         w.emit("STRIDED_SLICE", [target, *bounds], [result], "StridedSliceOptions", beginMask=0b1001, endMask=mask)
 
 
-def _written_sizes(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _sizes_to_write(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Height, width and channels of data and result; see read_transpose_conv() for sizes that are dynamic."""
     shapes = [w.tensor(name).shape or () for name in (op.inputs[0], op.outputs[0])]
     channels = [shape[3] if len(shape) == 4 else "" for shape in shapes]
     if not all(isinstance(size, int) for size in channels):
-        raise w.unsupported(op, f"data of shape {shapes[0]} and a result of shape {shapes[1]}", rule="unsupported-shape")
+        raise w.unsupported_error(op, f"data of shape {shapes[0]} and a result of shape {shapes[1]}", rule="unsupported-shape")
     data, result = [], []
     for i in range(2):
         own, made = shapes[0][1 + i], shapes[1][1 + i]

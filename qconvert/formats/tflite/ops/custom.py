@@ -10,7 +10,7 @@ import base64
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.flexbuffer import decoded, encoded
+from qconvert.formats.reading.flexbuffer import decode_flexbuffer, encode_flexbuffer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -42,7 +42,7 @@ def _node_in(options: bytes, code: str) -> tuple[str, str, int, bytes] | None:
     if b"op_type" not in options or b"domain" not in options:
         return None
     try:
-        found = decoded(options)
+        found = decode_flexbuffer(options)
     except InvalidModelError:
         return None
     if not isinstance(found, dict) or found.keys() != _KEYS or not isinstance(found["node"], bytes):
@@ -66,7 +66,7 @@ def _options(domain: str, op_type: str, version: int, node: bytes) -> bytes | No
         if (proto.op_type, proto.domain) != (op_type, domain) or any(item.type in _GRAPHS for item in proto.attribute):
             return None
         attributes = {item.name: _readable(getattr(item, _FIELDS[item.type])) for item in proto.attribute if item.type in _FIELDS}
-        return encoded({"domain": domain, "op_type": op_type, "version": version, "attributes": attributes, "node": node})
+        return encode_flexbuffer({"domain": domain, "op_type": op_type, "version": version, "attributes": attributes, "node": node})
     except (DecodeError, ValueError):
         return None
 
@@ -84,7 +84,7 @@ def _readable(value: Any) -> Any:
 def write_custom(op: Op, w: Writing) -> None:
     """The custom operator as it was, or one that stands for a node of ONNX."""
     if not is_custom(op):
-        raise w.unsupported(
+        raise w.unsupported_error(
             op, f"{custom_name(op).removeprefix('.')}, which belongs to ONNX or onnxruntime", rule="operator-of-other-format"
         )
     try:
@@ -92,16 +92,16 @@ def write_custom(op: Op, w: Writing) -> None:
     except ValueError as error:
         raise InvalidModelError("its payload is not base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
     if not all(op.outputs):
-        raise w.unsupported(op, "an output that is absent", rule="output-missing")
+        raise w.unsupported_error(op, "an output that is absent", rule="output-missing")
     unknown = [name for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "unknown"]
     if unknown:
-        raise w.unsupported(op, f"{unknown[0]!r}, whose type the file does not state", rule="unknown-type")
+        raise w.unsupported_error(op, f"{unknown[0]!r}, whose type the file does not state", rule="unknown-type")
     if op["format"] == "tflite":
         w.emit(str(op["op_type"]), op.inputs, op.outputs, custom=payload, version=int(op["version"]))
         return
     options = None if op["captures"] else _options(str(op["domain"]), str(op["op_type"]), int(op["version"]), payload)
     if options is None:
-        raise w.unsupported(op, f"{custom_name(op)}, whose node has subgraphs or is damaged", rule="damaged-payload")
+        raise w.unsupported_error(op, f"{custom_name(op)}, whose node has subgraphs or is damaged", rule="damaged-payload")
     w.emit(custom_name(op), op.inputs, op.outputs, custom=options)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.flexbuffer import decoded
+from qconvert.formats.reading.flexbuffer import decode_flexbuffer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -46,7 +46,7 @@ def read_detection_postprocess(r: Reading) -> None:
 def _options(r: Reading) -> dict[str, Any]:
     """The FlexBuffer's map."""
     try:
-        value = decoded(r.custom_options)
+        value = decode_flexbuffer(r.custom_options)
     except InvalidModelError as error:
         raise r.invalid(f"its options: {error.reason}", rule="invalid-options") from error
     if not isinstance(value, dict):

@@ -14,7 +14,7 @@ from qconvert.graph import Op
 __all__ = ["READERS", "WRITERS"]
 
 
-def _plain(kind: str) -> ReadFunction:
+def _make_plain_reader(kind: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind`, without attributes."""
 
     def read(r: Reading) -> None:
@@ -23,7 +23,7 @@ def _plain(kind: str) -> ReadFunction:
     return read
 
 
-def _real(kind: str) -> ReadFunction:
+def _make_real_reader(kind: str) -> ReadFunction:
     """The reader of a function of real numbers, which means nothing on integers without a scale."""
 
     def read(r: Reading) -> None:
@@ -33,7 +33,7 @@ def _real(kind: str) -> ReadFunction:
     return read
 
 
-def _activated(kind: str, *scaled: str) -> ReadFunction:
+def _make_fused_reader(kind: str, *scaled: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind` with a fused activation; its kernels of the types `scaled` need scales."""
 
     def read(r: Reading) -> None:
@@ -44,7 +44,7 @@ def _activated(kind: str, *scaled: str) -> ReadFunction:
     return read
 
 
-def _stored(kind: str) -> ReadFunction:
+def _make_stored_reader(kind: str) -> ReadFunction:
     """The reader of an operator whose kernel compares or chooses stored integers, whatever their scales."""
 
     def read(r: Reading) -> None:
@@ -53,7 +53,7 @@ def _stored(kind: str) -> ReadFunction:
     return read
 
 
-def _numbers(kind: str) -> ReadFunction:
+def _make_number_reader(kind: str) -> ReadFunction:
     """The reader of an operator whose kernels of int8 and int16 take stored integers for plain numbers, and wrap their results around."""
 
     def read(r: Reading) -> None:
@@ -92,42 +92,42 @@ def read_atan2(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "ADD": _activated("Add", "int8", "uint8"),
-    "SUB": _activated("Sub", "int8", "uint8", "int16"),
-    "MUL": _activated("Mul", "int8", "uint8"),
-    "DIV": _activated("Div", "int8", "uint8", "int16"),
-    "MAXIMUM": _stored("Max"),
-    "MINIMUM": _stored("Min"),
-    "FLOOR_DIV": _numbers("FloorDiv"),
-    "FLOOR_MOD": _numbers("FloorMod"),
-    "POW": _plain("Pow"),
-    "SQUARED_DIFFERENCE": _plain("SquaredDifference"),
-    "ABS": _plain("Abs"),
-    "NEG": _numbers("Neg"),
-    "EXP": _real("Exp"),
-    "LOG": _real("Log"),
-    "SQRT": _real("Sqrt"),
-    "RSQRT": _real("Rsqrt"),
-    "SQUARE": _plain("Square"),
-    "SIN": _real("Sin"),
-    "COS": _real("Cos"),
-    "ROUND": _plain("Round"),
-    "FLOOR": _plain("Floor"),
-    "CEIL": _plain("Ceil"),
-    "SIGN": _plain("Sign"),
+    "ADD": _make_fused_reader("Add", "int8", "uint8"),
+    "SUB": _make_fused_reader("Sub", "int8", "uint8", "int16"),
+    "MUL": _make_fused_reader("Mul", "int8", "uint8"),
+    "DIV": _make_fused_reader("Div", "int8", "uint8", "int16"),
+    "MAXIMUM": _make_stored_reader("Max"),
+    "MINIMUM": _make_stored_reader("Min"),
+    "FLOOR_DIV": _make_number_reader("FloorDiv"),
+    "FLOOR_MOD": _make_number_reader("FloorMod"),
+    "POW": _make_plain_reader("Pow"),
+    "SQUARED_DIFFERENCE": _make_plain_reader("SquaredDifference"),
+    "ABS": _make_plain_reader("Abs"),
+    "NEG": _make_number_reader("Neg"),
+    "EXP": _make_real_reader("Exp"),
+    "LOG": _make_real_reader("Log"),
+    "SQRT": _make_real_reader("Sqrt"),
+    "RSQRT": _make_real_reader("Rsqrt"),
+    "SQUARE": _make_plain_reader("Square"),
+    "SIN": _make_real_reader("Sin"),
+    "COS": _make_real_reader("Cos"),
+    "ROUND": _make_plain_reader("Round"),
+    "FLOOR": _make_plain_reader("Floor"),
+    "CEIL": _make_plain_reader("Ceil"),
+    "SIGN": _make_plain_reader("Sign"),
     "ATAN2": read_atan2,
-    "ADD_N": _plain("Sum"),
-    "ZEROS_LIKE": _plain("ZerosLike"),
-    "LOGICAL_AND": _plain("And"),
-    "LOGICAL_OR": _plain("Or"),
-    "LOGICAL_NOT": _plain("Not"),
+    "ADD_N": _make_plain_reader("Sum"),
+    "ZEROS_LIKE": _make_plain_reader("ZerosLike"),
+    "LOGICAL_AND": _make_plain_reader("And"),
+    "LOGICAL_OR": _make_plain_reader("Or"),
+    "LOGICAL_NOT": _make_plain_reader("Not"),
     "SELECT": read_select,
-    "SELECT_V2": _stored("Where"),
+    "SELECT_V2": _make_stored_reader("Where"),
     "CAST": read_cast,
 }
 
 
-def _written(builtin: str, table: str = "") -> WriteFunction:
+def _make_writer(builtin: str, table: str = "") -> WriteFunction:
     """The writer of a kind that is the operator `builtin`, with an option table that has no fields, or without one."""
 
     def write(op: Op, w: Writing) -> None:
@@ -136,7 +136,7 @@ def _written(builtin: str, table: str = "") -> WriteFunction:
     return write
 
 
-def _on_one_quantization(builtin: str, table: str) -> WriteFunction:
+def _make_stored_writer(builtin: str, table: str) -> WriteFunction:
     """The writer of a kind whose kernel compares or chooses stored integers: all data must have one quantization."""
 
     def write(op: Op, w: Writing) -> None:
@@ -154,7 +154,7 @@ def _require_one_quantization(op: Op, w: Writing) -> None:
     for name in op.inputs:
         tensor = w.tensor(name)
         if tensor.dtype != "bool" and tensor.quantization != result:
-            raise w.unsupported(op, f"{name!r} and {op.outputs[0]!r} of different quantization", rule="quantization-mismatch")
+            raise w.unsupported_error(op, f"{name!r} and {op.outputs[0]!r} of different quantization", rule="quantization-mismatch")
 
 
 #: StableHLO's operators, whose kernels take integers without scales of any width.
@@ -179,7 +179,7 @@ def write_arithmetic(op: Op, w: Writing) -> None:
     if op.kind == "Div" and w.tensor(op.outputs[0]).dtype == "int64" and all(w.is_of_sizes(name) for name in op.inputs):
         _write_quotient_of_sizes(op, w)
         return
-    if op.kind == "Div" and (divisor := _few_parts(op, w)):
+    if op.kind == "Div" and (divisor := _small_divisor(op, w)):
         _write_quotient_by(op, w, divisor)
         return
     w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
@@ -197,7 +197,7 @@ def _write_quotient_of_sizes(op: Op, w: Writing) -> None:
 _MOST_PARTS = 1024
 
 
-def _few_parts(op: Op, w: Writing) -> int:
+def _small_divisor(op: Op, w: Writing) -> int:
     """The constant that int64 is divided by, if it is one number from 2 to _MOST_PARTS; else 0."""
     data, divisor, result = w.tensor(op.inputs[0]), w.tensor(op.inputs[1]), w.tensor(op.outputs[0])
     if result.dtype != "int64" or divisor.data is None or divisor.data.size != 1 or data.rank is None or data.shape != result.shape:
@@ -237,14 +237,14 @@ def write_cast(op: Op, w: Writing) -> None:
         return
     for tensor in (data, result):
         if tensor.dtype not in DTYPE_NUMBERS:
-            raise w.unsupported(op, f"{tensor.name!r} of type {tensor.dtype}", rule="operand-types")
+            raise w.unsupported_error(op, f"{tensor.name!r} of type {tensor.dtype}", rule="operand-types")
     w.emit("CAST", op.inputs, op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS[data.dtype], outDataType=DTYPE_NUMBERS[result.dtype])
 
 
 def write_atan2(op: Op, w: Writing) -> None:
     """ATAN2, which knows no broadcasting."""
     if len({w.tensor(name).shape for name in op.inputs}) > 1:
-        raise w.unsupported(op, "operands of different shapes", rule="shape-mismatch")
+        raise w.unsupported_error(op, "operands of different shapes", rule="shape-mismatch")
     w.emit("ATAN2", op.inputs, op.outputs, "ATan2Options")
 
 
@@ -263,37 +263,37 @@ def write_pow(op: Op, w: Writing) -> None:
 
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), write_arithmetic),
-    "Max": _on_one_quantization("MAXIMUM", "MaximumMinimumOptions"),
-    "Min": _on_one_quantization("MINIMUM", "MaximumMinimumOptions"),
-    "FloorDiv": _written("FLOOR_DIV", "FloorDivOptions"),
-    "FloorMod": _written("FLOOR_MOD", "FloorModOptions"),
+    "Max": _make_stored_writer("MAXIMUM", "MaximumMinimumOptions"),
+    "Min": _make_stored_writer("MINIMUM", "MaximumMinimumOptions"),
+    "FloorDiv": _make_writer("FLOOR_DIV", "FloorDivOptions"),
+    "FloorMod": _make_writer("FLOOR_MOD", "FloorModOptions"),
     "Pow": write_pow,
-    "SquaredDifference": _written("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
-    "Abs": _written("ABS", "AbsOptions"),
-    "Neg": _written("NEG", "NegOptions"),
-    "Exp": _written("EXP", "ExpOptions"),
-    "Log": _written("LOG"),
-    "Sqrt": _written("SQRT"),
-    "Rsqrt": _written("RSQRT"),
-    "Square": _written("SQUARE", "SquareOptions"),
-    "Sin": _written("SIN"),
-    "Cos": _written("COS", "CosOptions"),
-    "Round": _written("ROUND"),
-    "Floor": _written("FLOOR"),
-    "Ceil": _written("CEIL"),
-    "Sign": _written("SIGN", "SignOptions"),
+    "SquaredDifference": _make_writer("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
+    "Abs": _make_writer("ABS", "AbsOptions"),
+    "Neg": _make_writer("NEG", "NegOptions"),
+    "Exp": _make_writer("EXP", "ExpOptions"),
+    "Log": _make_writer("LOG"),
+    "Sqrt": _make_writer("SQRT"),
+    "Rsqrt": _make_writer("RSQRT"),
+    "Square": _make_writer("SQUARE", "SquareOptions"),
+    "Sin": _make_writer("SIN"),
+    "Cos": _make_writer("COS", "CosOptions"),
+    "Round": _make_writer("ROUND"),
+    "Floor": _make_writer("FLOOR"),
+    "Ceil": _make_writer("CEIL"),
+    "Sign": _make_writer("SIGN", "SignOptions"),
     "Atan2": write_atan2,
-    "Sum": _written("ADD_N", "AddNOptions"),
-    "ZerosLike": _written("ZEROS_LIKE", "ZerosLikeOptions"),
-    "Equal": _written("EQUAL", "EqualOptions"),
-    "NotEqual": _written("NOT_EQUAL", "NotEqualOptions"),
-    "Greater": _written("GREATER", "GreaterOptions"),
-    "GreaterOrEqual": _written("GREATER_EQUAL", "GreaterEqualOptions"),
-    "Less": _written("LESS", "LessOptions"),
-    "LessOrEqual": _written("LESS_EQUAL", "LessEqualOptions"),
-    "And": _written("LOGICAL_AND", "LogicalAndOptions"),
-    "Or": _written("LOGICAL_OR", "LogicalOrOptions"),
-    "Not": _written("LOGICAL_NOT", "LogicalNotOptions"),
+    "Sum": _make_writer("ADD_N", "AddNOptions"),
+    "ZerosLike": _make_writer("ZEROS_LIKE", "ZerosLikeOptions"),
+    "Equal": _make_writer("EQUAL", "EqualOptions"),
+    "NotEqual": _make_writer("NOT_EQUAL", "NotEqualOptions"),
+    "Greater": _make_writer("GREATER", "GreaterOptions"),
+    "GreaterOrEqual": _make_writer("GREATER_EQUAL", "GreaterEqualOptions"),
+    "Less": _make_writer("LESS", "LessOptions"),
+    "LessOrEqual": _make_writer("LESS_EQUAL", "LessEqualOptions"),
+    "And": _make_writer("LOGICAL_AND", "LogicalAndOptions"),
+    "Or": _make_writer("LOGICAL_OR", "LogicalOrOptions"),
+    "Not": _make_writer("LOGICAL_NOT", "LogicalNotOptions"),
     "Where": write_where,
     "Cast": write_cast,
 }

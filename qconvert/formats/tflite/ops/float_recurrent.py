@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.basic_lstm import read_integer_basic_lstm
 from qconvert.formats.tflite.ops.hybrid import INTEGERS, Constant, arithmetic_of, constant_int8, joined_gates, rounds_rows
-from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, require_float32, single_step
+from qconvert.formats.tflite.ops.sequences import Order, concat_steps, order_of, real_constant, require_float32, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array
@@ -76,7 +76,7 @@ def read_float_lstm(r: Reading, places: dict[str, int]) -> None:
     """
     require_float32(r, (0,), (places["hidden"], places["cell"]))
     order = order_of(r)
-    order.show(r, _read_way(r, places, order, order.given(r), "forward"))
+    order.show(r, _read_way(r, places, order, order.read_time_first(r), "forward"))
 
 
 def read_lstm(r: Reading) -> None:
@@ -93,7 +93,7 @@ def read_lstm(r: Reading) -> None:
     places = {role: place for place, role in enumerate(SEQUENCE) if place < len(r.inputs) and r.inputs[place]}
     _require_real(r, places)
     require_float32(r, (0,), (places["hidden"], places["cell"]))
-    order.show(r, _read_way(r, places, order, order.given(r), "forward"))
+    order.show(r, _read_way(r, places, order, order.read_time_first(r), "forward"))
 
 
 def read_both_ways_lstm(r: Reading) -> None:
@@ -106,7 +106,7 @@ def read_both_ways_lstm(r: Reading) -> None:
     if len(r.outputs) != 2 - merged:
         raise r.invalid(f"has {len(r.outputs)} outputs, not {2 - merged}", rule="wrong-number-of-tensors")
     if merged and order.form == "rows" and order.rows > 1:
-        raise r.unsupported(
+        raise r.unsupported_error(
             "the batch first and merged outputs, for which its kernel reads states outside of their tensors,", rule="misread-by-kernel"
         )
     own = {way: {role.removeprefix(f"{way}/"): place for role, place in places.items() if role.startswith(f"{way}/")} for way in _WAYS}
@@ -114,17 +114,17 @@ def read_both_ways_lstm(r: Reading) -> None:
         _require_real(r, own[way])
     aux = [place for role, place in places.items() if role == "aux"]
     require_float32(r, (0, *aux), tuple(own[way][state] for way in _WAYS for state in ("hidden", "cell")))
-    given = {"forth": order.given(r), "back": ""}
+    given = {"forth": order.read_time_first(r), "back": ""}
     given["back"] = given["forth"]
     if "aux" in places:
-        beside = order.given(r, places["aux"])
+        beside = order.read_time_first(r, places["aux"])
         if any(role.endswith("_aux") for role in places):
-            given = dict.fromkeys(given, joined_steps(r, given["forth"], beside))
+            given = dict.fromkeys(given, concat_steps(r, given["forth"], beside))
         else:
             given["back"] = beside
     found = [_read_way(r, own[way], order, given[way], direction) for way, direction in (("forth", "forward"), ("back", "reverse"))]
     if merged:
-        found = [joined_steps(r, *found)]
+        found = [concat_steps(r, *found)]
     for output, whole in enumerate(found):
         order.show(r, whole, output)
 
@@ -160,7 +160,7 @@ def _read_basic(r: Reading, order: Order) -> str:
     )  # fmt: skip
     found = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
     constants: dict[str, Constant | None] = {hint: (data, None) for hint, data in found.items()}
-    return _emit(r, (1, 4), order, order.given(r), _Sizes(cells, cells, inputs, 0), constants, {})
+    return _emit(r, (1, 4), order, order.read_time_first(r), _Sizes(cells, cells, inputs, 0), constants, {})
 
 
 def _emit(
@@ -197,15 +197,17 @@ def _require_real(r: Reading, places: dict[str, int]) -> None:
         raise r.invalid(f"has no {min(_NEVER_ABSENT - places.keys())}", rule="input-missing")
     types = r.tensor(0).dtype, r.tensor(places["forget_weights"]).dtype
     if types not in REAL_LSTM:
-        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32, nor float32 and int8,", rule="operand-types")
+        raise r.unsupported_error(f"data of {types[0]} and weights of {types[1]}, not float32, nor float32 and int8,", rule="operand-types")
     if types[1] == "int8" and any(role.endswith("_aux") for role in places):
-        raise r.unsupported("integer weights and an auxiliary input, whose rows have dynamic ranges of their own,", rule="form-not-covered")
+        raise r.unsupported_error(
+            "integer weights and an auxiliary input, whose rows have dynamic ranges of their own,", rule="form-not-covered"
+        )
 
 
 def _require_whole(r: Reading, places: dict[str, int]) -> None:
     """Raises an error for gates with something missing, and an activation that the kernel does not have."""
     if (code := r.option("fusedActivationFunction", 0)) not in ACTIVATIONS:
-        raise r.unsupported(
+        raise r.unsupported_error(
             f"fused activation number {code}" if code else "no activation, without which its kernel computes no values,",
             rule="activation-not-covered",
         )
@@ -241,34 +243,34 @@ def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, C
     cells, width = sizes.cells, sizes.width
     rounds = rounds_rows(r, places["forget_weights"])
 
-    def rows(what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> Constant | None:
+    def read_rows(what: str, shape: tuple[int, ...], gates: tuple[str, ...] = ROWS) -> Constant | None:
         if f"forget_{what}" not in places:
             return None
         own = {gate: place for gate in gates if (place := places.get(f"{gate}_{what}")) is not None}
         if rounds and what in INTEGERS:
             return joined_gates(r, own, shape, gates)
         found = {gate: real_constant(r, place, shape) for gate, place in own.items()}
-        return np.concatenate([found[gate] if gate in found else _coupled(found["forget"], what) for gate in gates]), None
+        return np.concatenate([found[gate] if gate in found else _couple_input_gate(found["forget"], what) for gate in gates]), None
 
-    def alone(role: str, shape: tuple[int, ...]) -> Constant | None:
+    def read_single(role: str, shape: tuple[int, ...]) -> Constant | None:
         if role not in places:
             return None
         return constant_int8(r, places[role], shape) if rounds and role in INTEGERS else (real_constant(r, places[role], shape), None)
 
-    weights, beside, bias = rows("weights", (cells, sizes.inputs)), rows("aux", (cells, sizes.aux)), rows("bias", (cells,))
+    weights, beside, bias = read_rows("weights", (cells, sizes.inputs)), read_rows("aux", (cells, sizes.aux)), read_rows("bias", (cells,))
     assert weights is not None and bias is not None
     return {
         "W": weights if beside is None else (np.concatenate([weights[0], beside[0]], axis=1), None),
-        "R": rows("recurrent", (cells, width)),
+        "R": read_rows("recurrent", (cells, width)),
         "B": (np.concatenate([bias[0], np.zeros_like(bias[0])]), None),
-        "P": rows("peephole", (cells,), PEEPHOLES),
-        "PW": alone("projection_weights", (width, cells)),
-        "PB": alone("projection_bias", (width,)),
-        "N": rows("norm", (cells,)),
+        "P": read_rows("peephole", (cells,), PEEPHOLES),
+        "PW": read_single("projection_weights", (width, cells)),
+        "PB": read_single("projection_bias", (width,)),
+        "N": read_rows("norm", (cells,)),
     }
 
 
-def _coupled(forget: Array, what: str) -> Array:
+def _couple_input_gate(forget: Array, what: str) -> Array:
     """Weights of an input gate that is 1 - the forget gate: negated, but for those of a normalization, which commutes with the sign."""
     return forget if what == "norm" else -forget
 

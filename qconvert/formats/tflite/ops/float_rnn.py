@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.sequence_writing import Frame, partner, require_written, state_of, summed_bias
-from qconvert.formats.tflite.ops.sequences import Order, joined_steps, order_of, real_constant, require_float32, single_step
+from qconvert.formats.tflite.ops.sequence_writing import Frame, find_opposite_direction, require_writable, state_of, sum_biases
+from qconvert.formats.tflite.ops.sequences import Order, concat_steps, order_of, real_constant, require_float32, single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -31,13 +31,13 @@ _STATED = ("activations", "activation_alpha", "activation_beta", "clip")
 def read_sequence_rnn(r: Reading) -> None:
     require_float32(r, (0,), (4,))
     order = order_of(r)
-    order.show(r, _read_way(r, order, order.given(r), 1))
+    order.show(r, _read_way(r, order, order.read_time_first(r), 1))
 
 
 def read_rnn(r: Reading) -> None:
     require_float32(r, (0,), (4,))
     order = single_step(r)
-    order.show(r, _read_way(r, order, order.given(r), 1))
+    order.show(r, _read_way(r, order, order.read_time_first(r), 1))
 
 
 def read_both_ways_rnn(r: Reading) -> None:
@@ -52,7 +52,7 @@ def read_both_ways_rnn(r: Reading) -> None:
     aux = (_AUX + 1, _AUX + 2) if r.has(_AUX + 1) else (0, 0)
     found = [_read_way(r, order, forth, 1, aux[0]), _read_way(r, order, back, 5, aux[1], direction="reverse")]
     if merged:
-        found = [joined_steps(r, *found)]
+        found = [concat_steps(r, *found)]
     for output, whole in enumerate(found):
         order.show(r, whole, output)
 
@@ -64,17 +64,17 @@ def _both_data(r: Reading, order: Order) -> tuple[str, str]:
     first: with rows in front the kernel takes the data, and with steps in front it goes through an auxiliary input as if that had the
     size of the data (EvalFloat, kernels/bidirectional_sequence_rnn.cc).
     """
-    data = order.given(r)
+    data = order.read_time_first(r)
     if not r.has(_AUX):
         return data, data
     if not r.has(_AUX + 1):
-        return data, order.given(r, _AUX) if order.form == "steps" else data
+        return data, order.read_time_first(r, _AUX) if order.form == "steps" else data
     if order.form == "steps" and r.static_shape(_AUX) != r.static_shape(0):
-        raise r.unsupported(
+        raise r.unsupported_error(
             "time first and an auxiliary input of another size than its data, which its kernel reads from wrong offsets,",
             rule="misread-by-kernel",
         )
-    joined = joined_steps(r, data, order.given(r, _AUX))
+    joined = concat_steps(r, data, order.read_time_first(r, _AUX))
     return joined, joined
 
 
@@ -91,9 +91,9 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
     """
     types = r.tensor(0).dtype, r.tensor(first).dtype
     if types != ("float32", "float32"):
-        raise r.unsupported(f"data of {types[0]} and weights of {types[1]}, not float32,", rule="operand-types")
+        raise r.unsupported_error(f"data of {types[0]} and weights of {types[1]}, not float32,", rule="operand-types")
     if (code := int(r.option("fusedActivationFunction", 0))) not in _ACTIVATIONS:
-        raise r.unsupported(f"fused activation number {code}", rule="activation-not-covered")
+        raise r.unsupported_error(f"fused activation number {code}", rule="activation-not-covered")
     shape, size = r.static_shape(first), (r.lookup(data).static_shape or (0,))[-1]
     beside = r.static_shape(aux)[-1] if aux else 0
     if len(shape) != 2 or not shape[0]:
@@ -117,14 +117,16 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
 
 def write_rnn(op: Op, w: Writing) -> None:
     """Of one direction, with a state that goes on from run to run; two over the same data, one each way, are one operator."""
-    other = partner(w, op, _STATED)
+    other = find_opposite_direction(w, op, _STATED)
     ways = [op] if other is None else sorted((op, other), key=lambda way: str(way["direction"]))
     for way in ways:
-        require_written(w, way)
+        require_writable(w, way)
     code = rnn_activation_code(op)
     if code is None:
-        raise w.unsupported(op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}", rule="attribute-not-covered")
-    listed = [name for way in ways for name in _listed(w, way)]
+        raise w.unsupported_error(
+            op, f"activations {', '.join(op['activations'])} and a clip of {op['clip']}", rule="attribute-not-covered"
+        )
+    listed = [name for way in ways for name in _write_parameters(w, way)]
     frame = Frame(w, ways, [int(way["hidden_size"]) for way in ways])
     order = {"fusedActivationFunction": code, "timeMajor": frame.form == "steps"}
     if other is not None:
@@ -147,11 +149,11 @@ def rnn_activation_code(op: Op) -> int | None:
     return next((code for code, known in _ACTIVATIONS.items() if dict(known) == stated), None)
 
 
-def _listed(w: Writing, op: Op) -> list[str]:
+def _write_parameters(w: Writing, op: Op) -> list[str]:
     """Weights, bias and variable of one way, in TFLite's order."""
     hint = next(filter(None, op.outputs))
     names = [w.const(w.constant(op, index)[0], f"{hint}/{word}") for index, word in ((1, "weights"), (2, "recurrent"))]
-    bias = w.const(summed_bias(w, op, int(op["hidden_size"])), f"{hint}/bias")
+    bias = w.const(sum_biases(w, op, int(op["hidden_size"])), f"{hint}/bias")
     return [*names, bias, state_of(w, op, _HIDDEN)]
 
 

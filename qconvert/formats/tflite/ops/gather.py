@@ -13,7 +13,7 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE
 
-__all__ = ["READERS", "WRITERS", "counts_from_the_front", "sizes_of", "wrapped"]
+__all__ = ["READERS", "WRITERS", "is_never_negative", "sizes_of", "wrap_negative_indices"]
 
 
 def read_gather(r: Reading) -> None:
@@ -57,7 +57,7 @@ def read_scatter_nd(r: Reading) -> None:
 def read_where(r: Reading) -> None:
     """WHERE with one input: the indices of what is stored as another number than 0, a row each."""
     rank, result = r.rank(), r.result()
-    stored = r.under(r.input(0), None)
+    stored = r.reinterpret(r.input(0), None)
     stated = (result.shape or (0,))[0]
     count = stated if isinstance(stated, str) else f"{result.name}_count"  # which depends on the data, also where the file states one
     r.with_shape((count, rank))
@@ -113,10 +113,10 @@ def write_gather(op: Op, w: Writing) -> None:
 def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
     """The indices of a Gather; those that count from the end count from the start in TFLite."""
     data, size = w.tensor(op.inputs[1]).data, (w.tensor(op.inputs[0]).shape or ("",) * (axis + 1))[axis]
-    if counts_from_the_front(w, op.inputs[1]) if data is None else (data >= 0).all():
+    if is_never_negative(w, op.inputs[1]) if data is None else (data >= 0).all():
         return w.index(op, 1, wide=wide)
     if data is None or not isinstance(size, int):
-        return wrapped(w, w.index(op, 1, wide=wide), op.inputs[0], axis)
+        return wrap_negative_indices(w, w.index(op, 1, wide=wide), op.inputs[0], axis)
     return w.variant(op.inputs[1], f"int32 of {size}", np.where(data < 0, data + size, data).astype(np.int32), None)
 
 
@@ -148,7 +148,7 @@ def write_one_hot(op: Op, w: Writing) -> None:
     """ONE_HOT; values of types that it does not have are chosen where one of truth values is true."""
     result, axis = w.tensor(op.outputs[0]), int(op["axis"])
     if result.dtype == "string":
-        raise w.unsupported(op, "string values, which neither ONE_HOT nor SELECT_V2 takes,", rule="operand-types")
+        raise w.unsupported_error(op, "string values, which neither ONE_HOT nor SELECT_V2 takes,", rule="operand-types")
     if axis < -1:  # -1 alone counts from the end
         axis = w.axis(op, axis, result.name)
     off, on = (_element(op, w, i, f"{result.name}/{hint}") for i, hint in enumerate(("off", "on")))
@@ -193,7 +193,7 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
     """
     given = w.tensor(op.inputs[0])
     is_known = given.data is not None
-    counts = (given.data >= 0).all() if given.data is not None else counts_from_the_front(w, given.name)
+    counts = (given.data >= 0).all() if given.data is not None else is_never_negative(w, given.name)
     name = w.index(op, 0, wide=given.dtype == "int64" and not is_known)
     if not op["wraps"] or counts or given.dtype.startswith("u"):
         return name
@@ -204,15 +204,15 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
         depth = w.cast(depth, "int64") if size.data is None else w.const(size.data.astype(np.int64), f"{name}/depth")
     zero, least = (w.const(np.array(value, numpy_dtype(tensor.dtype)), f"{name}/{hint}") for value, hint in ((0, "zero"), (-1, "least")))
 
-    def made(hint: str, kernel: str, table: str, *operands: str, dtype: str = tensor.dtype) -> str:
+    def emit_step(hint: str, kernel: str, table: str, *operands: str, dtype: str = tensor.dtype) -> str:
         return w.emit(kernel, operands, [w.add(f"{name}/{hint}", dtype, tensor.shape)], table)[0]
 
-    moved = made("moved", "ADD", "AddOptions", name, depth)
-    negative = made("negative", "LESS", "LessOptions", name, zero, dtype="bool")
-    found = made("from_the_front", "SELECT_V2", "SelectV2Options", negative, moved, name)
+    moved = emit_step("moved", "ADD", "AddOptions", name, depth)
+    negative = emit_step("negative", "LESS", "LessOptions", name, zero, dtype="bool")
+    found = emit_step("from_the_front", "SELECT_V2", "SelectV2Options", negative, moved, name)
     if tensor.dtype == "int64":
-        found = made("not_above", "MINIMUM", "MaximumMinimumOptions", found, depth)
-        found = made("within", "MAXIMUM", "MaximumMinimumOptions", found, least)
+        found = emit_step("not_above", "MINIMUM", "MaximumMinimumOptions", found, depth)
+        found = emit_step("within", "MAXIMUM", "MaximumMinimumOptions", found, least)
     return found
 
 
@@ -221,7 +221,7 @@ _NEVER_NEGATIVE = ("ArgMax", "ArgMin", "TopK", "NonZero", "Shape", "FloorMod", "
 _KEEPING = ("Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Slice")
 
 
-def counts_from_the_front(w: Writing, name: str) -> bool:
+def is_never_negative(w: Writing, name: str) -> bool:
     """Whether indices computed at run time are certainly not negative: TFLite has no indices from the end."""
     if w.graph.is_from("tflite") or w.graph.metadata.get(SOURCE, "").endswith(".tflite"):
         return True
@@ -231,10 +231,10 @@ def counts_from_the_front(w: Writing, name: str) -> bool:
             return True
         name = op.inputs[0]
         op = w.producer(name)
-    return name in w.counters or (op is not None and (op.kind in _NEVER_NEGATIVE or _is_lifted(w, op)))
+    return name in w.counters or (op is not None and (op.kind in _NEVER_NEGATIVE or _is_shifted_to_zero(w, op)))
 
 
-def _is_lifted(w: Writing, op: Op) -> bool:
+def _is_shifted_to_zero(w: Writing, op: Op) -> bool:
     """Whether an Add shifts the codes of a narrow type to zero and above, as for indices of a table (pass unary_to_table)."""
     if op.kind != "Add":
         return False
@@ -246,7 +246,7 @@ def _is_lifted(w: Writing, op: Op) -> bool:
     return False
 
 
-def wrapped(w: Writing, indices: str, data: str, axes: int | Sequence[int]) -> str:
+def wrap_negative_indices(w: Writing, indices: str, data: str, axes: int | Sequence[int]) -> str:
     """Indices of axes of the data, those that count from the end too, as the remainder that counts from the front."""
     tensor, shape = w.tensor(indices), w.tensor(data).shape
     known = [] if shape is None else [shape[axis] for axis in np.ravel(axes)]
@@ -275,15 +275,15 @@ def write_topk(op: Op, w: Writing) -> None:
     data, rank = w.tensor(op.inputs[0]), w.tensor(op.inputs[0]).rank
     axis = w.axis(op, op["axis"], data.name)
     if not op["largest"] and (data.is_quantized or data.dtype not in ("float32", "int32", "int64")):
-        raise w.unsupported(op, f"the smallest of {data.dtype}", rule="operand-types")
+        raise w.unsupported_error(op, f"the smallest of {data.dtype}", rule="operand-types")
     k = w.index(op, 1) if w.tensor(op.inputs[1]).data is None else w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
     perm = [*(other for other in range(rank or 0) if other != axis), axis]
     turns, value = rank is not None and axis != rank - 1, data.name
     if turns:
-        value = _turned(w, value, perm, f"{data.name}/{axis}_last")
+        value = _write_transpose(w, value, perm, f"{data.name}/{axis}_last")
     if not op["largest"]:
-        value = _negative(w, value, w.add(f"{data.name}/negative", data.dtype, w.tensor(value).shape))
-    values, indices = op.outputs[0], w.narrowed(op, 1)
+        value = _write_negation(w, value, w.add(f"{data.name}/negative", data.dtype, w.tensor(value).shape))
+    values, indices = op.outputs[0], w.absorb_int32_cast(op, 1)
     shape = w.tensor(values).shape
     inner = tuple(shape[i] for i in perm) if shape is not None and turns else shape
     wide = w.tensor(indices)
@@ -291,21 +291,21 @@ def write_topk(op: Op, w: Writing) -> None:
     best = values if op["largest"] and not turns else w.like(f"{values}/found", data.name, inner)
     w.emit("TOPK_V2", [value, k], [best, found], "TopKV2Options")
     if not op["largest"]:
-        best = _negative(w, best, w.add(f"{values}/smallest", data.dtype, inner) if turns else values)
+        best = _write_negation(w, best, w.add(f"{values}/smallest", data.dtype, inner) if turns else values)
     if turns:
         back = [perm.index(other) for other in range(len(perm))]
-        _turned(w, best, back, values, exactly=True)
-        found = _turned(w, found, back, indices if wide.dtype == "int32" else f"{wide.name}/turned", exactly=wide.dtype == "int32")
+        _write_transpose(w, best, back, values, exactly=True)
+        found = _write_transpose(w, found, back, indices if wide.dtype == "int32" else f"{wide.name}/turned", exactly=wide.dtype == "int32")
     if wide.dtype != "int32":
         w.emit("CAST", [found], [wide.name], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["int64"])
 
 
-def _negative(w: Writing, name: str, result: str) -> str:
+def _write_negation(w: Writing, name: str, result: str) -> str:
     w.emit("NEG", [name], [result], "NegOptions")
     return result
 
 
-def _turned(w: Writing, name: str, perm: list[int], result: str, *, exactly: bool = False) -> str:
+def _write_transpose(w: Writing, name: str, perm: list[int], result: str, *, exactly: bool = False) -> str:
     """A TRANSPOSE of `name`, called `result`, which the graph has if `exactly`."""
     shape = w.tensor(name).shape
     wanted = result if exactly else w.like(result, name, None if shape is None else tuple(shape[axis] for axis in perm))

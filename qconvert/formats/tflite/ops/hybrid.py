@@ -54,7 +54,7 @@ def constant_int8(r: Reading, index: int, shape: tuple[int, ...] | None = None) 
         raise r.invalid(f"has {r.inputs[index]!r} of shape {r.static_shape(index)}, not {shape}", rule="shape-mismatch")
     tensor = r.tensor(index)
     if problem := _problem(tensor):
-        raise r.unsupported(f"{tensor.name!r} {problem},", rule="weight-quantization")
+        raise r.unsupported_error(f"{tensor.name!r} {problem},", rule="weight-quantization")
     assert tensor.data is not None and tensor.quantization is not None
     return tensor.data, tensor.quantization
 
@@ -72,7 +72,7 @@ def joined_gates(r: Reading, places: dict[str, int], shape: tuple[int, ...], gat
     if len(found) < len(gates):
         data, quantization = found["forget"]
         if data.min(initial=0) == -128:
-            raise r.unsupported("a coupled input gate and weights of -128, which int8 cannot negate,", rule="weight-quantization")
+            raise r.unsupported_error("a coupled input gate and weights of -128, which int8 cannot negate,", rule="weight-quantization")
         found["input"] = -data, quantization
     scales = np.concatenate([np.repeat(found[gate][1].scale, shape[0]) for gate in gates])
     joined = Quantization(scales, np.zeros(len(scales), np.int64), 1)
@@ -88,7 +88,7 @@ def split_gates(w: Writing, op: Op, index: int, count: int) -> list[tuple[Array,
     tensor = w.tensor(op.inputs[index])
     q = tensor.quantization
     if tensor.data is None or tensor.dtype != "int8" or q is None or not q.is_symmetric or q.block_size or q.axis not in (None, 1):
-        raise w.unsupported(
+        raise w.unsupported_error(
             op,
             f"{tensor.name!r} that is not an int8 constant with zero point 0, for data that are quantized at run time",
             rule="weight-quantization",
@@ -96,7 +96,7 @@ def split_gates(w: Writing, op: Op, index: int, count: int) -> list[tuple[Array,
     parts = np.split(tensor.data[0], count)
     scales = np.split(np.broadcast_to(q.scale, (count * len(parts[0]),)), count)
     if any((scale != scale[0]).any() for scale in scales):
-        raise w.unsupported(
+        raise w.unsupported_error(
             op, f"{tensor.name!r} with several scales in one gate, of which TFLite's operator has one,", rule="weight-quantization"
         )
     return [(part, Quantization.per_tensor(float(scale[0]), 0)) for part, scale in zip(parts, scales, strict=True)]
@@ -106,7 +106,7 @@ def require_int8(w: Writing, op: Op, index: int) -> str:
     """The name of weights that a hybrid kernel takes as they are; raises UnsupportedError for others."""
     tensor = w.tensor(op.inputs[index])
     if problem := _problem(tensor):
-        raise w.unsupported(op, f"{tensor.name!r} {problem}", rule="weight-quantization")
+        raise w.unsupported_error(op, f"{tensor.name!r} {problem}", rule="weight-quantization")
     return tensor.name
 
 

@@ -42,7 +42,7 @@ def read_split(r: Reading) -> None:
     axis = r.axis(r.integer(0), r.rank(1))
     size = (r.tensor(1).shape or ())[axis]
     if not isinstance(size, int) or size % len(r.outputs):
-        raise r.unsupported(f"axis {axis} of size {size} in {len(r.outputs)} parts", rule="uneven-split")
+        raise r.unsupported_error(f"axis {axis} of size {size} in {len(r.outputs)} parts", rule="uneven-split")
     sizes = r.shape_const([size // len(r.outputs)] * len(r.outputs), "sizes")
     r.emit("Split", [r.input(1), sizes], axis=axis)
 
@@ -53,7 +53,7 @@ def read_split_v(r: Reading) -> None:
     if sizes.count(-1) == 1:
         whole = (r.tensor().shape or ())[axis]
         if not isinstance(whole, int):
-            raise r.unsupported("a size of -1 along a dynamic axis", rule="dynamic-dimension")
+            raise r.unsupported_error("a size of -1 along a dynamic axis", rule="dynamic-dimension")
         sizes[sizes.index(-1)] = whole - sum(size for size in sizes if size != -1)
     if len(sizes) != len(r.outputs) or min(sizes) < 0:
         raise r.invalid(f"sizes {sizes} for {len(r.outputs)} outputs", rule="counts-differ")
@@ -100,7 +100,7 @@ def write_concat(op: Op, w: Writing) -> None:
     result = w.tensor(op.outputs[0])
     for name in op.inputs:
         if result.dtype != "uint8" and w.tensor(name).quantization != result.quantization:
-            raise w.unsupported(op, f"{name!r} and {result.name!r} of different quantization", rule="quantization-mismatch")
+            raise w.unsupported_error(op, f"{name!r} and {result.name!r} of different quantization", rule="quantization-mismatch")
     axis = w.axis(op, op["axis"], result.name)
     w.emit("CONCATENATION", op.inputs, op.outputs, "ConcatenationOptions", axis=axis, fusedActivationFunction=w.activation(op))
 
@@ -134,13 +134,13 @@ def write_pad(op: Op, w: Writing) -> None:
         _write_places(op, w, pads)
         return
     if pads is not None and (pads < 0).any():
-        data, rows = _cropped(op, w, pads)
+        data, rows = _crop_negative_pads(op, w, pads)
     else:
         rows = w.rows(op, 1)
     if op["mode"] in ("reflect", "symmetric"):
         w.emit("MIRROR_PAD", [data, rows], op.outputs, "MirrorPadOptions", mode=int(op["mode"] == "symmetric"))
     elif op["mode"] != "constant":
-        raise w.unsupported(op, f"mode {op['mode']!r}", rule="attribute-not-covered")
+        raise w.unsupported_error(op, f"mode {op['mode']!r}", rule="attribute-not-covered")
     elif op.has(2):
         w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs, "PadV2Options")
     else:
@@ -153,16 +153,18 @@ def _write_places(op: Op, w: Writing, pads: Array) -> None:
     rows = pads.reshape(2, -1).T.tolist()
     padded = [axis for axis, row in enumerate(rows) if any(row)]
     if len(shape) != rank or not padded:
-        raise w.unsupported(op, f"padding {pads.tolist()} of mode {op['mode']!r} for data of shape {shape}", rule="padding-not-covered")
+        raise w.unsupported_error(
+            op, f"padding {pads.tolist()} of mode {op['mode']!r} for data of shape {shape}", rule="padding-not-covered"
+        )
     data, sizes = op.inputs[0], list(shape)
     for axis in padded:
         size, (before, after) = shape[axis], rows[axis]
         kept = np.arange(size)[max(-before, 0) : size + min(after, 0)] if isinstance(size, int) else np.arange(0)
         if not kept.size:
-            raise w.unsupported(op, f"padding of mode {op['mode']!r} along an axis of size {size}", rule="padding-not-covered")
+            raise w.unsupported_error(op, f"padding of mode {op['mode']!r} along an axis of size {size}", rule="padding-not-covered")
         widths = (max(before, 0), max(after, 0))
         if kept.size + sum(widths) > _MOST_PLACES:
-            raise w.unsupported(op, f"padding {pads.tolist()} of mode {op['mode']!r}", rule="padding-not-covered")
+            raise w.unsupported_error(op, f"padding {pads.tolist()} of mode {op['mode']!r}", rule="padding-not-covered")
         places = np.pad(kept, widths, mode=op["mode"])
         sizes[axis] = places.size
         result = op.outputs[0] if axis == padded[-1] else w.like(f"{op.outputs[0]}/padded", op.inputs[0], tuple(sizes))
@@ -170,15 +172,15 @@ def _write_places(op: Op, w: Writing, pads: Array) -> None:
         data = result
 
 
-def _cropped(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
+def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     """The data without what negative paddings cut off, and the rows of the others."""
     before, after = pads.reshape(2, -1).tolist()
     shape = w.tensor(op.inputs[0]).shape or ()
     if op["mode"] != "constant" or len(shape) != len(before):
-        raise w.unsupported(op, f"negative padding {pads.tolist()} of mode {op['mode']!r}", rule="padding-not-covered")
+        raise w.unsupported_error(op, f"negative padding {pads.tolist()} of mode {op['mode']!r}", rule="padding-not-covered")
     hint, rank = f"{op.outputs[0]}/crop", len(before)
     if any(isinstance(size, int) and size < -min(low, 0) - min(high, 0) for size, low, high in zip(shape, before, after, strict=True)):
-        raise w.unsupported(op, f"padding {pads.tolist()} of data of shape {shape}", rule="padding-not-covered")
+        raise w.unsupported_error(op, f"padding {pads.tolist()} of data of shape {shape}", rule="padding-not-covered")
     sizes = tuple(
         size + min(low, 0) + min(high, 0) if isinstance(size, int) else size if min(low, high) >= 0 else UNKNOWN
         for size, low, high in zip(shape, before, after, strict=True)

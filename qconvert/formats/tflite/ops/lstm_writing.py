@@ -9,13 +9,13 @@ import numpy as np
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_recurrent import ACTIVATIONS, PEEPHOLES, ROWS, SEQUENCE, WAY
 from qconvert.formats.tflite.ops.hybrid import Constant, is_asymmetric, split_gates
-from qconvert.formats.tflite.ops.sequence_writing import Frame, partner, require_written, state_of, summed_bias
+from qconvert.formats.tflite.ops.sequence_writing import Frame, find_opposite_direction, require_writable, state_of, sum_biases
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import integer_weights, is_dynamic
-from qconvert.operators.cells import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS
+from qconvert.operators.recurrent_cells import ACTIVATIONS as KNOWN_ACTIVATIONS
 
 __all__ = ["READERS", "WRITERS", "activation_code"]
 
@@ -25,13 +25,13 @@ _PEEPHOLES, _HIDDEN, _CELL = 7, 5, 6
 def write_lstm(op: Op, w: Writing) -> None:
     """Of one direction, with states that go on from run to run: those of TFLite's operator always do."""
     _require(w, op)
-    other = partner(w, op, ("hidden_size", "activations", "arithmetic", "cell_clip", "projection_clip"))
+    other = find_opposite_direction(w, op, ("hidden_size", "activations", "arithmetic", "cell_clip", "projection_clip"))
     if other is not None and not op.has(NORM) and not other.has(NORM) and _width(w, op) == _width(w, other):
         _require(w, other)
         w.absorb(other)
         _write_both_ways(w, *((op, other) if op["direction"] == "forward" else (other, op)))
         return
-    listed = {**_listed(w, op), "hidden": state_of(w, op, _HIDDEN), "cell": state_of(w, op, _CELL)}
+    listed = {**_write_parameters(w, op), "hidden": state_of(w, op, _HIDDEN), "cell": state_of(w, op, _CELL)}
     listed |= {f"{gate}_norm": name for gate, name in _gates(w, op, NORM, "norm", (int(op["hidden_size"]),)).items()}
     frame = Frame(w, [op], [_width(w, op)])
     names = [listed.get(role, "") for role in SEQUENCE[1:]]
@@ -43,9 +43,9 @@ def write_lstm(op: Op, w: Writing) -> None:
 
 
 def _require(w: Writing, op: Op) -> None:
-    require_written(w, op, clip=0.0)
+    require_writable(w, op, clip=0.0)
     if activation_code(op) is None:
-        raise w.unsupported(op, f"activations {', '.join(op['activations'])}", rule="activation-not-covered")
+        raise w.unsupported_error(op, f"activations {', '.join(op['activations'])}", rule="activation-not-covered")
 
 
 def activation_code(op: Op) -> int | None:
@@ -63,7 +63,7 @@ def _options(op: Op) -> dict[str, Any]:
 def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
     ways, listed = (forth, back), list[str]()
     for op in ways:
-        own = _listed(w, op)
+        own = _write_parameters(w, op)
         listed += [own.get(role, "") for role in WAY]
     listed += [state_of(w, op, index) for op in ways for index in (_HIDDEN, _CELL)]
     listed += [""] * (1 + 2 * len(GATES))
@@ -79,15 +79,15 @@ def _width(w: Writing, op: Op) -> int:
     return int(w.constant(op, 2).shape[2])
 
 
-def _listed(w: Writing, op: Op) -> dict[str, str]:
+def _write_parameters(w: Writing, op: Op) -> dict[str, str]:
     """Weights, peepholes, biases and projection of an LSTM of one direction by what they are."""
     cells, width = int(op["hidden_size"]), _width(w, op)
-    bias = summed_bias(w, op, 4 * cells)
+    bias = sum_biases(w, op, 4 * cells)
     found: dict[str, str] = {}
     for what, names in (
         ("weights", _gates(w, op, 1, "weights", (cells, -1))),
         ("recurrent", _gates(w, op, 2, "recurrent", (cells, width))),
-        ("bias", _named(w, op, {gate: (part, None) for gate, part in zip(ROWS, np.split(bias, 4), strict=True)}, "bias")),
+        ("bias", _write_gate_constants(w, op, {gate: (part, None) for gate, part in zip(ROWS, np.split(bias, 4), strict=True)}, "bias")),
         ("peephole", _gates(w, op, _PEEPHOLES, "peephole", (cells,), PEEPHOLES)),
     ):
         found |= {f"{gate}_{what}": name for gate, name in names.items()}
@@ -108,7 +108,9 @@ def _gates(w: Writing, op: Op, index: int, what: str, shape: tuple[int, ...], ga
     if not op.has(index):
         return {}
     parts = _parts(w, op, index, len(gates))
-    return _named(w, op, {gate: (part.reshape(shape), quantization) for gate, (part, quantization) in zip(gates, parts, strict=True)}, what)
+    return _write_gate_constants(
+        w, op, {gate: (part.reshape(shape), quantization) for gate, (part, quantization) in zip(gates, parts, strict=True)}, what
+    )
 
 
 def _parts(w: Writing, op: Op, index: int, count: int) -> list[Constant]:
@@ -118,7 +120,7 @@ def _parts(w: Writing, op: Op, index: int, count: int) -> list[Constant]:
     return [(part, None) for part in np.split(w.constant(op, index)[0], count)]
 
 
-def _named(w: Writing, op: Op, parts: dict[str, Constant], what: str) -> dict[str, str]:
+def _write_gate_constants(w: Writing, op: Op, parts: dict[str, Constant], what: str) -> dict[str, str]:
     """Constants of the gates. One whose input gate is 1 - the forget gate has none for it, and its negative for the latter."""
     if op["input_forget"]:
         coupled, quantization = parts.pop("input")

@@ -13,7 +13,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
 from qconvert.operators import is_dynamic
-from qconvert.operators.shapes import compatible, merged
+from qconvert.operators.shapes import is_compatible, merge_shapes
 from qconvert.operators.sizes import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
@@ -22,7 +22,7 @@ __all__ = ["READERS", "WRITERS"]
 def read_fully_connected(r: Reading) -> None:
     """FULLY_CONNECTED: weights O,I; data of any rank is flattened to rows of I and reshaped back if keep_num_dims."""
     if r.option("weightsFormat") != 0:
-        raise r.unsupported("shuffled weights", rule="form-not-covered")
+        raise r.unsupported_error("shuffled weights", rule="form-not-covered")
     weights = r.tensor(1)
     shape = weights.static_shape
     if shape is None or len(shape) != 2 or 0 in shape:
@@ -30,7 +30,7 @@ def read_fully_connected(r: Reading) -> None:
     data = r.tensor(0)
     rows = _rows(r, shape[1])
     r.require_sound("Gemm", [r.input(1)])
-    operands = [_flattened(r, rows, shape[1]), float_weights(r, r.input(1))]
+    operands = [_flatten_data(r, rows, shape[1]), float_weights(r, r.input(1))]
     if r.has(2):
         operands.append(accumulator_bias(r, 2, data, weights))
     result = _result(r, rows, shape)
@@ -61,14 +61,14 @@ def _result(r: Reading, rows: int | str, weights: tuple[int, ...]) -> Tensor:
         if not data or (isinstance(data[-1], int) and data[-1] != weights[1]):
             raise r.invalid(f"keeps the dimensions of data of shape {data} with weights of shape {weights}", rule="shape-mismatch")
         wanted = (*data[:-1], weights[0])
-    return r.with_shape(merged(result.name, wanted, result.shape) if compatible(result.shape, wanted) else wanted)
+    return r.with_shape(merge_shapes(result.name, wanted, result.shape) if is_compatible(result.shape, wanted) else wanted)
 
 
 def _rows(r: Reading, depth: int) -> int | str:
     """How many rows of `depth` the data have."""
     shape = r.tensor(0).shape
     if shape is None:
-        raise r.unsupported("data of unknown rank", rule="unknown-rank")
+        raise r.unsupported_error("data of unknown rank", rule="unknown-rank")
     symbols = [size for size in shape if isinstance(size, str)]
     known = math.prod(size for size in shape if isinstance(size, int))
     if not symbols:
@@ -80,7 +80,7 @@ def _rows(r: Reading, depth: int) -> int | str:
     return UNKNOWN
 
 
-def _flattened(r: Reading, rows: int | str, depth: int) -> str:
+def _flatten_data(r: Reading, rows: int | str, depth: int) -> str:
     data = r.tensor(0)
     if data.rank == 2 and data.shape is not None and data.shape[1] == depth:
         return data.name
@@ -139,7 +139,7 @@ def _require_blocks(op: Op, w: Writing, name: str) -> None:
         and (weights.shape or (0, ""))[1] == quantization.scale.shape[1] * quantization.block_size
     )
     if weights.dtype != "int4" or not quantization.is_symmetric or not along or not exact or w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported(
+        raise w.unsupported_error(
             op,
             f"{name!r}, whose blocks of scales are not those of int4 rows with positive float16 scales and float32 data",
             rule="block-scales",
@@ -154,7 +154,7 @@ def _bias_vector(op: Op, w: Writing) -> str:
     data, quantization = w.tensor(name).data, w.tensor(name).quantization
     row = data is not None and data.shape[-1:] == outputs and data.size == data.shape[-1]
     if data is None or not isinstance(outputs[0], int) or not (row or data.size == 1):
-        raise w.unsupported(op, f"a bias of shape {w.tensor(name).shape}", rule="unsupported-shape")
+        raise w.unsupported_error(op, f"a bias of shape {w.tensor(name).shape}", rule="unsupported-shape")
     quantization = quantization if quantization is None or quantization.is_per_tensor else replace(quantization, axis=0)
     return w.variant(name, f"of {outputs[0]}", np.array(np.broadcast_to(data.reshape(-1), outputs[0])), quantization)
 
@@ -162,7 +162,7 @@ def _bias_vector(op: Op, w: Writing) -> str:
 def write_matmul(op: Op, w: Writing) -> None:
     """MatMul as BATCH_MATMUL."""
     if op["activation"]:
-        raise w.unsupported(op, f"a fused {op['activation']}", rule="activation-not-covered")
+        raise w.unsupported_error(op, f"a fused {op['activation']}", rule="activation-not-covered")
     fields: dict[str, Any] = {"adjX": bool(op["trans_a"]), "adjY": bool(op["trans_b"])}
     if is_dynamic(op):
         fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.conv import float_weights, turned_weights
+from qconvert.formats.tflite.ops.conv import float_weights, transpose_weights
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
@@ -32,10 +32,10 @@ def read_convolution_transpose_bias(r: Reading) -> None:
     if options is None or not _are_floats(r) or shape is None or len(shape) != 4:
         return read_custom(r)
     padding, strides, sizes = options[0], (options[2], options[1]), shape[1:3]
-    known = r.dequantized(1) is not None or r.constant(1) is not None
+    known = r.find_dequantize(1) is not None or r.constant(1) is not None
     if padding not in (_SAME, _VALID) or min(strides) < 1 or not known or not all(isinstance(size, int) for size in sizes):
         return read_custom(r)
-    kernel, weights = turned_weights(r, 1, "OIHW", (0, 3, 1, 2))
+    kernel, weights = transpose_weights(r, 1, "OIHW", (0, 3, 1, 2))
     crops = [0, 0]
     if padding == _SAME:
         crops = [max(0, weights[1 + i] - (int(sizes[i]) - 1) % strides[i] - 1) for i in range(2)]
@@ -75,14 +75,14 @@ def read_max_pooling_with_argmax(r: Reading) -> None:
         r.with_shape(small, position)
     r.emit("MaxPool", [data.name], [pooled], kernel_shape=(height, width), strides=(height, width), pads=(0, 0, 0, 0),
            activation=activation, data_format="channels_last")  # fmt: skip
-    apart = _reshaped(r, data, "rows", (-1, height, columns // width, width * channels))
-    turned = _transposed(r, apart, "windows")
-    windows = _reshaped(r, turned, "window", (-1, columns // width, height * width, channels))
+    apart = _emit_reshape(r, data, "rows", (-1, height, columns // width, width * channels))
+    turned = _emit_transpose(r, apart, "windows")
+    windows = _emit_reshape(r, turned, "window", (-1, columns // width, height * width, channels))
     found = r.intermediate("place", "int64", None)
     r.emit("ArgMax", [windows.name], [found], axis=2, keepdims=0)
     real = r.intermediate("place_real", "float32", None)
     r.emit("Cast", [found], [real], to="float32")
-    whole = _reshaped(r, r.lookup(real), "places", (-1, *(int(size) for size in small[1:])))
+    whole = _emit_reshape(r, r.lookup(real), "places", (-1, *(int(size) for size in small[1:])))
     r.emit("Add", [whole.name, r.const(np.array(_HALF), "tenth")], [indices])
     return None
 
@@ -96,8 +96,8 @@ def read_max_unpooling(r: Reading) -> None:
     rows, columns, channels = (int(size) for size in shape[1:])
     if activation or r.tensor(1).shape != shape or _places(r) > height * width:
         return read_custom(r)
-    values = _reshaped(r, r.tensor(0), "values", (-1, columns, 1, channels))
-    places = _reshaped(r, r.tensor(1), "places", (-1, columns, 1, channels))
+    values = _emit_reshape(r, r.tensor(0), "values", (-1, columns, 1, channels))
+    places = _emit_reshape(r, r.tensor(1), "places", (-1, columns, 1, channels))
     whole = r.intermediate("place", "int64", None)
     r.emit("Cast", [places.name], [whole], to="int64")
     every = r.const(np.arange(height * width).reshape(1, 1, -1, 1), "every_place")
@@ -105,8 +105,8 @@ def read_max_unpooling(r: Reading) -> None:
     r.emit("Equal", [whole, every], [here])
     spread = r.intermediate("window", "float32", None)
     r.emit("Where", [here, values.name, r.const(np.array(0, np.float32), "nothing")], [spread])
-    apart = _reshaped(r, r.lookup(spread), "windows", (-1, columns, height, width * channels))
-    turned = _transposed(r, apart, "rows")
+    apart = _emit_reshape(r, r.lookup(spread), "windows", (-1, columns, height, width * channels))
+    turned = _emit_transpose(r, apart, "rows")
     r.with_shape((shape[0], rows * height, columns * width, channels))
     r.emit("Reshape", [turned.name, r.shape_const((-1, rows * height, columns * width, channels), "shape")])
     return None
@@ -149,13 +149,13 @@ def _places(r: Reading) -> int:
     return found if isinstance(found, int) else size
 
 
-def _reshaped(r: Reading, tensor: Tensor, hint: str, sizes: Sequence[int]) -> Tensor:
+def _emit_reshape(r: Reading, tensor: Tensor, hint: str, sizes: Sequence[int]) -> Tensor:
     name = r.intermediate(hint, tensor.dtype, None)
     r.emit("Reshape", [tensor.name, r.shape_const(sizes, f"{hint}_shape")], [name])
     return r.lookup(name)
 
 
-def _transposed(r: Reading, tensor: Tensor, hint: str) -> Tensor:
+def _emit_transpose(r: Reading, tensor: Tensor, hint: str) -> Tensor:
     """The tensor with its axes 1 and 2 exchanged."""
     name = r.intermediate(hint, tensor.dtype, None)
     r.emit("Transpose", [tensor.name], [name], perm=(0, 2, 1, 3))

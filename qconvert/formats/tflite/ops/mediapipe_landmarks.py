@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.flexbuffer import decoded
+from qconvert.formats.reading.flexbuffer import decode_flexbuffer
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
@@ -49,7 +49,7 @@ class _Steps:
     def reshape(self, data: str, sizes: Sequence[int], end: bool = False) -> str:
         return self("Reshape", data, self._r.shape_const(sizes, f"sizes_{self._count}"), end=end)
 
-    def moved(self, points: str, matrix: str, offset: str) -> str:
+    def transform_points(self, points: str, matrix: str, offset: str) -> str:
         """Points (1, n, 2) by the rotation and scales in a matrix, and an offset (1, 2, 1)."""
         turn = self.take(self.take(matrix, 1, 0, 1), 2, 0, 1)
         return self("Add", self("MatMul", points, turn, trans_b=1), self.reshape(offset, (1, 1, 2)))
@@ -68,7 +68,7 @@ def read_transform_landmarks(r: Reading) -> None:
         turn = s.take(s.take(matrix, 1, 0, 1), 2, 0, 1)
         s("Add", s("MatMul", landmarks, turn, trans_b=1), s.reshape(offset, (1, 1, 2)), end=True)
         return None
-    s("Concat", s.moved(s.take(landmarks, 2, 0, 1), matrix, offset), s.take(landmarks, 2, 2), axis=2, end=True)
+    s("Concat", s.transform_points(s.take(landmarks, 2, 0, 1), matrix, offset), s.take(landmarks, 2, 2), axis=2, end=True)
     return None
 
 
@@ -88,7 +88,7 @@ def read_transform_tensor_bilinear(r: Reading) -> None:
     halves = s("Sub", s("Mul", s("Add", s.take(lines, 2, 0), s.take(lines, 2, 1)), 0.5), 0.5)
     offset = s("Add", s.take(lines, 2, 3), halves)
     grid = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).reshape(1, -1, 2).astype(np.float32)
-    places = s.moved(s.const(grid), matrix, offset)
+    places = s.transform_points(s.const(grid), matrix, offset)
     last = np.array([[[columns - 1, rows - 1]]], np.float32)
     inside = s("And", s("GreaterOrEqual", places, np.zeros((1, 1, 2), np.float32), dtype="bool"),
                s("LessOrEqual", places, last, dtype="bool"), dtype="bool")  # fmt: skip
@@ -104,12 +104,12 @@ def read_transform_tensor_bilinear(r: Reading) -> None:
         whole = s("Cast", s.reshape(index, (-1,)), dtype="int32", to="int32")
         return s.reshape(s("Gather", flat, whole, axis=0), (1, height * width, channels))
 
-    def between(a: str, b: str, part: str) -> str:
+    def interpolate(a: str, b: str, part: str) -> str:
         return s("Add", s("Mul", s("Sub", 1.0, part), a), s("Mul", part, b))
 
     across, down = s.take(share, 2, 0), s.take(share, 2, 1)
-    upper, lower = (between(corner(line, near), corner(line, far), across) for line in (near, far))
-    found = s("Where", inside, between(upper, lower, down), np.zeros((), np.float32))
+    upper, lower = (interpolate(corner(line, near), corner(line, far), across) for line in (near, far))
+    found = s("Where", inside, interpolate(upper, lower, down), np.zeros((), np.float32))
     s.reshape(found, (1, height, width, channels), end=True)
     return None
 
@@ -174,7 +174,7 @@ def _are_floats(r: Reading, inputs: int) -> bool:
 def _options(r: Reading) -> dict[str, Any]:
     """The options; none where they are no map."""
     try:
-        found = decoded(r.custom_options) if r.custom_options else {}
+        found = decode_flexbuffer(r.custom_options) if r.custom_options else {}
     except InvalidModelError:
         return {}
     return found if isinstance(found, dict) else {}

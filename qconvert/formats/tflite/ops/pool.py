@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.ops.pool_volume import write_dilated_max, write_volume
-from qconvert.formats.tflite.ops.window import VALID, Window, own_window, padded, window, write_window
+from qconvert.formats.tflite.ops.window import VALID, Window, own_window, window, write_padding, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, integer_range
@@ -55,7 +55,7 @@ def write_average_pool(op: Op, w: Writing) -> None:
         _emit(op, w, "AVERAGE_POOL_2D", found)
         return
     pads, share = average_pads(op, w.shape(op.inputs[0], op, slice(1, -1)), w.shape(op.outputs[0], op, slice(1, -1)))
-    data = padded(op, w, pads, None)
+    data = write_padding(op, w, pads, None)
 
     def pool(result: str) -> None:
         if flat:
@@ -69,7 +69,9 @@ def write_average_pool(op: Op, w: Writing) -> None:
         return
     result = w.tensor(op.outputs[0])
     if result.is_quantized or result.dtype != "float32" or op["activation"]:
-        raise w.unsupported(op, f"padding {op['pads']} that is neither counted nor SAME, of {result.dtype},", rule="padding-not-covered")
+        raise w.unsupported_error(
+            op, f"padding {op['pads']} that is neither counted nor SAME, of {result.dtype},", rule="padding-not-covered"
+        )
     mean = w.like(f"{result.name}/with_padding", result.name, result.shape)
     pool(mean)
     factor = w.const((1 / share).astype(np.float32)[None, ..., None], f"{result.name}/factor")
@@ -80,7 +82,7 @@ def _is_flat(op: Op, w: Writing) -> bool:
     """Whether a pool has two spatial dimensions; raises UnsupportedError if it has neither two nor three."""
     count = len(op["kernel_shape"])
     if count not in (2, 3) or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != count + 2:
-        raise w.unsupported(op, f"a window of {count} dimensions, or data that are not channels last", rule="form-not-covered")
+        raise w.unsupported_error(op, f"a window of {count} dimensions, or data that are not channels last", rule="form-not-covered")
     return count == 2
 
 
@@ -88,7 +90,7 @@ def write_max_pool(op: Op, w: Writing) -> None:
     """MaxPool: padding that SAME does not give is a PADV2 with the lowest value in front."""
     dtype = w.tensor(op.inputs[0]).dtype
     if dtype in ("bool", "string"):
-        raise w.unsupported(op, f"{dtype} data", rule="operand-types")
+        raise w.unsupported_error(op, f"{dtype} data", rule="operand-types")
     lowest = float(np.finfo(np.float32).min) if "float" in dtype else integer_range(dtype)[0]
     flat = _is_flat(op, w)
     if flat and not op["dilations"]:
@@ -99,12 +101,12 @@ def write_max_pool(op: Op, w: Writing) -> None:
     pads, count = stated_pads(op, sizes, op["kernel_shape"], holes), len(sizes)
     reach = [(wanted[i] - 1) * op["strides"][i] + (op["kernel_shape"][i] - 1) * holes[i] + 1 for i in range(count)]
     ends = [max(reach[i] - sizes[i] - pads[i], 0) for i in range(count)]
-    data = padded(op, w, (*pads[:count], *ends), lowest)
+    data = write_padding(op, w, (*pads[:count], *ends), lowest)
     if not op["dilations"]:
         write_volume(op, w, "MAX_POOL_2D", data, op.outputs[0])
         return
     if op["activation"]:
-        raise w.unsupported(op, f"dilations and the activation {op['activation']}", rule="form-not-covered")
+        raise w.unsupported_error(op, f"dilations and the activation {op['activation']}", rule="form-not-covered")
     write_dilated_max(op, w, data)
 
 
@@ -112,7 +114,7 @@ def write_l2_pool(op: Op, w: Writing) -> None:
     """L2Pool: padding that SAME does not give has no form, as it does not count."""
     found = write_window(_whole(op, w), w, op["kernel_shape"])
     if found.data != op.inputs[0]:
-        raise w.unsupported(op, f"padding {op['pads']} that is not SAME", rule="padding-not-covered")
+        raise w.unsupported_error(op, f"padding {op['pads']} that is not SAME", rule="padding-not-covered")
     _emit(op, w, "L2_POOL_2D", found)
 
 
@@ -128,7 +130,7 @@ def _whole(op: Op, w: Writing) -> Op:
 
 def _emit(op: Op, w: Writing, builtin: str, found: Window, result: str = "") -> None:
     if len(op["kernel_shape"]) != 2:
-        raise w.unsupported(op, f"a window of {len(op['kernel_shape'])} dimensions", rule="form-not-covered")
+        raise w.unsupported_error(op, f"a window of {len(op['kernel_shape'])} dimensions", rule="form-not-covered")
     height, width = op["kernel_shape"]
     fields = {"filterHeight": height, "filterWidth": width, "fusedActivationFunction": w.activation(op)}
     w.emit(builtin, [found.data], [result or op.outputs[0]], "Pool2DOptions", **fields, **found.fields)

@@ -22,24 +22,24 @@ def write_volume(op: Op, w: Writing, builtin: str, data: str, result: str) -> No
     wanted = [(size - taps) // step + 1 for size, taps, step in zip((depth, height, width), kernel, strides, strict=True)]
     slices = batch * depth if isinstance(batch, int) else f"{data}_slices"
 
-    def reshaped(name: str, hint: str, first: int | str, sizes: Sequence[int]) -> str:
+    def add_reshape(name: str, hint: str, first: int | str, sizes: Sequence[int]) -> str:
         shape: Shape = (first, *sizes)
-        return _reshaped(w, name, w.like(f"{result}/{hint}", name, shape), sizes)
+        return _write_reshape(w, name, w.like(f"{result}/{hint}", name, shape), sizes)
 
-    def pooled(name: str, target: str, window: Sequence[int], steps: Sequence[int], activation: int) -> None:
+    def write_pool(name: str, target: str, window: Sequence[int], steps: Sequence[int], activation: int) -> None:
         w.emit(builtin, [name], [target], "Pool2DOptions", padding=VALID, fusedActivationFunction=activation, filterHeight=window[0],
                filterWidth=window[1], strideH=steps[0], strideW=steps[1])  # fmt: skip
 
-    images = reshaped(data, "slices", slices, [height, width, channels])
+    images = add_reshape(data, "slices", slices, [height, width, channels])
     flat = w.like(f"{result}/of_slices", data, (slices, wanted[1], wanted[2], channels))
-    pooled(images, flat, kernel[1:], strides[1:], 0)
-    columns = reshaped(flat, "columns", batch, [depth, wanted[1] * wanted[2], channels])
+    write_pool(images, flat, kernel[1:], strides[1:], 0)
+    columns = add_reshape(flat, "columns", batch, [depth, wanted[1] * wanted[2], channels])
     joined = w.like(f"{result}/of_columns", result, (batch, wanted[0], wanted[1] * wanted[2], channels))
-    pooled(columns, joined, (kernel[0], 1), (strides[0], 1), w.activation(op))
-    _reshaped(w, joined, result, [*wanted, channels])
+    write_pool(columns, joined, (kernel[0], 1), (strides[0], 1), w.activation(op))
+    _write_reshape(w, joined, result, [*wanted, channels])
 
 
-def _reshaped(w: Writing, name: str, result: str, sizes: Sequence[int]) -> str:
+def _write_reshape(w: Writing, name: str, result: str, sizes: Sequence[int]) -> str:
     """A RESHAPE to sizes after a first one that is left to it."""
     w.emit("RESHAPE", [name, w.ints([-1, *sizes], f"{result}/shape")], [result], "ReshapeOptions")
     return result

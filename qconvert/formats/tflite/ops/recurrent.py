@@ -26,13 +26,15 @@ def read_sequence_lstm(r: Reading) -> None:
         raise r.invalid(f"has {len(r.inputs)} inputs, or lacks one that every LSTM has", rule="wrong-number-of-tensors")
     types = tuple(r.tensor(SEQUENCE.index(role)).dtype for role in ("data", "forget_weights", "cell"))
     if r.option("diagonalRecurrentTensors", False):
-        raise r.unsupported("diagonal recurrent weights", rule="form-not-covered")
+        raise r.unsupported_error("diagonal recurrent weights", rule="form-not-covered")
     if types[:2] in REAL_LSTM and types[2] == "float32":
         read_float_lstm(r, {role: place for place, role in enumerate(SEQUENCE) if names.get(role)})
         return
     if types != ("int8", "int8", "int16"):
         what = f"data of {types[0]}, weights of {types[1]} and a cell of {types[2]}"
-        raise r.unsupported(f"{what}, neither int8, int8 and int16 nor float32 with weights of float32 or int8,", rule="operand-types")
+        raise r.unsupported_error(
+            f"{what}, neither int8, int8 and int16 nor float32 with weights of float32 or int8,", rule="operand-types"
+        )
     places = {role: SEQUENCE.index(role) for role in ("hidden", "cell")}
     states = {role: r.variable(place) for role, place in places.items()}
     before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
@@ -78,7 +80,7 @@ def read_svdf(r: Reading) -> None:
         return
     if types not in (("int8", "int8", "int16", "int16"), ("int8",) * 4):
         known = "int8, int8 and twice int16 or int8, nor float32 with weights of float32 or int8"
-        raise r.unsupported(f"tensors of {', '.join(types)}, neither of {known},", rule="operand-types")
+        raise r.unsupported_error(f"tensors of {', '.join(types)}, neither of {known},", rule="operand-types")
     state = r.variable(4)
     before = r.read_state(state, r.tensor(4))
     after = r.like("memory_after", r.tensor(4), r.tensor(4).shape)

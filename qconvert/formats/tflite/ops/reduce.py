@@ -16,7 +16,7 @@ __all__ = ["READERS", "WRITERS", "reduced_axes"]
 _SCALED = {"ReduceMean": ("int8", "uint8", "int16"), "ReduceSum": ("int8", "uint8", "int16"), "ReduceProd": ("int8", "int16")}
 
 
-def _reduction(kind: str) -> ReadFunction:
+def _make_reader(kind: str) -> ReadFunction:
     """The reader of a reduction over the axes in input 1; axes may be negative, a scalar, or computed at run time."""
 
     def read(r: Reading) -> None:
@@ -46,7 +46,7 @@ def _read_copy(kind: str, r: Reading) -> None:
     elif data.dtype == result.dtype:
         r.emit("Reinterpret", [data.name])
     else:
-        raise r.unsupported(f"no axes and a result {result.name!r} of another type", rule="operand-types")
+        raise r.unsupported_error(f"no axes and a result {result.name!r} of another type", rule="operand-types")
 
 
 def read_cumsum(r: Reading) -> None:
@@ -55,7 +55,7 @@ def read_cumsum(r: Reading) -> None:
     r.emit("CumSum", [r.input(0)], axis=r.axis(r.integer(1), r.rank()), exclusive=exclusive, reverse=reverse)
 
 
-def _search(kind: str) -> ReadFunction:
+def _make_search_reader(kind: str) -> ReadFunction:
     """The reader of ARG_MAX and ARG_MIN along the axis in input 1. The canonical operators give int64."""
 
     def read(r: Reading) -> None:
@@ -71,16 +71,16 @@ def _search(kind: str) -> ReadFunction:
 
 
 READERS: dict[str, ReadFunction] = {
-    "MEAN": _reduction("ReduceMean"),
-    "SUM": _reduction("ReduceSum"),
-    "REDUCE_MAX": _reduction("ReduceMax"),
-    "REDUCE_MIN": _reduction("ReduceMin"),
-    "REDUCE_PROD": _reduction("ReduceProd"),
-    "REDUCE_ANY": _reduction("ReduceAny"),
-    "REDUCE_ALL": _reduction("ReduceAll"),
+    "MEAN": _make_reader("ReduceMean"),
+    "SUM": _make_reader("ReduceSum"),
+    "REDUCE_MAX": _make_reader("ReduceMax"),
+    "REDUCE_MIN": _make_reader("ReduceMin"),
+    "REDUCE_PROD": _make_reader("ReduceProd"),
+    "REDUCE_ANY": _make_reader("ReduceAny"),
+    "REDUCE_ALL": _make_reader("ReduceAll"),
     "CUMSUM": read_cumsum,
-    "ARG_MAX": _search("ArgMax"),
-    "ARG_MIN": _search("ArgMin"),
+    "ARG_MAX": _make_search_reader("ArgMax"),
+    "ARG_MIN": _make_search_reader("ArgMin"),
 }
 
 
@@ -90,11 +90,11 @@ def reduced_axes(op: Op, w: Writing) -> str:
         return w.index(op, 1)
     rank = w.tensor(op.inputs[0]).rank
     if rank is None:
-        raise w.unsupported(op, f"{op.inputs[0]!r} of unknown rank", rule="unknown-rank")
+        raise w.unsupported_error(op, f"{op.inputs[0]!r} of unknown rank", rule="unknown-rank")
     return w.ints(range(rank), f"{op.outputs[0]}/axes")
 
 
-def _written(builtin: str) -> WriteFunction:
+def _make_writer(builtin: str) -> WriteFunction:
     """The writer of a reduction."""
 
     def write(op: Op, w: Writing) -> None:
@@ -109,12 +109,12 @@ def write_cumsum(op: Op, w: Writing) -> None:
     w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, "CumsumOptions", exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
 
 
-def _written_search(builtin: str, table: str) -> WriteFunction:
+def _make_search_writer(builtin: str, table: str) -> WriteFunction:
     """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS after them."""
 
     def write(op: Op, w: Writing) -> None:
         axis = w.axis(op, op["axis"], op.inputs[0])
-        result = w.tensor(w.narrowed(op))
+        result = w.tensor(w.absorb_int32_cast(op))
         target = result.name
         if op["keepdims"]:
             kept = [size for number, size in enumerate(result.shape or ()) if number != axis]
@@ -128,14 +128,14 @@ def _written_search(builtin: str, table: str) -> WriteFunction:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "ReduceMean": _written("MEAN"),
-    "ReduceSum": _written("SUM"),
-    "ReduceMax": _written("REDUCE_MAX"),
-    "ReduceMin": _written("REDUCE_MIN"),
-    "ReduceProd": _written("REDUCE_PROD"),
-    "ReduceAny": _written("REDUCE_ANY"),
-    "ReduceAll": _written("REDUCE_ALL"),
+    "ReduceMean": _make_writer("MEAN"),
+    "ReduceSum": _make_writer("SUM"),
+    "ReduceMax": _make_writer("REDUCE_MAX"),
+    "ReduceMin": _make_writer("REDUCE_MIN"),
+    "ReduceProd": _make_writer("REDUCE_PROD"),
+    "ReduceAny": _make_writer("REDUCE_ANY"),
+    "ReduceAll": _make_writer("REDUCE_ALL"),
     "CumSum": write_cumsum,
-    "ArgMax": _written_search("ARG_MAX", "ArgMaxOptions"),
-    "ArgMin": _written_search("ARG_MIN", "ArgMinOptions"),
+    "ArgMax": _make_search_writer("ARG_MAX", "ArgMaxOptions"),
+    "ArgMin": _make_search_writer("ARG_MIN", "ArgMinOptions"),
 }

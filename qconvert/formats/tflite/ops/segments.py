@@ -20,7 +20,7 @@ def read_embedding_lookup(r: Reading) -> None:
         r.emit("Gather", [table.name, r.int64(0)], axis=0)
         return
     if table.quantization is None or table.dtype not in ("int8", "uint8", "int4"):
-        raise r.unsupported(f"a table of {table.dtype} without scales, and a result of {result.dtype}", rule="operand-types")
+        raise r.unsupported_error(f"a table of {table.dtype} without scales, and a result of {result.dtype}", rule="operand-types")
     real = r.emit("Dequantize", [table.name], [r.intermediate("dequantized", "float32", table.shape, base=table.name)])[0]
     r.emit("Gather", [real, r.int64(0)], axis=0)
 
@@ -30,7 +30,7 @@ def read_segment_sum(r: Reading) -> None:
     r.emit_plain("SegmentSum", [r.input(0), r.int64(1)])
 
 
-def _unsorted(reduction: str) -> ReadFunction:
+def _make_unsorted_reader(reduction: str) -> ReadFunction:
     """UNSORTED_SEGMENT_…: rows of negative segments are left out."""
 
     def read(r: Reading) -> None:
@@ -77,7 +77,7 @@ def read_dilate(r: Reading) -> None:
 READERS: dict[str, ReadFunction] = {
     "EMBEDDING_LOOKUP": read_embedding_lookup,
     "SEGMENT_SUM": read_segment_sum,
-    **{f"UNSORTED_SEGMENT_{name.upper()}": _unsorted(name) for name in ("sum", "prod", "max", "min")},
+    **{f"UNSORTED_SEGMENT_{name.upper()}": _make_unsorted_reader(name) for name in ("sum", "prod", "max", "min")},
     "DYNAMIC_UPDATE_SLICE": read_dynamic_update_slice,
     "SPARSE_TO_DENSE": read_sparse_to_dense,
     "MATRIX_DIAG": read_matrix_diag,

@@ -11,25 +11,29 @@ import numpy as np
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Array, Op
 
-__all__ = ["Frame", "partner", "require_written", "state_of", "summed_bias"]
+__all__ = ["Frame", "find_opposite_direction", "require_writable", "state_of", "sum_biases"]
 
 _TO_TIME = (1, 0, 2)
 
 
-def require_written(w: Writing, op: Op, **wanted: object) -> None:
+def require_writable(w: Writing, op: Op, **wanted: object) -> None:
     """Raises UnsupportedError for attributes that are not as wanted, lengths of sequences, and states that TFLite's do not match."""
     for name, value in {"layout": 0, **wanted}.items():
         if op[name] != value:
-            raise w.unsupported(op, f"{name} {op[name]!r}", rule="attribute-not-covered")
+            raise w.unsupported_error(op, f"{name} {op[name]!r}", rule="attribute-not-covered")
     if op["direction"] == "bidirectional":
-        raise w.unsupported(op, "both directions in one operator, where TFLite has states of their own for each,", rule="bidirectional")
+        raise w.unsupported_error(
+            op, "both directions in one operator, where TFLite has states of their own for each,", rule="bidirectional"
+        )
     if stored := [name for name in (op.inputs[0], *filter(None, op.outputs)) if w.tensor(name).dtype != "float32"]:
-        raise w.unsupported(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}", rule="operand-types")
+        raise w.unsupported_error(op, f"{stored[0]!r} of {w.tensor(stored[0]).dtype}", rule="operand-types")
     inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
     if inputs[4]:
-        raise w.unsupported(op, "lengths of sequences", rule="sequence-lengths")
+        raise w.unsupported_error(op, "lengths of sequences", rule="sequence-lengths")
     if not all(inputs[5 : 7 if op.kind == "LSTM" else 6]):
-        raise w.unsupported(op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states")
+        raise w.unsupported_error(
+            op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states"
+        )
 
 
 def state_of(w: Writing, op: Op, index: int) -> str:
@@ -37,14 +41,14 @@ def state_of(w: Writing, op: Op, index: int) -> str:
     return w.variable(op, op.inputs[index], w.shape(op.inputs[index], op)[1:])
 
 
-def summed_bias(w: Writing, op: Op, rows: int) -> Array:
+def sum_biases(w: Writing, op: Op, rows: int) -> Array:
     """The biases of a recurrence, of which TFLite has one for data and hidden values."""
     if len(op.inputs) < 4 or not op.inputs[3]:
         return np.zeros(rows, np.float32)
     return np.asarray(w.constant(op, 3).reshape(2, -1).sum(axis=0, dtype=np.float32))
 
 
-def partner(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
+def find_opposite_direction(w: Writing, op: Op, alike: tuple[str, ...]) -> Op | None:
     """The recurrence after `op` that goes through the same data the other way, equal in the attributes `alike`; None if there is none."""
     later = w.graph.ops[next(place for place, other in enumerate(w.graph.ops) if other is op) + 1 :]
     for other in later:
@@ -85,7 +89,7 @@ class Frame:
         self._w, self._ways = w, ways
         self.data = ways[0].inputs[0]
         self._steps, self._rows, values = w.shape(self.data, ways[0])
-        joined = self._joined()
+        joined = self._find_concat()
         self.merged = joined is not None
         names = [op.outputs[0] for op in ways] if joined is None else [joined.outputs[0]]
         widths = sizes if joined is None else [sum(sizes)]
@@ -98,13 +102,13 @@ class Frame:
         self.form = "steps"
         if self._is_single() and own is not None and own.kind == "Reshape" and given == (self._rows, values):
             self.form = "single"
-        elif _turns(own) and all(result.turned is not None for result in self._results):
+        elif _is_time_transpose(own) and all(result.turned is not None for result in self._results):
             self.form = "rows" if not self.merged or merges_rows or self._rows == 1 else "steps"
         if own is not None and self.form != "steps":
             w.retract(own, ways)
             self.data = own.inputs[0]
 
-    def _joined(self) -> Op | None:
+    def _find_concat(self) -> Op | None:
         """The Concat that puts the results of both ways side by side, the way forth first."""
         names = tuple(op.outputs[0] for op in self._ways)
         found = self._w.successor(names[0]) if len(names) == 2 and all(names) else None
@@ -120,7 +124,7 @@ class Frame:
         if shape != (self._steps, self._rows, size):
             return _Result(name, size, reshaped if shape == (self._rows, size) and self._steps == 1 else None, None)
         turned = self._w.successor(reshaped.outputs[0])
-        return _Result(name, size, reshaped, turned if _turns(turned) else None)
+        return _Result(name, size, reshaped, turned if _is_time_transpose(turned) else None)
 
     def _is_single(self) -> bool:
         result = self._results[0]
@@ -130,7 +134,7 @@ class Frame:
     def emit(self, builtin: str, listed: Sequence[str], table: str, **options: Any) -> None:
         """Adds the operator of TFLite, with its first input before those listed; a recurrence back alone turns data and results."""
         w, backwards = self._w, len(self._ways) == 1 and self._ways[0]["direction"] == "reverse" and self._steps > 1
-        shown = [self._shown(result) for result in self._results]
+        shown = [self._choose_output(result) for result in self._results]
         if not backwards:
             w.emit(builtin, [self.data, *listed], shown, table, **options)
         else:
@@ -141,17 +145,17 @@ class Frame:
             w.emit(builtin, [given, *listed], [back], table, **options)
             w.emit("REVERSE_V2", [back, axis], [shown[0]], "ReverseV2Options")
         for result, name in zip(self._results, shown, strict=True):
-            if result.name and not self._takes_in(result):
+            if result.name and not self._is_reshape_absorbed(result):
                 sizes = w.ints([self._steps, 1, self._rows, result.size], f"{result.name}/shape")
                 w.emit("RESHAPE", [name, sizes], [result.name], "ReshapeOptions")
 
-    def _takes_in(self, result: _Result) -> bool:
+    def _is_reshape_absorbed(self, result: _Result) -> bool:
         """Whether the Reshape after a result is the operator's own work."""
         return result.reshaped is not None and (self.form == "single" or len(self._w.tensor(result.reshaped.outputs[0]).shape or ()) == 3)
 
-    def _shown(self, result: _Result) -> str:
+    def _choose_output(self, result: _Result) -> str:
         """The tensor that the operator gives a result in."""
-        if result.reshaped is None or not self._takes_in(result):
+        if result.reshaped is None or not self._is_reshape_absorbed(result):
             hint = result.name or next(filter(None, self._ways[0].outputs))
             return self._w.add(f"{hint}/steps", "float32", (self._steps, self._rows, result.size))
         self._w.absorb(result.reshaped)
@@ -161,6 +165,6 @@ class Frame:
         return result.turned.outputs[0]
 
 
-def _turns(op: Op | None) -> bool:
+def _is_time_transpose(op: Op | None) -> bool:
     """Whether an operator exchanges steps and rows."""
     return op is not None and op.kind == "Transpose" and tuple(op["perm"]) == _TO_TIME

@@ -11,7 +11,7 @@ from qconvert.graph import Array
 
 __all__ = [
     "Order",
-    "joined_steps",
+    "concat_steps",
     "order_of",
     "real_constant",
     "require_float32",
@@ -34,7 +34,7 @@ class Order:
     rows: int
     form: str
 
-    def given(self, r: Reading, index: int = 0) -> str:
+    def read_time_first(self, r: Reading, index: int = 0) -> str:
         """Input `index` with its steps in front: (steps, rows, values)."""
         if self.form == "steps":
             return r.input(index)
@@ -78,7 +78,7 @@ def single_step(r: Reading) -> Order:
     """
     shape = r.static_shape(0)
     if len(shape) != 2:
-        raise r.unsupported(f"data of shape {shape}, which are not a single step,", rule="unsupported-shape")
+        raise r.unsupported_error(f"data of shape {shape}, which are not a single step,", rule="unsupported-shape")
     return Order(1, shape[0], "single")
 
 
@@ -87,7 +87,7 @@ def require_float32(r: Reading, data: tuple[int, ...], variables: tuple[int, ...
     names = [*(r.input(index) for index in (*data, *variables)), *r.outputs[:2]]
     wrong = [tensor for name in names if (tensor := r.lookup(name)).dtype != "float32"]
     if wrong:
-        raise r.unsupported(f"{wrong[0].name!r} of {wrong[0].dtype}, not float32,", rule="operand-types")
+        raise r.unsupported_error(f"{wrong[0].name!r} of {wrong[0].dtype}, not float32,", rule="operand-types")
     if len({r.input(index) for index in variables}) < len(variables):
         raise r.invalid("has the same variable for two states", rule="shared-state")
 
@@ -101,15 +101,15 @@ def real_constant(r: Reading, index: int, shape: tuple[int, ...]) -> Array:
     """
     if r.static_shape(index) != shape:
         raise r.invalid(f"has {r.inputs[index]!r} of shape {r.static_shape(index)}, not {shape}", rule="shape-mismatch")
-    maker, data = r.dequantized(index), r.constant(index)
+    maker, data = r.find_dequantize(index), r.constant(index)
     if maker is not None and maker.kind == "Cast" and (narrow := r.lookup(maker.inputs[0]).data) is not None:
         data = narrow.astype(np.float32)
     if data is None or data.dtype != np.float32:
-        raise r.unsupported(f"{r.inputs[index]!r}, which is not a float32 constant,", rule="operand-types")
+        raise r.unsupported_error(f"{r.inputs[index]!r}, which is not a float32 constant,", rule="operand-types")
     return data
 
 
-def joined_steps(r: Reading, first: str, second: str) -> str:
+def concat_steps(r: Reading, first: str, second: str) -> str:
     """The values of two sequences side by side at each step."""
     shapes = [r.lookup(name).static_shape or (0,) for name in (first, second)]
     if shapes[0][:-1] != shapes[1][:-1]:

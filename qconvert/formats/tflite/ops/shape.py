@@ -131,17 +131,17 @@ def write_reshape(op: Op, w: Writing) -> None:
         w.emit("RESHAPE", [op.inputs[0], w.index(op, 1)], op.outputs, "ReshapeOptions")
         return
     else:
-        w.emit("RESHAPE", [op.inputs[0], _copied_sizes(op, w, [int(size) for size in sizes])], op.outputs, "ReshapeOptions")
+        w.emit("RESHAPE", [op.inputs[0], _write_copied_sizes(op, w, [int(size) for size in sizes])], op.outputs, "ReshapeOptions")
         return
     w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(known, np.int32))
 
 
-def _copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
+def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     """The sizes as a tensor: 0 copies the size of the data along the same axis, which is dynamic."""
     hint, data = f"{op.outputs[0]}/shape", w.tensor(op.inputs[0])
     rank, shape = data.rank, data.shape or ()
     if rank is None or op["allowzero"]:
-        raise w.unsupported(op, f"sizes {sizes} of data of shape {data.shape}", rule="shape-mismatch")
+        raise w.unsupported_error(op, f"sizes {sizes} of data of shape {data.shape}", rule="shape-mismatch")
     whole = w.add(f"{hint}/data", "int32", (rank,))
     w.emit("SHAPE", [data.name], [whole], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
     parts = []
@@ -157,12 +157,12 @@ def _copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     return result
 
 
-def _reshaped(op: Op, w: Writing) -> None:
+def _reshape_to_result(op: Op, w: Writing) -> None:
     """RESHAPE to the known shape of the result."""
     shape = w.tensor(op.outputs[0]).shape or ()
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if sizes.count(-1) > 1:
-        raise w.unsupported(op, f"a result of shape {shape}", rule="unsupported-shape")
+        raise w.unsupported_error(op, f"a result of shape {shape}", rule="unsupported-shape")
     target = w.ints(sizes, f"{op.outputs[0]}/shape")
     w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(sizes, np.int32))
 
@@ -174,7 +174,7 @@ def write_squeeze(op: Op, w: Writing) -> None:
         dims = np.array([w.axis(op, axis, op.inputs[0]) for axis in axes], np.int32)
         w.emit("SQUEEZE", op.inputs[:1], op.outputs, "SqueezeOptions", squeezeDims=dims)
     else:
-        _reshaped(op, w)
+        _reshape_to_result(op, w)
 
 
 def write_unsqueeze(op: Op, w: Writing) -> None:
@@ -182,7 +182,7 @@ def write_unsqueeze(op: Op, w: Writing) -> None:
     result = w.tensor(op.outputs[0])
     axes = sorted(w.axis(op, axis, op.outputs[0]) for axis in w.values(op, 1))
     if not axes or (len(axes) > 1 and sum(not isinstance(size, int) for size in result.shape or ()) <= 1):
-        _reshaped(op, w)
+        _reshape_to_result(op, w)
         return
     name, shape = op.inputs[0], list(w.tensor(op.inputs[0]).shape or ())
     for axis in axes:
@@ -236,7 +236,7 @@ def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
 
 def write_shape(op: Op, w: Writing) -> None:
     """SHAPE, of int32 if a Cast makes it that."""
-    result = w.narrowed(op)
+    result = w.absorb_int32_cast(op)
     w.emit("SHAPE", op.inputs, [result], "ShapeOptions", outType=DTYPE_NUMBERS[w.tensor(result).dtype])
 
 

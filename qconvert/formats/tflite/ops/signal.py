@@ -19,7 +19,7 @@ def read_rfft2d(r: Reading) -> None:
     r.emit("Rfft2d", [r.input(0), r.int64(1)])
 
 
-def _part(kind: str) -> ReadFunction:
+def _make_part_reader(kind: str) -> ReadFunction:
     """REAL, IMAG and COMPLEX_ABS."""
 
     def read(r: Reading) -> None:
@@ -43,7 +43,7 @@ def read_reshaped(r: Reading) -> None:
     elif r.name == "SQUEEZE" and (named := [int(axis) for axis in r.option("squeezeDims", ())]):
         r.emit("Squeeze", [r.input(0), r.shape_const(sorted({r.axis(axis, r.rank() - 1) for axis in named}), "axes")])
     else:
-        raise r.unsupported(f"complex numbers of shape {shape}", rule="complex-numbers")
+        raise r.unsupported_error(f"complex numbers of shape {shape}", rule="complex-numbers")
 
 
 def read_cast(r: Reading) -> None:
@@ -51,13 +51,13 @@ def read_cast(r: Reading) -> None:
     if r.result().dtype == "float32" and r.tensor().rank == (r.result().rank or 0) + 1:
         r.emit("Real")
     else:
-        raise r.unsupported(f"complex numbers and {r.result().dtype}", rule="complex-numbers")
+        raise r.unsupported_error(f"complex numbers and {r.result().dtype}", rule="complex-numbers")
 
 
 #: The readers of operators on complex numbers.
 COMPLEX: dict[str, ReadFunction] = {
     "RFFT2D": read_rfft2d,
-    **{name: _part(kind) for name, kind in (("REAL", "Real"), ("IMAG", "Imag"), ("COMPLEX_ABS", "ComplexAbs"))},
+    **{name: _make_part_reader(kind) for name, kind in (("REAL", "Real"), ("IMAG", "Imag"), ("COMPLEX_ABS", "ComplexAbs"))},
     **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), read_reshaped),
     "CAST": read_cast,
 }
@@ -103,7 +103,7 @@ def write_rfft2d(op: Op, w: Writing) -> None:
     w.emit("RFFT2D", [op.inputs[0], w.index(op, 1)], [w.complex(op, op.outputs[0])], "Rfft2dOptions")
 
 
-def _written_part(builtin: str) -> WriteFunction:
+def _make_part_writer(builtin: str) -> WriteFunction:
     """The writer of REAL, IMAG or COMPLEX_ABS."""
 
     def write(op: Op, w: Writing) -> None:
@@ -140,9 +140,9 @@ def write_lrn(op: Op, w: Writing) -> None:
     """LRN over an odd number of channels as LOCAL_RESPONSE_NORMALIZATION."""
     size = int(op["size"])
     if size % 2 == 0 or op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
-        raise w.unsupported(op, f"a size of {size}, or data not of rank 4 and channels last,", rule="form-not-covered")
+        raise w.unsupported_error(op, f"a size of {size}, or data not of rank 4 and channels last,", rule="form-not-covered")
     if w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
+        raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
     fields: dict[str, Any] = {"alpha": float(op["alpha"]) / size, "beta": float(op["beta"]), "bias": float(op["bias"])}
     w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, "LocalResponseNormalizationOptions", radius=(size - 1) // 2, **fields)
 
@@ -150,7 +150,7 @@ def write_lrn(op: Op, w: Writing) -> None:
 def write_fake_quant(op: Op, w: Writing) -> None:
     """FAKE_QUANT, whose kernel is of float32."""
     if w.tensor(op.inputs[0]).dtype != "float32":
-        raise w.unsupported(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
+        raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
     fields: dict[str, Any] = {
         "min": float(op["min"]),
         "max": float(op["max"]),
@@ -162,9 +162,9 @@ def write_fake_quant(op: Op, w: Writing) -> None:
 
 WRITERS: dict[str, WriteFunction] = {
     "Rfft2d": write_rfft2d,
-    "Real": _written_part("REAL"),
-    "Imag": _written_part("IMAG"),
-    "ComplexAbs": _written_part("COMPLEX_ABS"),
+    "Real": _make_part_writer("REAL"),
+    "Imag": _make_part_writer("IMAG"),
+    "ComplexAbs": _make_part_writer("COMPLEX_ABS"),
     "Bucketize": write_bucketize,
     "LRN": write_lrn,
     "FakeQuant": write_fake_quant,

@@ -9,11 +9,11 @@ from qconvert.formats.tflite.ops.computed_bounds import (
     FAR_BACK,
     Bound,
     Entries,
-    after,
     bounds_of,
-    computed,
-    slice_computed,
-    write_computed,
+    emit_bounds,
+    read_computed_slice,
+    single_element_ends,
+    write_computed_slice,
 )
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -24,7 +24,7 @@ __all__ = ["READERS", "WRITERS"]
 
 def _slice(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], outputs: list[str] | None = None) -> list[str]:
     """Emits a Slice of (axis, start, end, step) rows."""
-    starts, ends = (computed(r, [row[place] for row in bounds], hint) for place, hint in ((1, "starts"), (2, "ends")))
+    starts, ends = (emit_bounds(r, [row[place] for row in bounds], hint) for place, hint in ((1, "starts"), (2, "ends")))
     axes, steps = r.shape_const([row[0] for row in bounds], "axes"), r.shape_const([row[3] for row in bounds], "steps")
     return r.emit("Slice", [r.input(0), starts, ends, axes, steps], outputs)
 
@@ -38,7 +38,7 @@ def read_slice(r: Reading) -> None:
         ends = [FAR if size == -1 else begin + size for begin, size in zip(begins, sizes, strict=True)]
         _slice(r, [(axis, begins[axis], ends[axis], 1) for axis in range(r.rank())])
         return
-    slice_computed(r)
+    read_computed_slice(r)
 
 
 def read_strided_slice(r: Reading) -> None:
@@ -54,7 +54,7 @@ def read_strided_slice(r: Reading) -> None:
     shrunk: list[int] = []
     added: list[int] = []
     indices = masks["shrinkAxis"] & ~(masks["newAxis"] | masks["ellipsis"])
-    single = after(r, [begin for i, begin in enumerate(begins) if indices >> i & 1], "index")
+    single = single_element_ends(r, [begin for i, begin in enumerate(begins) if indices >> i & 1], "index")
     axis = position = 0
     consumed = sum(not (masks["newAxis"] | masks["ellipsis"]) >> i & 1 for i in range(len(begins)))
     for i in range(len(begins)):
@@ -78,17 +78,17 @@ def read_strided_slice(r: Reading) -> None:
                 bounds.append((axis, begin, end, steps[i]))
                 position += 1
             axis += 1
-    _sliced_and_reshaped(r, bounds, shrunk, added)
+    _emit_strided_slice(r, bounds, shrunk, added)
 
 
 def _offset(r: Reading, begin: Bound, end: Bound) -> Bound:
     """An end that is counted from the begin."""
     if isinstance(begin, int) and isinstance(end, int):
         return begin + end
-    raise r.unsupported("an end relative to a begin that is computed at run time", rule="not-constant")
+    raise r.unsupported_error("an end relative to a begin that is computed at run time", rule="not-constant")
 
 
-def _sliced_and_reshaped(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], shrunk: list[int], added: list[int]) -> None:
+def _emit_strided_slice(r: Reading, bounds: list[tuple[int, Bound, Bound, int]], shrunk: list[int], added: list[int]) -> None:
     """The Slice of STRIDED_SLICE, then Squeeze and Unsqueeze where its masks ask for them."""
     data, result = r.tensor(), r.result()
     if not shrunk and not added:
@@ -126,7 +126,7 @@ def write_slice(op: Op, w: Writing) -> None:
     """Slice as REVERSE_V2, SLICE or STRIDED_SLICE; the last takes in the Squeeze and Unsqueeze that its masks stand for."""
     bounds = _bounds(op, w)
     if bounds is None:
-        write_computed(op, w)
+        write_computed_slice(op, w)
         return
     from_strided = op.source.startswith("STRIDED_SLICE")
     axes = sorted(bounds)
@@ -213,7 +213,7 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
             break
         if kind == "Squeeze":
             if not all(
-                bounds.get(axis, (0, 0, 0))[1:] == (_after(bounds[axis][0]), 1) for axis in axes if axis in bounds
+                bounds.get(axis, (0, 0, 0))[1:] == (_single_element_end(bounds[axis][0]), 1) for axis in axes if axis in bounds
             ) or not axes <= set(bounds):
                 break
             shrunk = axes
@@ -224,7 +224,7 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     return shrunk, added, outputs
 
 
-def _after(start: int) -> int:
+def _single_element_end(start: int) -> int:
     """The end of a slice of one element."""
     return FAR if start == -1 else start + 1
 

@@ -34,7 +34,7 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
     """RESIZE_NEAREST_NEIGHBOR: the kernel floors (x + 0.5) * scale or x * scale, and rounds x * scale up from .5 if corners align."""
     spatial_sizes(r)
     if r.option("alignCorners", False) and r.option("halfPixelCenters", False):
-        raise r.unsupported("both align_corners and half_pixel_centers, which no operator of ONNX has,", rule="form-not-covered")
+        raise r.unsupported_error("both align_corners and half_pixel_centers, which no operator of ONNX has,", rule="form-not-covered")
     coordinates = _coordinates(r)
     nearest = "floor" if coordinates == "asymmetric" else "round_prefer_ceil"
     r.emit_stored(
@@ -47,7 +47,7 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
     )
 
 
-def _blocks(kind: str) -> ReadFunction:
+def _make_blocks_reader(kind: str) -> ReadFunction:
     """The reader of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
 
     def read(r: Reading) -> None:
@@ -60,7 +60,7 @@ def _blocks(kind: str) -> ReadFunction:
     return read
 
 
-def _batches(kind: str) -> ReadFunction:
+def _make_batches_reader(kind: str) -> ReadFunction:
     """The reader of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: (data, block shape, pads or crops as rows of before and after)."""
 
     def read(r: Reading) -> None:
@@ -76,16 +76,18 @@ def _batches(kind: str) -> ReadFunction:
 READERS: dict[str, ReadFunction] = {
     "RESIZE_BILINEAR": read_resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": read_resize_nearest_neighbor,
-    "SPACE_TO_DEPTH": _blocks("SpaceToDepth"),
-    "DEPTH_TO_SPACE": _blocks("DepthToSpace"),
-    "SPACE_TO_BATCH_ND": _batches("SpaceToBatch"),
-    "BATCH_TO_SPACE_ND": _batches("BatchToSpace"),
+    "SPACE_TO_DEPTH": _make_blocks_reader("SpaceToDepth"),
+    "DEPTH_TO_SPACE": _make_blocks_reader("DepthToSpace"),
+    "SPACE_TO_BATCH_ND": _make_batches_reader("SpaceToBatch"),
+    "BATCH_TO_SPACE_ND": _make_batches_reader("BatchToSpace"),
 }
 
 
 def _require_channels_last(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
-        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last")
+        raise w.unsupported_error(
+            op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last"
+        )
 
 
 #: Coordinates and rounding as ONNX names them -> the fields of the option table that mean the same.
@@ -103,7 +105,7 @@ def write_resize(op: Op, w: Writing) -> None:
     The nearest of other than two dimensions are copied along each by itself.
     """
     if w.tensor(op.inputs[0]).rank not in (None, 4) and op["mode"] == "nearest":
-        _gathered(op, w, (str(op["coordinate_transformation_mode"]), str(op["nearest_mode"])))
+        _resize_by_gather(op, w, (str(op["coordinate_transformation_mode"]), str(op["nearest_mode"])))
         return
     _require_channels_last(op, w)
     coordinates, size = str(op["coordinate_transformation_mode"]), w.index(op, 1)
@@ -116,19 +118,19 @@ def write_resize(op: Op, w: Writing) -> None:
         w.emit("RESIZE_BILINEAR", [name, size], [result], "ResizeBilinearOptions", **_LINEAR[coordinates])
         return
     if op["mode"] != "nearest":
-        raise w.unsupported(op, f"mode {op['mode']!r} and coordinates {coordinates!r}", rule="attribute-not-covered")
+        raise w.unsupported_error(op, f"mode {op['mode']!r} and coordinates {coordinates!r}", rule="attribute-not-covered")
     wanted = (coordinates, str(op["nearest_mode"]))
     if wanted not in _NEAREST:
         spans = list(zip(w.shape(name, op, slice(1, 3)), w.shape(result, op, slice(1, 3)), strict=True))
         same = (form for form in _NEAREST if all(np.array_equal(_positions(*span, *form), _positions(*span, *wanted)) for span in spans))
         wanted = next(same, wanted)
     if wanted not in _NEAREST:
-        _gathered(op, w, wanted)
+        _resize_by_gather(op, w, wanted)
         return
     w.emit("RESIZE_NEAREST_NEIGHBOR", [name, size], [result], "ResizeNearestNeighborOptions", **_NEAREST[wanted])
 
 
-def _gathered(op: Op, w: Writing, form: tuple[str, str]) -> None:
+def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
     """Rows, columns and the like by a GATHER each, where no coordinates of the resizing operators give their positions."""
     name, result, rank = op.inputs[0], op.outputs[0], w.tensor(op.inputs[0]).rank or 0
     first = 1 if op["data_format"] == "channels_last" else 2
@@ -137,7 +139,7 @@ def _gathered(op: Op, w: Writing, form: tuple[str, str]) -> None:
     for axis, size, count in zip(axes, w.shape(name, op, spatial), w.shape(result, op, spatial), strict=True):
         positions = _positions(size, count, *form)
         if (positions < 0).any():
-            raise w.unsupported(op, f"coordinates {form[0]!r} rounded by {form[1]!r}", rule="attribute-not-covered")
+            raise w.unsupported_error(op, f"coordinates {form[0]!r} rounded by {form[1]!r}", rule="attribute-not-covered")
         shape = w.tensor(name).shape or ()
         found = result if axis == axes[-1] else w.like(f"{result}/rows", name, (*shape[:axis], count, *shape[axis + 1 :]))
         indices = w.ints([int(value) for value in positions], f"{found}/positions")
@@ -180,7 +182,7 @@ def write_depth_to_space(op: Op, w: Writing) -> None:
     w.emit("DEPTH_TO_SPACE", [name], op.outputs, "DepthToSpaceOptions", blockSize=block)
 
 
-def _written_blocks(builtin: str, table: str) -> WriteFunction:
+def _make_blocks_writer(builtin: str, table: str) -> WriteFunction:
     """The writer of SPACE_TO_DEPTH."""
 
     def write(op: Op, w: Writing) -> None:
@@ -190,12 +192,12 @@ def _written_blocks(builtin: str, table: str) -> WriteFunction:
     return write
 
 
-def _written_batches(builtin: str, table: str) -> WriteFunction:
+def _make_batches_writer(builtin: str, table: str) -> WriteFunction:
     """The writer of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: pads or crops become rows of before and after."""
 
     def write(op: Op, w: Writing) -> None:
         if op["data_format"] != "channels_last":
-            raise w.unsupported(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
+            raise w.unsupported_error(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
         w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs, table)
 
     return write
@@ -203,8 +205,8 @@ def _written_batches(builtin: str, table: str) -> WriteFunction:
 
 WRITERS: dict[str, WriteFunction] = {
     "Resize": write_resize,
-    "SpaceToDepth": _written_blocks("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
+    "SpaceToDepth": _make_blocks_writer("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
     "DepthToSpace": write_depth_to_space,
-    "SpaceToBatch": _written_batches("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions"),
-    "BatchToSpace": _written_batches("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions"),
+    "SpaceToBatch": _make_batches_writer("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions"),
+    "BatchToSpace": _make_batches_writer("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions"),
 }

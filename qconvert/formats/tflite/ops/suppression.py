@@ -33,7 +33,7 @@ def write_select_boxes(op: Op, w: Writing) -> None:
     operands = [*op.inputs[:2], w.index(op, 2), *op.inputs[3:]]
     version = "V5" if len(op.outputs) == 3 else "V4"
     if (version == "V5") != (len(op.inputs) == 6):
-        raise w.unsupported(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs", rule="wrong-number-of-tensors")
+        raise w.unsupported_error(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs", rule="wrong-number-of-tensors")
     outputs = [op.outputs[0], *op.outputs[2:], op.outputs[1]]
     w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
 
@@ -47,32 +47,32 @@ def write_suppression(op: Op, w: Writing) -> None:
     images, classes, count = w.shape(op.inputs[1], op)
     most = min(w.values(op, 2)[0], count) if op.has(2) else 0
     if not 0 < images * classes <= _MOST or most < 1:
-        raise w.unsupported(op, f"{images * classes} suppressions of at most {most} boxes each", rule="too-many-operators")
+        raise w.unsupported_error(op, f"{images * classes} suppressions of at most {most} boxes each", rule="too-many-operators")
     overlap, least = (float(w.constant(op, index).reshape(())) if op.has(index) else default
                       for index, default in ((3, 0.0), (4, float(np.finfo(np.float32).min))))  # fmt: skip
     result = op.outputs[0]
     numbers = [w.const(np.array(most, np.int32), f"{result}/most")]
     numbers += [w.const(np.float32(value), f"{result}/threshold") for value in (np.nextafter(np.float32(overlap), np.float32(2)), least)]
-    boxes = _unpacked(w, op.inputs[0], (images, count, 4))
+    boxes = _write_unpack(w, op.inputs[0], (images, count, 4))
     of_class = w.like(f"{result}/of_class", op.inputs[1], (images * classes, count))
     w.emit("RESHAPE", [op.inputs[1], w.ints([images * classes, count], f"{of_class}/shape")], [of_class], "ReshapeOptions")
-    scores = _unpacked(w, of_class, (images * classes, count))
+    scores = _write_unpack(w, of_class, (images * classes, count))
     chosen, found = [], []
     for index, values in enumerate(scores):
         pair = w.add(f"{result}/chosen", "int32", (most,)), w.add(f"{result}/number", "int32", ())
         w.emit("NON_MAX_SUPPRESSION_V4", [boxes[index // classes], values, *numbers], pair, "NonMaxSuppressionV4Options")
         chosen.append(pair[0])
         found.append(pair[1])
-    _write_rows(op, w, _packed(w, chosen, (len(scores), most)), _packed(w, found, (len(scores),)), classes)
+    _write_rows(op, w, _write_pack(w, chosen, (len(scores), most)), _write_pack(w, found, (len(scores),)), classes)
 
 
-def _unpacked(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
+def _write_unpack(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
     parts = [w.add(f"{name}/part", "float32", shape[1:]) for _ in range(shape[0])]
     w.emit("UNPACK", [name], parts, "UnpackOptions", num=len(parts), axis=0)
     return parts
 
 
-def _packed(w: Writing, parts: list[str], shape: tuple[int, ...]) -> str:
+def _write_pack(w: Writing, parts: list[str], shape: tuple[int, ...]) -> str:
     result = w.add(f"{parts[0]}/all", "int32", shape)
     w.emit("PACK", parts, [result], "PackOptions", valuesCount=len(parts), axis=0)
     return result

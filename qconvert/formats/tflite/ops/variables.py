@@ -41,7 +41,7 @@ def read_assign_variable(r: Reading) -> None:
 def _state(r: Reading, variables: Variables) -> str:
     handle = r.input(0)
     if handle not in variables.handles:
-        raise r.unsupported(f"{handle!r}, a variable that no VAR_HANDLE gives,", rule="variable-operand")
+        raise r.unsupported_error(f"{handle!r}, a variable that no VAR_HANDLE gives,", rule="variable-operand")
     return variables.handles[handle]
 
 

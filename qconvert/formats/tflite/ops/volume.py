@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.weights import turned_quantization, written_weights
-from qconvert.formats.tflite.ops.window import SAME, VALID, padded, result_shape
+from qconvert.formats.tflite.ops.weights import transpose_quantization, write_weights
+from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, write_padding
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Shape
@@ -32,7 +32,7 @@ def read_conv_3d(r: Reading) -> None:
     if not isinstance(channels, int) or channels == 0 or channels % depth or outputs % (channels // depth):
         raise r.invalid(f"weights of shape {weights.shape} do not fit data of shape {r.tensor().shape}", rule="shape-mismatch")
     strides, dilations = _per_axis(r, "stride{}"), _per_axis(r, "dilation{}Factor")
-    turned = r.turned(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), turned_quantization(r, 1, (4, 3, 0, 1, 2)))
+    turned = r.transpose_constant(1, "OIDHW", weights.transpose(4, 3, 0, 1, 2), transpose_quantization(r, 1, (4, 3, 0, 1, 2)))
     operands = [r.input(0), turned, *([r.input(2)] if r.has(2) else [])]
     pads = same_pads(_numbers(r, shape[1:-1]), kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
     r.emit("Conv", operands, strides=strides, dilations=dilations, pads=pads, group=channels // depth, data_format="channels_last",
@@ -46,7 +46,7 @@ def read_conv_3d_transpose(r: Reading) -> None:
     known, whole = r.known_ints(0), r.tensor(2).shape or ()
     wanted: Shape = tuple(known) if known is not None else r.result().shape or ()
     if len(wanted) != _RANK or len(whole) != _RANK:
-        raise r.unsupported(f"data of shape {whole} and a result of shape {wanted}", rule="unsupported-shape")
+        raise r.unsupported_error(f"data of shape {whole} and a result of shape {wanted}", rule="unsupported-shape")
     size, data = ((1, *_numbers(r, sizes[1:])) for sizes in (wanted, whole))
     if data[-1] != depth or size[-1] != outputs:
         raise r.invalid(f"output shape {size}, weights {weights.shape} and data {data} do not fit", rule="shape-mismatch")
@@ -54,7 +54,7 @@ def read_conv_3d_transpose(r: Reading) -> None:
     pads = same_pads(size[1:-1], kernel, strides, dilations) if r.option("padding", VALID) == SAME else (0,) * 6
     spans = zip(size[1:-1], data[1:-1], strides, kernel, dilations, pads[:3], strict=True)
     extra = [n - (m - 1) * stride - (taps - 1) * dilation - 1 + pad for n, m, stride, taps, dilation, pad in spans]
-    turned = r.turned(1, "OIDHW", weights.transpose(3, 4, 0, 1, 2), turned_quantization(r, 1, (3, 4, 0, 1, 2)))
+    turned = r.transpose_constant(1, "OIDHW", weights.transpose(3, 4, 0, 1, 2), transpose_quantization(r, 1, (3, 4, 0, 1, 2)))
     operands = [r.input(2), turned, *([r.input(3)] if r.has(3) else [])]
     r.emit("ConvTranspose", operands, strides=strides, dilations=dilations, pads=(*pads[:3], *(max(-n, 0) for n in extra)),
            output_padding=tuple(max(n, 0) for n in extra), data_format="channels_last", activation=r.activation())  # fmt: skip
@@ -64,16 +64,16 @@ def _numbers(r: Reading, sizes: Shape) -> tuple[int, ...]:
     """Sizes, of which none may be dynamic."""
     found = tuple(size for size in sizes if isinstance(size, int))
     if len(found) != len(sizes):
-        raise r.unsupported(f"the dynamic dimensions {sizes} of depth, height and width", rule="dynamic-dimension")
+        raise r.unsupported_error(f"the dynamic dimensions {sizes} of depth, height and width", rule="dynamic-dimension")
     return found
 
 
 def _weights(r: Reading, index: int) -> Array:
     """The weights, a constant; a DEQUANTIZE before it is turned with it."""
-    maker = r.dequantized(index)
+    maker = r.find_dequantize(index)
     weights = r.constant(index) if maker is None else r.lookup(maker.inputs[0]).data
     if weights is None:
-        raise r.unsupported("weights that are computed at run time", rule="weights-not-constant")
+        raise r.unsupported_error("weights that are computed at run time", rule="weights-not-constant")
     if weights.ndim != _RANK or 0 in weights.shape:
         raise r.invalid(f"weights of shape {weights.shape}", rule="wrong-rank")
     return weights
@@ -91,13 +91,13 @@ def write_conv_3d(op: Op, w: Writing) -> None:
     """Conv over three dimensions as CONV_3D, after a PAD where its padding is not SAME."""
     _require_channels_last(op, w)
     groups = int(op["group"])
-    kernel, shape = written_weights(op, w, "DHWIO", (2, 3, 4, 1, 0)) if groups == 1 else ("", w.constant(op, 1).shape)
+    kernel, shape = write_weights(op, w, "DHWIO", (2, 3, 4, 1, 0)) if groups == 1 else ("", w.constant(op, 1).shape)
     taps, strides, dilations = shape[2:], op["strides"], op["dilations"]
     sizes = w.shape(op.inputs[0], op, slice(1, 4))
     same = same_pads(sizes, taps, strides, dilations)
     pads = {"NOTSET": tuple(op["pads"]), "VALID": (0,) * 6, "SAME_UPPER": same, "SAME_LOWER": (*same[3:], *same[:3])}[op["auto_pad"]]
     padding = SAME if any(pads) and pads == same else VALID
-    data = op.inputs[0] if padding == SAME else padded(op, w, pads, None)
+    data = op.inputs[0] if padding == SAME else write_padding(op, w, pads, None)
     fields = {"padding": padding, "fusedActivationFunction": w.activation(op), **_fields(op)}
     if groups > 1:
         _write_groups(op, w, data, fields)
@@ -126,9 +126,9 @@ def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None
 def write_conv_3d_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
     if int(op["group"]) != 1:
-        raise w.unsupported(op, "groups of three spatial dimensions", rule="form-not-covered")
+        raise w.unsupported_error(op, "groups of three spatial dimensions", rule="form-not-covered")
     _require_channels_last(op, w)
-    kernel, sizes = written_weights(op, w, "DHWOI", (2, 3, 4, 0, 1))
+    kernel, sizes = write_weights(op, w, "DHWOI", (2, 3, 4, 0, 1))
     result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
     batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
     data = w.shape(op.inputs[0], op, slice(1, 4))
@@ -152,7 +152,7 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
 
 def _require_channels_last(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_last":
-        raise w.unsupported(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
+        raise w.unsupported_error(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
 
 
 def _fields(op: Op) -> dict[str, Any]:

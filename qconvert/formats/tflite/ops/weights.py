@@ -6,23 +6,23 @@ from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Op, Quantization
 
-__all__ = ["dequantized_weights", "turned_quantization", "written_weights"]
+__all__ = ["find_weight_dequantize", "transpose_quantization", "write_weights"]
 
 
-def turned_quantization(r: Reading, index: int, perm: tuple[int, ...]) -> Quantization | None:
+def transpose_quantization(r: Reading, index: int, perm: tuple[int, ...]) -> Quantization | None:
     """The quantization of the weights in input `index` after the transposition to O,I,spatial. A kernel takes scales along the outputs
     alone; a DEQUANTIZE before it takes them along any axis."""
-    maker = r.dequantized(index)
+    maker = r.find_dequantize(index)
     weights = r.tensor(index) if maker is None else r.lookup(maker.inputs[0])
     quantization = weights.quantization
     if quantization is None or quantization.axis is None:
         return quantization
     if maker is None and quantization.axis != perm[0]:
         raise r.invalid(f"weights {weights.name!r} are quantized along axis {quantization.axis}", rule="weight-axis")
-    return quantization.transposed(perm)
+    return quantization.transpose(perm)
 
 
-def dequantized_weights(op: Op, w: Writing) -> Op | None:
+def find_weight_dequantize(op: Op, w: Writing) -> Op | None:
     """The operator that makes the weights of `op` of a constant, float16 or integers, by a DEQUANTIZE; None if there is none."""
     maker = w.producer(op.inputs[1])
     if maker is None or maker.kind not in ("Cast", "Dequantize") or w.graph[op.inputs[1]].dtype != "float32":
@@ -33,7 +33,7 @@ def dequantized_weights(op: Op, w: Writing) -> Op | None:
     return maker if stored.is_constant and (stored.dtype == "float16" or maker.kind == "Dequantize") else None
 
 
-def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+def write_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """The weights of `op` with their axes in TFLite's order, after a DEQUANTIZE if they have one; and their shape, O,I,spatial.
 
     Args:
@@ -42,14 +42,14 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tupl
         key: names the order.
         axes: the order.
     """
-    maker = dequantized_weights(op, w)
+    maker = find_weight_dequantize(op, w)
     name = maker.inputs[0] if maker is not None else op.inputs[1]
     data, quantization = w.graph.constant(name), w.graph[name].quantization
     if data is None:
-        return _written_computed(op, w, name, axes)
+        return _write_computed_weights(op, w, name, axes)
     if data.ndim != len(axes):
-        raise w.unsupported(op, f"weights of rank {data.ndim}", rule="wrong-rank")
-    moved = None if quantization is None else quantization.transposed(axes)
+        raise w.unsupported_error(op, f"weights of rank {data.ndim}", rule="wrong-rank")
+    moved = None if quantization is None else quantization.transpose(axes)
     kernel = w.variant(name, key, data.transpose(axes), moved)
     if maker is None:
         return kernel, data.shape
@@ -59,11 +59,11 @@ def written_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tupl
     return real, data.shape
 
 
-def _written_computed(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
+def _write_computed_weights(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Weights that are computed at run time after a TRANSPOSE; without that and the one before it, if they cancel out."""
     shape, maker, quantization = w.shape(name, op), w.producer(name), w.tensor(name).quantization
     if len(shape) != len(axes) or (quantization is not None and not quantization.is_per_tensor):
-        raise w.unsupported(op, f"weights {name!r} of shape {shape} that are computed at run time", rule="weights-not-constant")
+        raise w.unsupported_error(op, f"weights {name!r} of shape {shape} that are computed at run time", rule="weights-not-constant")
     if maker is not None and maker.kind == "Transpose" and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
         w.retract(maker)
         return maker.inputs[0], shape

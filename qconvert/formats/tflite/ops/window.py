@@ -14,7 +14,7 @@ from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op
 from qconvert.operators.spatial import same_pads
 
-__all__ = ["SAME", "VALID", "Window", "own_window", "padded", "result_shape", "spatial_sizes", "window", "write_window"]
+__all__ = ["SAME", "VALID", "Window", "own_window", "result_shape", "spatial_sizes", "window", "write_padding", "write_window"]
 
 #: Padding of the schema.
 SAME, VALID = 0, 1
@@ -74,7 +74,7 @@ def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[
     if op["auto_pad"] == "SAME_LOWER":
         same = same_pads(w.shape(op.inputs[0], op, slice(1, 3)), kernel, op["strides"], dilations)
         pads = (*same[2:], *same[:2])
-    return Window(padded(op, w, pads, filler), _strides(op, VALID))
+    return Window(write_padding(op, w, pads, filler), _strides(op, VALID))
 
 
 def _strides(op: Op, padding: int) -> dict[str, Any]:
@@ -85,7 +85,9 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
     """SAME or VALID where they are just the operator's padding, else None; see write_window()."""
     name, strides = op.inputs[0], tuple(op["strides"])
     if op["data_format"] != "channels_last" or w.tensor(name).rank != 4:
-        raise w.unsupported(op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last")
+        raise w.unsupported_error(
+            op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last"
+        )
     sizes = [size for size in (w.tensor(name).shape or ())[1:3] if isinstance(size, int)]
     pads = tuple(op["pads"]) if op["auto_pad"] == "NOTSET" else None
     same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == 2 else None
@@ -93,7 +95,7 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
         return Window(name, _strides(op, SAME))
     if op["auto_pad"] == "SAME_LOWER":
         if same is None:
-            raise w.unsupported(op, "SAME_LOWER padding of dynamic dimensions", rule="dynamic-dimension")
+            raise w.unsupported_error(op, "SAME_LOWER padding of dynamic dimensions", rule="dynamic-dimension")
         pads = (*same[2:], *same[:2])
     if pads is None or not any(pads):
         return Window(name, _strides(op, VALID))
@@ -107,7 +109,7 @@ def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Se
     )
 
 
-def padded(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:
+def write_padding(op: Op, w: Writing, pads: Sequence[int], filler: int | float | None) -> str:
     """The data of `op`, channels last, after a PAD with real zero, or a PADV2 with the stored value `filler`; as they are without pads.
 
     Args:

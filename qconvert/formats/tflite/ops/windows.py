@@ -22,7 +22,7 @@ def read_reduce_window(r: Reading) -> None:
     """REDUCE_WINDOW: (data, first value, window, strides, dilations)."""
     number = r.option("reduceFunction")
     if not 1 <= number <= len(FUNCTIONS):
-        raise r.unsupported(f"function number {number}", rule="function-not-covered")
+        raise r.unsupported_error(f"function number {number}", rule="function-not-covered")
     window, strides, dilations = (tuple(r.ints(index)) for index in range(2, 5))
     operands = [r.input(0), r.input(1)]
     r.emit_plain("ReduceWindow", operands, function=FUNCTIONS[number - 1], window=window, strides=strides, dilations=dilations)
@@ -42,7 +42,7 @@ def read_stablehlo_reduce_window(r: Reading) -> None:
         or op.outputs != body.outputs
         or op.attributes.get("activation")
     ):
-        raise r.unsupported(f"a body of {', '.join(item.kind for item in body.ops) or 'no operator'}", rule="body-not-covered")
+        raise r.unsupported_error(f"a body of {', '.join(item.kind for item in body.ops) or 'no operator'}", rule="body-not-covered")
     data, result, axes = r.tensor(), r.result(), len(r.integers("windowDimensions"))
     lists = [r.integers(name) for name in ("windowStrides", "windowDilations", "baseDilations")]
     edges = r.integers("padding")
@@ -51,13 +51,13 @@ def read_stablehlo_reduce_window(r: Reading) -> None:
     low, high, interior = edges[::2], edges[1::2], tuple(step - 1 for step in lists[2])
     name = r.input(0)
     if any((*edges, *interior)):
-        name = r.under(name, None)
+        name = r.reinterpret(name, None)
         sizes = data.static_shape
         wide = None if sizes is None or len(sizes) != axes else tuple(
             n + a + b + max(n - 1, 0) * gap for n, a, b, gap in zip(sizes, low, high, interior, strict=True)
         )  # fmt: skip
         filled = r.intermediate("filled", data.dtype, wide, base=result.name)
-        r.emit_stored("InteriorPad", [name, r.under(r.input(1), None)], [filled], low=low, high=high, interior=interior)
+        r.emit_stored("InteriorPad", [name, r.reinterpret(r.input(1), None)], [filled], low=low, high=high, interior=interior)
         name = filled
     window = r.integers("windowDimensions")
     r.emit_plain("ReduceWindow", [name, r.input(1)], function=_BODIES[op.kind], window=window, strides=lists[0], dilations=lists[1])

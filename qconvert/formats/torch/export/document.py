@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.dtypes import EXPORT
 
-__all__ = ["Body", "Node", "Program", "SizeName", "TensorName", "parsed", "sizes_of"]
+__all__ = ["Body", "Node", "Program", "SizeName", "TensorName", "parse_program", "sizes_of"]
 
 _NEWEST, _OLDEST = 8, 2
 _MOST_NODES = 1_000_000
@@ -94,7 +94,7 @@ class Program:
     torch_version: str
 
 
-def parsed(text: str) -> Program:
+def parse_program(text: str) -> Program:
     """The program in a document.
 
     Raises:
@@ -111,8 +111,8 @@ def parsed(text: str) -> Program:
             raise InvalidModelError(f"the program has {len(nodes)} nodes; at most {_MOST_NODES} are read", rule="too-many-nodes")
         return Program(
             tuple(_node(node) for node in nodes),
-            tuple(_specified(spec) for spec in signature["input_specs"]),
-            tuple(_specified(spec) for spec in signature["output_specs"]),
+            tuple(_read_spec(spec) for spec in signature["input_specs"]),
+            tuple(_read_spec(spec) for spec in signature["output_specs"]),
             {str(name): (EXPORT.get(meta["dtype"], "unknown"), sizes_of(meta["sizes"])) for name, meta in graph["tensor_values"].items()},
             version,
             str(document.get("torch_version", "")),
@@ -211,7 +211,7 @@ def _optional(item: Any) -> Any:
     return None if kind == "as_none" else value
 
 
-def _specified(spec: Any) -> tuple[str, Any, str]:
+def _read_spec(spec: Any) -> tuple[str, Any, str]:
     """Read an input or output spec of the program: its kind, its argument in the graph, and the name of the parameter or buffer."""
     ((kind, value),) = spec.items()
     if "arg" not in value:  # a number, text or None that the program was exported for

@@ -12,18 +12,26 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import EXPORT
-from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parsed
-from qconvert.formats.torch.export.noted import DECOMPOSED, emit_noted, with_noted
-from qconvert.formats.torch.export.walk import body_of, changed_by, is_in_place, named, needed, require_covered, roots_of
-from qconvert.formats.torch.export.weights import early_tensors, stored_tensors
-from qconvert.formats.torch.finishing import finished
+from qconvert.formats.torch.export.document import Body, Node, Program, SizeName, TensorName, parse_program
+from qconvert.formats.torch.export.needed_nodes import (
+    body_of,
+    changed_by,
+    find_needed_nodes,
+    is_in_place,
+    names_in,
+    require_covered,
+    roots_of,
+)
+from qconvert.formats.torch.export.noted_operators import DECOMPOSED, emit_noted, restore_noted
+from qconvert.formats.torch.export.weights import read_early_tensors, read_stored_tensors
+from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.in_place import InPlace
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
-from qconvert.formats.torch.outputs import flattened
+from qconvert.formats.torch.outputs import flatten_outputs
 from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
+from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import EndlessError, Ref
 from qconvert.graph import Graph, Op, Tensor
 
@@ -68,18 +76,18 @@ def read(archive: Archive, name: str, given: GivenInputs, notes: Notes | None) -
         UnsupportedError: it has operators that are not covered; all are listed.
     """
     entry = program_entry(archive)
-    program = parsed(archive.text(entry))
-    stored = early_tensors(archive) if entry == _EARLY else stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
-    program = with_noted(program, stored, notes)
+    program = parse_program(archive.text(entry))
+    stored = read_early_tensors(archive) if entry == _EARLY else read_stored_tensors(archive, entry[len(_FOLDER) : -len(".json")])
+    program = restore_noted(program, stored, notes)
     draft = Draft()
     constants = Constants(draft)
     session = Session(draft, constants, EXPORT)
     reading = _Reading(program, draft, Calls(session, OPERATORS), constants)
     inputs = reading.give_inputs(stored, constants, given)
     reading.run()
-    outputs = flattened(reading.results(), constants)
+    outputs = flatten_outputs(reading.results(), constants)
     reading.write_states(constants)
-    return finished(session, name, inputs, outputs, f"torch.export {program.torch_version}".strip(), states=reading.states)
+    return finish_graph(session, name, inputs, outputs, f"torch.export {program.torch_version}".strip(), states=reading.states)
 
 
 class _Reading:
@@ -90,14 +98,14 @@ class _Reading:
         self._draft = draft
         self._calls = calls
         self._values: dict[str, Any] = {}
-        self._in_place = InPlace(self._called, constants.name)
+        self._in_place = InPlace(self._call_operator, constants.name)
         self._most = _WRITTEN_BACK + 4 * len(program.nodes)
         self.states: dict[str, Tensor] = {}
         #: Buffers that the program changes: their names in the graph -> (state, name of the new value).
         self._changed: dict[str, tuple[str, str]] = {}
-        self._nodes = self._needed()
+        self._nodes = self._find_needed()
 
-    def _needed(self) -> list[Node]:
+    def _find_needed(self) -> list[Node]:
         """The nodes that outputs depend on, and the new values of the buffers that those read."""
         buffers = {
             argument.name: target
@@ -113,11 +121,11 @@ class _Reading:
         roots = roots_of(self._program.nodes)
         changed = {roots.get(name, name) for node in self._program.nodes if (name := changed_by(node))}
         in_place = {name: name for name in buffers if name in changed}
-        wanted = {name for kind, argument, _ in self._program.outputs if kind == "user_output" for name in named(argument)}
+        wanted = {name for kind, argument, _ in self._program.outputs if kind == "user_output" for name in names_in(argument)}
         candidates = {**in_place, **stated}
         while True:
-            nodes = needed(self._program.nodes, wanted | {self._changed[name][1] for name in self._changed})
-            read = {name for node in nodes for value in node.arguments.values() if not isinstance(value, str) for name in named(value)}
+            nodes = find_needed_nodes(self._program.nodes, wanted | {self._changed[name][1] for name in self._changed})
+            read = {name for node in nodes for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)}
             new = {name: (buffers[name], value) for name, value in candidates.items() if name in read and name not in self._changed}
             if not new:
                 return nodes
@@ -127,7 +135,7 @@ class _Reading:
         """Notes the values of the program's inputs; returns the names of those that the user gives."""
         names: list[str] = []
         read = {name for node in self._nodes for name in _all_names(node)}
-        read |= {name for _, argument, _ in self._program.outputs for name in named(argument)}
+        read |= {name for _, argument, _ in self._program.outputs for name in names_in(argument)}
         for kind, argument, target in self._program.inputs:
             if not isinstance(argument, (TensorName, SizeName)):
                 continue
@@ -181,17 +189,17 @@ class _Reading:
     def results(self) -> list[Any]:
         """The outputs of the program for the user."""
         found = [argument for kind, argument, _ in self._program.outputs if kind == "user_output"]
-        results = [_resolved(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
-        return [self._in_place.now(result) for result in results]
+        results = [_resolve_names(argument, self._values, "outputs") for argument in found if isinstance(argument, (TensorName, SizeName))]
+        return [self._in_place.current_value(result) for result in results]
 
     def write_states(self, constants: Constants) -> None:
         """The last values of the buffers that the program changes."""
         for state, value in self._changed.values():
             if state in self.states:
-                last = flattened(self._in_place.now(self._values[value]), constants)[0]
+                last = flatten_outputs(self._in_place.current_value(self._values[value]), constants)[0]
                 self._draft.append(Op("WriteState", (last,), (), {"state": state}))
 
-    def _called(self, name: str, given: Sequence[Any], called: Mapping[str, Any], where: str, hint: str) -> Any:
+    def _call_operator(self, name: str, given: Sequence[Any], called: Mapping[str, Any], where: str, hint: str) -> Any:
         """Call an operator for a change in place. A long chain of views may need many calls for one node."""
         self._most -= 1
         if self._most < 0:
@@ -206,14 +214,14 @@ class _Reading:
             return
         inner = body_of(node)
         if inner is not None:
-            result = self._inlined(*inner, values, node)
+            result = self._inline_body(*inner, values, node)
         else:
-            arguments = {name: _resolved(value, values, node.name) for name, value in node.arguments.items()}
+            arguments = {name: _resolve_names(value, values, node.name) for name, value in node.arguments.items()}
             positional = [arguments.pop(str(index)) for index in range(len(arguments)) if str(index) in arguments]
             target = node.target if self._calls.covers(node.target) or not is_in_place(node) else node.target[:-1]
-            where, now = f"({node.name})", self._in_place.now
+            where, now = f"({node.name})", self._in_place.current_value
             result = self._calls.call(target, now(positional), now(arguments), where, node.name)
-            result = self._in_place.noted(node.target, positional, arguments, result, where, node.name)
+            result = self._in_place.note_result(node.target, positional, arguments, result, where, node.name)
         several = len(node.outputs) == 1 and isinstance(node.outputs[0], (list, tuple))
         wanted = node.outputs[0] if several else node.outputs
         if inner is not None and not several and len(wanted) == 1 and len(result) == 1:
@@ -227,15 +235,15 @@ class _Reading:
             if name is not None:
                 values[name.name if isinstance(name, (TensorName, SizeName)) else str(name)] = value
 
-    def _inlined(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
+    def _inline_body(self, body: Body, given: list[Any], values: dict[str, Any], node: Node) -> Any:
         """Read the nodes of a body in place of the operator that runs it; returns the body's outputs."""
         inner: dict[str, Any] = {}
         for argument, value in zip(body.inputs, given, strict=True):
-            for name in named(argument):
-                inner[name] = _resolved(value, values, node.name)
-        for item in needed(body.nodes, named(list(body.outputs))):
+            for name in names_in(argument):
+                inner[name] = _resolve_names(value, values, node.name)
+        for item in find_needed_nodes(body.nodes, names_in(list(body.outputs))):
             self._follow(item, inner)
-        return [_resolved(output, inner, node.name) for output in body.outputs]
+        return [_resolve_names(output, inner, node.name) for output in body.outputs]
 
 
 def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants) -> None:
@@ -249,15 +257,15 @@ def _place(value: StoredTensor | WrappedTensor, name: str, constants: Constants)
 
 
 def _all_names(node: Node) -> list[str]:
-    return [name for value in node.arguments.values() if not isinstance(value, str) for name in named(value)]
+    return [name for value in node.arguments.values() if not isinstance(value, str) for name in names_in(value)]
 
 
-def _resolved(value: Any, values: Mapping[str, Any], where: str) -> Any:
+def _resolve_names(value: Any, values: Mapping[str, Any], where: str) -> Any:
     """An argument with the values that its names stand for."""
     if isinstance(value, (TensorName, SizeName)):
         if value.name not in values:
             raise InvalidModelError(f"{value.name!r} is read before it is computed", where=where, rule="not-in-order")
         return values[value.name]
     if isinstance(value, list):
-        return [_resolved(item, values, where) for item in value]
+        return [_resolve_names(item, values, where) for item in value]
     return value

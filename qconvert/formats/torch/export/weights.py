@@ -11,17 +11,17 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.dtypes import EXPORT
 from qconvert.formats.torch.export.document import sizes_of
-from qconvert.formats.torch.pickled import unpickled
-from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
+from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.formats.torch.strided import Storages
+from qconvert.formats.torch.unpickler import unpickle
 
-__all__ = ["early_tensors", "saved", "stored_tensors"]
+__all__ = ["read_early_tensors", "read_saved", "read_stored_tensors"]
 
 _FOLDERS = (("data/weights", "_weights_config.json"), ("data/constants", "_constants_config.json"))
 _EARLY = ("serialized_state_dict.pt", "serialized_constants.pt")
 
 
-def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTensor | WrappedTensor]:
+def read_stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTensor | WrappedTensor]:
     """Every parameter, buffer and constant, by its name in the model.
 
     Args:
@@ -42,7 +42,9 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
             config = json.loads(archive.text(name))["config"]
             for key, entry in config.items():
                 path = f"{folder}/{entry['path_name']}"
-                value = _pickled(archive, path, str(key)) if entry.get("use_pickle") else _tensor(archive, storages, path, entry, str(key))
+                value = (
+                    _read_pickled(archive, path, str(key)) if entry.get("use_pickle") else _tensor(archive, storages, path, entry, str(key))
+                )
                 if value is not None:
                     found[str(key)] = value
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -50,7 +52,7 @@ def stored_tensors(archive: Archive, model: str = "model") -> dict[str, StoredTe
     return found
 
 
-def early_tensors(archive: Archive) -> dict[str, StoredTensor | WrappedTensor]:
+def read_early_tensors(archive: Archive) -> dict[str, StoredTensor | WrappedTensor]:
     """The tensors of an archive of PyTorch 2.1 to 2.7: dictionaries written by torch.save."""
     found: dict[str, StoredTensor | WrappedTensor] = {}
     for entry in _EARLY:
@@ -62,22 +64,22 @@ def _dictionary(archive: Archive, entry: str) -> dict[str, StoredTensor | Wrappe
     """The tensors of a dictionary that torch.save wrote; none where the archive has no such entry."""
     if entry not in archive or not archive.storage(entry).size:
         return {}
-    values = saved(archive, entry)
+    values = read_saved(archive, entry)
     if not isinstance(values, dict):
         raise InvalidModelError("the entry does not hold a dictionary of tensors", where=entry, rule="damaged-entry")
     return {str(key): value for key, value in values.items() if isinstance(value, (StoredTensor, WrappedTensor))}
 
 
-def saved(archive: Archive, entry: str) -> Any:
+def read_saved(archive: Archive, entry: str) -> Any:
     """Unpickle an entry written by torch.save: an archive in the archive."""
     inner = Archive(archive.storage(entry).data)
-    return unpickled(inner.read("data.pkl"), lambda key: inner.storage(f"data/{key}"), entry)
+    return unpickle(inner.read("data.pkl"), lambda key: inner.storage(f"data/{key}"), entry)
 
 
-def _pickled(archive: Archive, path: str, name: str) -> StoredTensor | WrappedTensor | None:
+def _read_pickled(archive: Archive, path: str, name: str) -> StoredTensor | WrappedTensor | None:
     """A tensor of a class that keeps others inside, such as those of torchao."""
     try:
-        value = saved(archive, path)
+        value = read_saved(archive, path)
     except UnsupportedError as error:
         error.where = f"{name}: {error.where}"
         raise

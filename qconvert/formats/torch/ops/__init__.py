@@ -17,17 +17,16 @@ from qconvert.formats.torch.ops import (
     elementwise,
     embeddings,
     fake_quantize,
+    float_linear,
     gathering,
     layers,
     logic,
     matrix,
-    moves,
     norm,
     order,
     padding,
     pool,
     quantize,
-    real_linear,
     rearrange,
     recurrent,
     reduce,
@@ -36,6 +35,7 @@ from qconvert.formats.torch.ops import (
     scatter,
     shape,
     sizes,
+    slice_concat,
     unary,
     updates,
     windows,
@@ -58,7 +58,7 @@ _FAMILIES = (
     rearrange,
     padding,
     order,
-    moves,
+    slice_concat,
     logic,
     gathering,
     embeddings,
@@ -69,7 +69,7 @@ _FAMILIES = (
     norm,
     pool,
     quantize,
-    real_linear,
+    float_linear,
     recurrent,
     reduce,
     resize,
@@ -82,7 +82,7 @@ _FAMILIES = (
 )
 
 
-def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, tuple[Operator, ...]]:
+def _join_tables(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, tuple[Operator, ...]]:
     """One table of several; no operator stands in two of them."""
     found: dict[str, tuple[Operator, ...]] = {}
     for table in tables:
@@ -93,7 +93,7 @@ def _joined(*tables: Mapping[str, Operator | Sequence[Operator]]) -> dict[str, t
     return found
 
 
-OPERATORS = _joined(*(family.OPERATORS for family in _FAMILIES))
+OPERATORS = _join_tables(*(family.OPERATORS for family in _FAMILIES))
 #: Operators that PyTorch registers under a second name, which scripts of its own tests and of early exporters call.
 _TWICE = ("add", "conv2d", "conv2d_relu", "conv3d", "conv3d_relu", "conv_transpose1d", "conv_transpose2d", "linear", "linear_dynamic")
 OPERATORS |= {f"_quantized::{name}": OPERATORS[f"quantized::{name}"] for name in _TWICE}

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.unary import scaled
-from qconvert.formats.torch.promotion import as_real, common_type, typed
+from qconvert.formats.torch.ops.unary import scale_values
+from qconvert.formats.torch.promotion import as_real, cast_operand, common_type
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 
-__all__ = ["OPERATORS", "clipped"]
+__all__ = ["OPERATORS", "emit_clip"]
 
 
-def _kept(kind: str, **attributes: Any) -> ReadFunction:
+def _read_activation(kind: str, **attributes: Any) -> ReadFunction:
     """An activation without parameters; a quantized tensor keeps its quantization."""
     return lambda c: c.emit(kind, [as_real(c, "self")], **attributes)
 
@@ -26,10 +26,10 @@ def read_relu(c: Call) -> Ref:
     name = c.name("self")
     if c.is_real(name):
         return c.emit("Relu", [name])
-    return c.emit("Max", [name, typed(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
+    return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
 
 
-def clipped(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
+def emit_clip(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
     """Values within bounds; a quantized tensor keeps its quantization."""
     tensor = c.lookup(name)
     dtype = numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)
@@ -40,7 +40,7 @@ def clipped(c: Call, name: str, low: float | None, high: float | None, hint: str
 
 def read_fixed_clip(low: float, high: float) -> ReadFunction:
     """aten::relu6 and quantized::relu6."""
-    return lambda c: clipped(c, c.name("self"), low, high)
+    return lambda c: emit_clip(c, c.name("self"), low, high)
 
 
 def read_clip(low: str, high: str) -> ReadFunction:
@@ -51,15 +51,15 @@ def read_clip(low: str, high: str) -> ReadFunction:
         stated = [bound for bound in bounds if bound is not None]
         name = c.name("self")
         if not c.lookup(name).is_quantized:
-            name = typed(c, Ref(name), common_type(c, [Ref(name), *stated]), "data")
+            name = cast_operand(c, Ref(name), common_type(c, [Ref(name), *stated]), "data")
         if not any(isinstance(bound, Ref) for bound in stated):
-            return clipped(c, name, bounds[0], bounds[1])
+            return emit_clip(c, name, bounds[0], bounds[1])
         if c.lookup(name).is_quantized:
-            raise c.unsupported("bounds for each element of a quantized tensor", rule="form-not-covered")
+            raise c.unsupported_error("bounds for each element of a quantized tensor", rule="form-not-covered")
         result = Ref(name)
         for kind, bound in zip(("Max", "Min"), bounds, strict=True):
             if bound is not None:
-                result = c.emit(kind, [result.name, typed(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
+                result = c.emit(kind, [result.name, cast_operand(c, bound, c.lookup(name).dtype, "bound")], quantization=None)
         return result
 
     return read
@@ -78,18 +78,18 @@ def read_bounded(kind: str, quantizations: dict[str, Quantization], **attributes
         if not tensor.is_quantized:
             return c.emit(kind, [as_real(c, "self")], quantization=None, **attributes)
         if tensor.dtype not in quantizations:
-            raise c.unsupported(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
+            raise c.unsupported_error(f"quantized data of {tensor.dtype}", rule="dtype-not-covered")
         return c.emit(kind, [tensor.name], quantization=quantizations[tensor.dtype], **attributes)
 
     return read
 
 
-def read_onto_quantization(kind: str, **attributes: Any) -> ReadFunction:
+def read_quantized_activation(kind: str, **attributes: Any) -> ReadFunction:
     """quantized::sigmoid, hardswish: to the quantization that the call states."""
-    return lambda c: c.emit(kind, [c.name("self")], quantization=_stated(c), **attributes)
+    return lambda c: c.emit(kind, [c.name("self")], quantization=_stated_quantization(c), **attributes)
 
 
-def _stated(c: Call) -> Quantization | None:
+def _stated_quantization(c: Call) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result; that of the data for one of aten."""
     tensor = c.operand("self")
     return c.quantization("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
@@ -97,13 +97,13 @@ def _stated(c: Call) -> Quantization | None:
 
 def read_leaky_relu(c: Call) -> Ref:
     """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
-    return c.emit("LeakyRelu", [as_real(c, "self")], quantization=_stated(c), alpha=c.number("negative_slope"))
+    return c.emit("LeakyRelu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("negative_slope"))
 
 
 def read_rrelu(c: Call) -> Ref:
     """aten::rrelu of a model that is not trained: the middle of its slopes."""
     if c["training"]:
-        raise c.unsupported("training mode", rule="training-mode")
+        raise c.unsupported_error("training mode", rule="training-mode")
     return c.emit("LeakyRelu", [as_real(c, "self")], alpha=(c.number("lower") + c.number("upper")) / 2)
 
 
@@ -113,28 +113,28 @@ def read_elu(c: Call) -> Ref:
     Of u = input_scale * x this is gamma * u and gamma * (alpha * input_scale) * (exp(u) - 1) with gamma = scale / input_scale: a Selu.
     """
     alpha, scale, inner = c.number("alpha"), c.number("scale"), c.number("input_scale")
-    quantization, name = _stated(c), as_real(c, "self")
+    quantization, name = _stated_quantization(c), as_real(c, "self")
     if scale == inner == 1:
         return c.emit("Elu", [name], quantization=quantization, alpha=alpha)
     if inner <= 0:
-        raise c.unsupported(f"input_scale {inner}", rule="form-not-covered")
+        raise c.unsupported_error(f"input_scale {inner}", rule="form-not-covered")
     if inner != 1:
-        name = _stretched(c, name, inner)
+        name = _scale_input(c, name, inner)
     return c.emit("Selu", [name], quantization=quantization, gamma=scale / inner, alpha=alpha * inner)
 
 
-def _stretched(c: Call, name: str, factor: float) -> str:
+def _scale_input(c: Call, name: str, factor: float) -> str:
     """Float values times a positive number: of a quantized tensor the same integers with another quantization."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
-        return scaled(c, name, factor, "stretched").name
+        return scale_values(c, name, factor, "stretched").name
     quantization = Quantization.per_tensor(float(np.float32(tensor.quantization.scale[0] * factor)), int(tensor.quantization.zero_point[0]))
     return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched").name
 
 
 def read_celu(c: Call) -> Ref:
     """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    return c.emit("Celu", [as_real(c, "self")], quantization=_stated(c), alpha=c.number("alpha"))
+    return c.emit("Celu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("alpha"))
 
 
 def read_prelu(c: Call) -> Ref:
@@ -145,13 +145,13 @@ def read_prelu(c: Call) -> Ref:
     name, weight, rank = as_real(c, "self"), c.operand("weight"), c.rank("self")
     count = weight.static_shape
     if count is None or len(count) > 1:
-        raise c.unsupported(f"weights of shape {weight.shape}", rule="shape-not-covered")
+        raise c.unsupported_error(f"weights of shape {weight.shape}", rule="shape-not-covered")
     slopes = weight.name
     if rank == 0 and count:
         slopes = c.emit("Reshape", [slopes, c.list64([], "weight_shape")], hint="weight").name
     if rank > 2 and count not in ((), (1,)):
         slopes = c.emit("Reshape", [slopes, c.list64([-1, *[1] * (rank - 2)], "weight_shape")], hint="weight").name
-    return c.emit("PRelu", [name, slopes], quantization=_stated(c))
+    return c.emit("PRelu", [name, slopes], quantization=_stated_quantization(c))
 
 
 def read_gelu(c: Call) -> Ref:
@@ -165,8 +165,8 @@ def read_softplus(c: Call) -> Ref:
     if beta == 1:
         result = c.emit("Softplus", [name], quantization=None, hint="" if threshold >= 17 else "curve")
     else:
-        inner = c.emit("Softplus", [scaled(c, name, beta, "stretched").name], quantization=None, hint="curve")
-        result = scaled(c, inner.name, 1 / beta, "" if threshold >= 17 else "unstretched")
+        inner = c.emit("Softplus", [scale_values(c, name, beta, "stretched").name], quantization=None, hint="curve")
+        result = scale_values(c, inner.name, 1 / beta, "" if threshold >= 17 else "unstretched")
     if threshold >= 17:
         return result
     above = c.emit("Greater", [name, c.real_constant(threshold / beta, name, "threshold")], quantization=None, hint="above")
@@ -205,12 +205,12 @@ def read_softmax(kind: str) -> ReadFunction:
             axis = c.axis(axis, max(rank, 1))
         name = as_real(c, "self")
         if "output_scale" in c:
-            return c.emit(kind, [name], quantization=_stated(c), axis=axis)
+            return c.emit(kind, [name], quantization=_stated_quantization(c), axis=axis)
         if c.lookup(name).is_quantized:
-            raise c.unsupported("quantized data", rule="quantized-data")
+            raise c.unsupported_error("quantized data", rule="quantized-data")
         wanted = c.dtype("dtype") if "dtype" in c else None
         if wanted is not None:
-            name = typed(c, Ref(name), wanted, "data")
+            name = cast_operand(c, Ref(name), wanted, "data")
         return c.emit(kind, [name], quantization=None, axis=axis)
 
     return read
@@ -221,7 +221,7 @@ def read_glu(c: Call) -> Ref:
     axis = c.axis(c.integer("dim"), c.rank("self"))
     size = (c.operand("self").shape or ())[axis]
     if not isinstance(size, int) or size % 2:
-        raise c.unsupported(f"an axis of size {size}", rule="shape-not-covered")
+        raise c.unsupported_error(f"an axis of size {size}", rule="shape-not-covered")
     halves = c.emit_several("Split", [c.name("self"), c.list64([size // 2] * 2, "sizes")], 2, quantization=None, hint="half", axis=axis)
     return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], quantization=None, hint="gate").name], quantization=None)
 
@@ -249,9 +249,9 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::{name}": Operator("T self", read_bounded("Sigmoid", _UNIT)) for name in ("sigmoid", "special_expit")},
     "aten::hardsigmoid": Operator("T self", read_bounded("HardSigmoid", _UNIT, **_SIXTH)),
     "aten::tanh": Operator("T self", read_bounded("Tanh", _BOTH)),
-    "quantized::sigmoid": Operator(f"q self, {_GRID}", read_onto_quantization("Sigmoid")),
-    "quantized::hardswish": Operator(f"q self, {_GRID}", read_onto_quantization("HardSwish")),
-    "aten::hardswish": Operator("T self", _kept("HardSwish")),
+    "quantized::sigmoid": Operator(f"q self, {_GRID}", read_quantized_activation("Sigmoid")),
+    "quantized::hardswish": Operator(f"q self, {_GRID}", read_quantized_activation("HardSwish")),
+    "aten::hardswish": Operator("T self", _read_activation("HardSwish")),
     "aten::leaky_relu": Operator("T self, f negative_slope=0.01", read_leaky_relu),
     "quantized::leaky_relu": Operator(f"q self, f negative_slope, b inplace, {_GRID}", read_leaky_relu),
     "aten::rrelu": Operator("T self, f lower=0.125, f upper=0.3333333333333333, b training=False, o? generator=None", read_rrelu),
@@ -259,12 +259,12 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "quantized::elu": Operator(f"q self, {_GRID}, f alpha=1, f scale=1, f input_scale=1", read_elu),
     "aten::celu": Operator("T self, f alpha=1", read_celu),
     "quantized::celu": Operator(f"q self, {_GRID}, f alpha=1", read_celu),
-    "aten::selu": Operator("T self", _kept("Selu")),
+    "aten::selu": Operator("T self", _read_activation("Selu")),
     **{f"aten::{name}": Operator("T self, T weight", read_prelu) for name in ("prelu", "_prelu_kernel")},
     "quantized::prelu": Operator(f"q self, q weight, {_GRID}", read_prelu),
     "aten::gelu": Operator("T self, s approximate='none'", read_gelu),
-    "aten::silu": Operator("T self", _kept("Swish")),
-    "aten::mish": Operator("T self", _kept("Mish")),
+    "aten::silu": Operator("T self", _read_activation("Swish")),
+    "aten::mish": Operator("T self", _read_activation("Mish")),
     "aten::softplus": Operator("T self, f beta=1, f threshold=20", read_softplus),
     "aten::hardshrink": Operator("T self, f lambd=0.5", read_shrink(soft=False)),
     "aten::softshrink": Operator("T self, f lambd=0.5", read_shrink(soft=True)),

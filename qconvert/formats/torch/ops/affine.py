@@ -11,18 +11,18 @@ import numpy as np
 from qconvert.formats.torch.quantizing import (
     decomposed_dequantize,
     decomposed_quantize,
-    dequantized,
+    emit_dequantize,
+    emit_quantize,
     float32,
-    narrowed,
-    on_quantization,
-    sound,
+    integer_zero_points,
+    set_limits,
     stated_limits,
     storage,
-    whole,
+    verify_quantization,
 )
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.rounding import ROUNDED
-from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
+from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
@@ -48,7 +48,7 @@ def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
         if block < 1 or (isinstance(size, int) and size % block):
             raise c.invalid(f"blocks of shape {sizes} do not fit a tensor of shape {tuple(shape)}", rule="blocks-do-not-fit")
         if isinstance(size, str) and block != 1:
-            raise c.unsupported(f"blocks of {block} along a size that is known only at run time", rule="not-constant")
+            raise c.unsupported_error(f"blocks of {block} along a size that is known only at run time", rule="not-constant")
         found.append(size if isinstance(size, str) else size // block)
     return found
 
@@ -64,23 +64,23 @@ def _quantization(c: Call, dtype: str) -> tuple[Quantization, Array]:
     scales, points = c.constant("scale"), c.constant("zero_point") if c["zero_point"] is not None else None
     count = math.prod(counts)
     if scales is None or (c["zero_point"] is not None and points is None):
-        raise c.unsupported("scales that are computed at run time for weights", rule="not-constant")
+        raise c.unsupported_error("scales that are computed at run time for weights", rule="not-constant")
     if scales.size != count or (points is not None and points.size not in (0, count)):
         raise c.invalid(f"the number of scales is {scales.size}, the number of blocks of shape {blocks} is {count}", rule="counts-differ")
-    zeros = whole(c, points, scales.shape).reshape(counts)
+    zeros = integer_zero_points(c, points, scales.shape).reshape(counts)
     scales = scales.reshape(counts)
     along = [axis for axis, number in enumerate(counts) if number > 1]
     if not along:
-        return sound(c, Quantization(float32(scales.reshape(1)), zeros.reshape(1)), dtype), scales.reshape(1)
+        return verify_quantization(c, Quantization(float32(scales.reshape(1)), zeros.reshape(1)), dtype), scales.reshape(1)
     if len(along) == 1 and blocks[along[0]] == 1:
-        return sound(c, Quantization(float32(scales.reshape(-1)), zeros.reshape(-1), along[0]), dtype), scales.reshape(-1)
+        return verify_quantization(c, Quantization(float32(scales.reshape(-1)), zeros.reshape(-1), along[0]), dtype), scales.reshape(-1)
     axis = max(range(len(shape)), key=lambda place: (counts[place] > 1 and blocks[place] > 1, blocks[place], place))
     if math.prod(shape) > 2**31:
         raise c.invalid(f"the shape of the tensor is {shape}, which has no quantized form", rule="wrong-rank")
     for other, block in enumerate(blocks):
         if other != axis and block > 1:
             scales, zeros = np.repeat(scales, block, axis=other), np.repeat(zeros, block, axis=other)
-    return sound(c, Quantization(float32(scales), zeros, axis, blocks[axis]), dtype), scales
+    return verify_quantization(c, Quantization(float32(scales), zeros, axis, blocks[axis]), dtype), scales
 
 
 def _is_constant(c: Call) -> bool:
@@ -92,7 +92,7 @@ def _type(c: Call, argument: str) -> str:
     dtype = c.dtype(argument) or "int8"
     low, high = c.range_of(dtype) if dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
     if low >= high:
-        raise c.unsupported(f"the type {dtype}", rule="dtype-not-covered")
+        raise c.unsupported_error(f"the type {dtype}", rule="dtype-not-covered")
     return storage(c, low, high) if dtype in _SMALL else dtype
 
 
@@ -108,7 +108,7 @@ def _per_block(c: Call, name: str, counts: Sequence[int | str]) -> str:
         return name
     axes = [axis for axis, count in enumerate(counts) if count == 1 and c.integers("block_size")[axis] != 1]
     if rank is None or rank + len(axes) != len(counts):
-        raise c.unsupported(f"scales of rank {rank} for {len(counts)} axes", rule="form-not-covered")
+        raise c.unsupported_error(f"scales of rank {rank} for {len(counts)} axes", rule="form-not-covered")
     return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks").name
 
 
@@ -116,7 +116,9 @@ def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
     """Computed scales are covered for blocks that fill an axis, or have one element of it."""
     for count, block in zip(counts, c.integers("block_size"), strict=True):
         if count != 1 and block != 1:
-            raise c.unsupported(f"blocks of shape {c.integers('block_size')} whose scales are computed at run time", rule="not-constant")
+            raise c.unsupported_error(
+                f"blocks of shape {c.integers('block_size')} whose scales are computed at run time", rule="not-constant"
+            )
 
 
 def read_quantize(c: Call) -> Ref:
@@ -126,7 +128,7 @@ def read_quantize(c: Call) -> Ref:
     counts = _counts(c, c.operand("input").shape or ())
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
         quantization, exact = _quantization(c, dtype)
-        return on_quantization(c, c.name("input"), dtype, narrowed(c, quantization, dtype, low, high), ROUNDED, exact)
+        return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype, low, high), ROUNDED, exact)
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
     return decomposed_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
@@ -139,8 +141,8 @@ def read_dequantize(c: Call) -> Ref:
     if _is_constant(c) or (c.constant("scale") is not None and all(count == 1 for count in counts)):
         quantization, _ = _quantization(c, tensor.dtype)
         if c.constant("input") is not None:
-            quantization = narrowed(c, quantization, tensor.dtype, *stated_limits(c, tensor.dtype))
-        return dequantized(c, Ref(c.labelled(tensor, quantization)))
+            quantization = set_limits(c, quantization, tensor.dtype, *stated_limits(c, tensor.dtype))
+        return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)))
     _require_rows(c, counts)
     point = _per_block(c, c.name("zero_point"), counts) if c["zero_point"] is not None else ""
     return decomposed_dequantize(c, tensor.name, _per_block(c, c.name("scale"), counts), point)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.formats.torch.promotion import typed
+from qconvert.formats.torch.promotion import cast_operand
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
@@ -23,10 +23,10 @@ def cast(c: Call, name: str, dtype: str | None) -> Ref:
     if tensor.is_quantized:
         if dtype == "float32":
             return Ref(name)
-        raise c.unsupported(f"a quantized tensor as {dtype}", rule="dtype-not-covered")
+        raise c.unsupported_error(f"a quantized tensor as {dtype}", rule="dtype-not-covered")
     if dtype == "float32" and tensor.dtype in ("int8", "uint8") and c.known(name) is not None and (tensor.rank or 0) >= 2:
-        return c.emit("Dequantize", [c.labelled(tensor, Quantization.per_tensor(1.0))], dtype="float32", quantization=None)
-    return Ref(typed(c, Ref(tensor.name), dtype, "data"))
+        return c.emit("Dequantize", [c.label_tensor(tensor, Quantization.per_tensor(1.0))], dtype="float32", quantization=None)
+    return Ref(cast_operand(c, Ref(tensor.name), dtype, "data"))
 
 
 def read_to(c: Call) -> Ref:
@@ -53,7 +53,7 @@ def read_named(dtype: str) -> Operator:
     return Operator("T self, b non_blocking=False", lambda c: cast(c, c.name("self"), dtype))
 
 
-def read_nothing(c: Call) -> None:
+def read_assertion(c: Call) -> None:
     """An operator that checks its arguments and computes nothing."""
 
 
@@ -82,6 +82,8 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::{name}": read_named(dtype) for name, dtype in _NAMED.items()},
     **{f"aten::_cast_{name}": read_named(dtype) for name, dtype in _CAST.items()},
     **{f"aten::{name}": Operator("T self", lambda c: Ref(c.name("self"))) for name in ("cpu", "cuda")},
-    "aten::_assert_tensor_metadata": Operator("a a, a size=None, a stride=None, a dtype=None, a device=None, a layout=None", read_nothing),
+    "aten::_assert_tensor_metadata": Operator(
+        "a a, a size=None, a stride=None, a dtype=None, a device=None, a layout=None", read_assertion
+    ),
     "quantized_decomposed::convert_element_type": Operator("T input, i dtype", lambda c: cast(c, c.name("input"), c.dtype("dtype"))),
 }

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.reduce import read_norm, reduced
-from qconvert.formats.torch.promotion import as_real, operands, typed
+from qconvert.formats.torch.ops.reduce import emit_reduction, read_norm
+from qconvert.formats.torch.promotion import as_real, cast_operand, operands
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import reshaped, size_of
+from qconvert.formats.torch.sizing import emit_reshape, size_of
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, numpy_dtype
 
 __all__ = ["OPERATORS"]
 
 
-def _plain(c: Call, *arguments: str) -> None:
+def _require_unquantized(c: Call, *arguments: str) -> None:
     if any(isinstance(c[argument], Ref) and c.operand(argument).is_quantized for argument in arguments):
-        raise c.unsupported("quantized data", rule="quantized-data")
+        raise c.unsupported_error("quantized data", rule="quantized-data")
 
 
 def read_without_nan(c: Call) -> Ref:
@@ -44,7 +44,7 @@ def read_without_nan(c: Call) -> Ref:
 
 def read_log_sum(c: Call) -> Ref:
     """aten::logaddexp: the larger, and log(1 + exp(-|a - b|))."""
-    _plain(c, "self", "other")
+    _require_unquantized(c, "self", "other")
     names, _ = operands(c, "self", "other", real=True)
     apart = c.emit("Abs", [c.emit("Sub", names, hint="difference").name], hint="distance").name
     softly = c.emit("Exp", [c.emit("Neg", [apart], hint="turned").name], hint="exp").name
@@ -54,7 +54,7 @@ def read_log_sum(c: Call) -> Ref:
 
 def read_hypotenuse(c: Call) -> Ref:
     """aten::hypot: the root of both squares."""
-    _plain(c, "self", "other")
+    _require_unquantized(c, "self", "other")
     names, _ = operands(c, "self", "other", real=True)
     squares = [c.emit("Square", [name], hint=f"square{index}").name for index, name in enumerate(names)]
     return c.emit("Sqrt", [c.emit("Add", squares, hint="sum").name])
@@ -62,7 +62,7 @@ def read_hypotenuse(c: Call) -> Ref:
 
 def read_logit(c: Call) -> Ref:
     """aten::logit(x, eps): log(x / (1 - x)), of x that is eps away from 0 and 1 at least."""
-    _plain(c, "self")
+    _require_unquantized(c, "self")
     name = as_real(c, "self")
     if c["eps"] is not None:
         bounds = [c.real_constant(value, name, hint) for value, hint in ((c.number("eps"), "low"), (1 - c.number("eps"), "high"))]
@@ -73,11 +73,11 @@ def read_logit(c: Call) -> Ref:
 
 def read_distances(c: Call) -> Ref:
     """aten::cdist(x1, x2, p): the distance of each row of one to each of the other."""
-    _plain(c, "x1", "x2")
+    _require_unquantized(c, "x1", "x2")
     names, _ = operands(c, "x1", "x2", real=True)
     power = c.number("p")
     if power not in (1.0, 2.0):
-        raise c.unsupported(f"p = {power}", rule="form-not-covered")
+        raise c.unsupported_error(f"p = {power}", rule="form-not-covered")
     ranks = c.rank("x1"), c.rank("x2")
     first = c.emit("Unsqueeze", [names[0], c.list64([ranks[0] - 1], "rows")], hint="rows_of").name
     second = c.emit("Unsqueeze", [names[1], c.list64([ranks[1] - 2], "columns")], hint="columns_of").name
@@ -109,7 +109,7 @@ def _diagonal(c: Call) -> _Diagonal:
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     c.take(8 * count)
     places = (np.arange(count, dtype=np.int64) + max(-offset, 0)) * columns + np.arange(count) + max(offset, 0)
-    return _Diagonal(reshaped(c, name, [*rest, rows * columns], hint="flat_").name, order, (rows, columns), rest, places)
+    return _Diagonal(emit_reshape(c, name, [*rest, rows * columns], hint="flat_").name, order, (rows, columns), rest, places)
 
 
 def read_diagonal(c: Call) -> Ref:
@@ -125,22 +125,22 @@ def read_diagonal_scatter(c: Call) -> Ref:
     c.take(8 * size)
     places = np.arange(size, dtype=np.int64)
     places[found.places] = size + np.arange(len(found.places))
-    source = typed(c, c["src"], c.operand("self").dtype, "source")
+    source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
     both = c.emit("Concat", [found.flat, source], hint="both", axis=len(found.rest))
     whole = c.emit("Gather", [both.name, c.const(places, "places")], axis=len(found.rest), hint="whole")
     order = found.order
     turned = order != tuple(range(len(order)))
-    result = reshaped(c, whole.name, [*found.rest, *found.sizes], hint="matrix_" if turned else "")
+    result = emit_reshape(c, whole.name, [*found.rest, *found.sizes], hint="matrix_" if turned else "")
     return c.emit("Transpose", [result.name], perm=tuple(order.index(axis) for axis in range(len(order)))) if turned else result
 
 
 def read_trace(c: Call) -> Ref:
     """aten::trace: the sum of the diagonal of a matrix."""
-    _plain(c, "self")
+    _require_unquantized(c, "self")
     shape = c.static_shape("self")
     if len(shape) != 2:
         raise c.invalid(f"the shape is {shape}; the operator requires a matrix", rule="wrong-rank")
-    name = c.name("self") if c.is_real(c.name("self")) else typed(c, Ref(c.name("self")), "int64", "whole")
+    name = c.name("self") if c.is_real(c.name("self")) else cast_operand(c, Ref(c.name("self")), "int64", "whole")
     c.take(8 * shape[0] * shape[1])
     eye = c.const(np.eye(*shape, dtype=numpy_dtype(c.lookup(name).dtype)), "diagonal")
     masked = c.emit("Mul", [name, eye], hint="masked").name
@@ -149,9 +149,9 @@ def read_trace(c: Call) -> Ref:
 
 def read_count(c: Call) -> Ref:
     """aten::count_nonzero(x, dim): how many elements are not 0."""
-    _plain(c, "self")
-    yes = typed(c, Ref(c.name("self")), "bool", "is_there")
-    return reduced(c, "ReduceSum", typed(c, Ref(yes), "int64", "ones"))
+    _require_unquantized(c, "self")
+    yes = cast_operand(c, Ref(c.name("self")), "bool", "is_there")
+    return emit_reduction(c, "ReduceSum", cast_operand(c, Ref(yes), "int64", "ones"))
 
 
 def read_tensor_product(c: Call) -> Ref:
@@ -167,8 +167,10 @@ def read_tensor_product(c: Call) -> Ref:
     a = c.emit("Transpose", [left], perm=(*kept, *summed), hint="left").name
     b = c.emit("Transpose", [right], perm=(*others, *following), hint="right").name
     count = math.prod(c.whole(size_of(c, left, axis), "dims_self") for axis in summed)
-    product = c.emit("MatMul", [reshaped(c, a, [-1, count], hint="a_").name, reshaped(c, b, [count, -1], hint="b_").name], hint="product")
-    return reshaped(c, product.name, [*rows, *columns])
+    product = c.emit(
+        "MatMul", [emit_reshape(c, a, [-1, count], hint="a_").name, emit_reshape(c, b, [count, -1], hint="b_").name], hint="product"
+    )
+    return emit_reshape(c, product.name, [*rows, *columns])
 
 
 def read_meshgrid(c: Call) -> list[Ref]:
@@ -183,7 +185,7 @@ def read_meshgrid(c: Call) -> list[Ref]:
     found = []
     for index, name in enumerate(names):
         shape = [sizes[index] if place == index else 1 for place in places]
-        upright = reshaped(c, name, shape, hint=f"upright{index}_").name
+        upright = emit_reshape(c, name, shape, hint=f"upright{index}_").name
         found.append(c.emit("Expand", [upright, c.list64([c.whole(size, "tensors") for size in whole], f"shape{index}")], hint=f"{index}"))
     return found
 
@@ -193,7 +195,7 @@ def read_linear_norm(c: Call) -> Ref:
     dim, order = c.get("dim"), c.get("ord")
     axes = len(dim) if isinstance(dim, (list, tuple)) else 1 if dim is not None else c.rank("self") if order is not None else 1
     if order is not None and axes != 1:
-        raise c.unsupported(f"the order {order} of a matrix", rule="form-not-covered")
+        raise c.unsupported_error(f"the order {order} of a matrix", rule="form-not-covered")
     return read_norm(c)
 
 

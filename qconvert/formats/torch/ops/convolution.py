@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import batched
+from qconvert.formats.torch.sizing import read_batched
 from qconvert.formats.torch.values import Ref
-from qconvert.formats.torch.weights import rearranged, unmoved
+from qconvert.formats.torch.weights import find_dequantized_source, rearrange_constant
 from qconvert.graph import Quantization
 from qconvert.operators.spatial import swapped_weights
 
@@ -29,12 +29,12 @@ def _sizes(c: Call, spatial: int) -> dict[str, Any]:
     return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
 
 
-def _convolved(c: Call, spatial: int) -> Ref:
+def _emit_conv(c: Call, spatial: int) -> Ref:
     """A convolution; data without a batch get one."""
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
     factors = [c.name("weight"), *_bias(c)]
-    return batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
+    return read_batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
 
 
 def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
@@ -43,25 +43,27 @@ def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, .
         return (0,) * (2 * spatial)
     kernel = c.lookup(c.name("weight")).static_shape
     if c["padding"] != "same" or kernel is None or any(stride != 1 for stride in sizes["strides"]):
-        raise c.unsupported(f"padding {c['padding']!r} and strides {sizes['strides']}", rule="form-not-covered")
+        raise c.unsupported_error(f"padding {c['padding']!r} and strides {sizes['strides']}", rule="form-not-covered")
     totals = [step * (size - 1) for step, size in zip(sizes["dilations"], kernel[2:], strict=True)]
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 
-def _transposed(c: Call, spatial: int) -> Ref:
+def _emit_conv_transpose(c: Call, spatial: int) -> Ref:
     """A transposed convolution, whose weights PyTorch has as I,O/groups,spatial."""
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
         raise c.invalid(f"{groups} groups do not fit weights of shape {shape} for {spatial} axes", rule="counts-differ")
     name = c.name("weight")
     weights = (
-        unmoved(c, name, lambda data: swapped_weights(data, groups))
-        or rearranged(c, name, lambda data: swapped_weights(data, groups), lambda quantization: _scales_first(c, quantization, groups))
-        or _turned(c, groups, spatial)
+        find_dequantized_source(c, name, lambda data: swapped_weights(data, groups))
+        or rearrange_constant(
+            c, name, lambda data: swapped_weights(data, groups), lambda quantization: _repeat_group_scales(c, quantization, groups)
+        )
+        or _transpose_weights(c, groups, spatial)
     )
     pads, padding = c.integers("padding", spatial) * 2, c.integers("output_padding", spatial)
     factors = [weights, *_bias(c)]
-    return batched(
+    return read_batched(
         c,
         "input",
         spatial,
@@ -69,7 +71,7 @@ def _transposed(c: Call, spatial: int) -> Ref:
     )
 
 
-def _scales_first(c: Call, quantization: Quantization, groups: int) -> Quantization:
+def _repeat_group_scales(c: Call, quantization: Quantization, groups: int) -> Quantization:
     """Scales along the outputs of a group, for all groups."""
     if quantization.axis is None:
         return quantization
@@ -78,13 +80,13 @@ def _scales_first(c: Call, quantization: Quantization, groups: int) -> Quantizat
         and (quantization.scale == quantization.scale[0]).all()
         and (quantization.zero_point == quantization.zero_point[0]).all()
     ):
-        raise c.unsupported("scales along the inputs of a transposed convolution", rule="form-not-covered")
+        raise c.unsupported_error("scales along the inputs of a transposed convolution", rule="form-not-covered")
     if quantization.axis == 0:
         return Quantization.per_tensor(float(quantization.scale[0]), int(quantization.zero_point[0]))
     return Quantization(np.tile(quantization.scale, groups), np.tile(quantization.zero_point, groups), 0)
 
 
-def _turned(c: Call, groups: int, spatial: int) -> str:
+def _transpose_weights(c: Call, groups: int, spatial: int) -> str:
     """Weights that are computed at run time, with the outputs first."""
     name = c.name("weight")
     if groups == 1:
@@ -98,20 +100,20 @@ def _turned(c: Call, groups: int, spatial: int) -> str:
 def read_conv(spatial: int) -> list[Operator]:
     """aten::conv1d, 2d, 3d: padding by numbers, or "same" and "valid"."""
     head, rest = "T input, T weight, T? bias=None, l stride=1", "l dilation=1, i groups=1"
-    return [Operator(f"{head}, {padding}, {rest}", lambda c: _convolved(c, spatial)) for padding in ("l padding=0", "s padding='valid'")]
+    return [Operator(f"{head}, {padding}, {rest}", lambda c: _emit_conv(c, spatial)) for padding in ("l padding=0", "s padding='valid'")]
 
 
 def read_transposed(spatial: int) -> Operator:
     """aten::conv_transpose1d, 2d, 3d."""
     signature = "T input, T weight, T? bias=None, l stride=1, l padding=0, l output_padding=0, i groups=1, l dilation=1"
-    return Operator(signature, lambda c: _transposed(c, spatial))
+    return Operator(signature, lambda c: _emit_conv_transpose(c, spatial))
 
 
 def read_convolution(c: Call) -> Ref:
     """aten::convolution, what PyTorch's decompositions make of all convolutions."""
     shape = c.operand("weight").shape
     spatial = len(c.integers("stride")) if shape is None else len(shape) - 2
-    return _transposed(c, spatial) if c["transposed"] else _convolved(c, spatial)
+    return _emit_conv_transpose(c, spatial) if c["transposed"] else _emit_conv(c, spatial)
 
 
 _CONVOLUTION = "T input, T weight, T? bias, l stride, l padding, l dilation, b transposed, l output_padding, i groups"
@@ -120,7 +122,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{f"aten::conv{n}d": read_conv(n) for n in (1, 2, 3)},
     **{f"aten::conv_transpose{n}d": read_transposed(n) for n in (1, 2, 3)},
     "aten::_convolution_mode": Operator(
-        "T input, T weight, T? bias, l stride, s padding, l dilation, i groups", lambda c: _convolved(c, c.rank("weight") - 2)
+        "T input, T weight, T? bias, l stride, s padding, l dilation, i groups", lambda c: _emit_conv(c, c.rank("weight") - 2)
     ),
     "aten::convolution": Operator(_CONVOLUTION, read_convolution),
     "aten::_convolution": Operator(f"{_CONVOLUTION}, b benchmark, b deterministic, b cudnn_enabled, b allow_tf32=True", read_convolution),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.promotion import common_type, typed
+from qconvert.formats.torch.promotion import cast_operand, common_type
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
+from qconvert.formats.torch.sizing import emit_reshape, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 
@@ -20,11 +20,11 @@ __all__ = ["OPERATORS"]
 _MOST = 2**16
 
 
-def filled(c: Call, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
+def emit_full(c: Call, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
     """A tensor of these sizes that holds one number everywhere."""
     if isinstance(value, Ref):
-        number = typed(c, value, dtype, "value")
-        number = reshaped(c, number, [], hint="number").name if c.lookup(number).rank else number
+        number = cast_operand(c, value, dtype, "value")
+        number = emit_reshape(c, number, [], hint="number").name if c.lookup(number).rank else number
     else:
         if all(isinstance(size, int) and size >= 0 for size in sizes) and math.prod(sizes) <= _MOST:
             return Ref(c.const(np.full(tuple(sizes), value, numpy_dtype(dtype)), "filled"))
@@ -50,7 +50,7 @@ def read_filled(value: float | None) -> ReadFunction:
     def read(c: Call) -> Ref:
         number = c["fill_value"] if value is None else value
         dtype = c.dtype("dtype") or ("float32" if value is not None else _fill_type(c, number))
-        return filled(c, _list(c, "size"), number, dtype)
+        return emit_full(c, _list(c, "size"), number, dtype)
 
     return read
 
@@ -61,7 +61,7 @@ def read_new(value: float | None) -> ReadFunction:
     def read(c: Call) -> Ref:
         tensor = c.operand("self")
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
-        return filled(c, _list(c, "size"), c["fill_value"] if value is None else value, dtype)
+        return emit_full(c, _list(c, "size"), c["fill_value"] if value is None else value, dtype)
 
     return read
 
@@ -73,7 +73,7 @@ def read_like(value: float | None) -> ReadFunction:
         tensor = c.operand("self")
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
         sizes = [size_of(c, tensor.name, axis) for axis in range(c.rank("self"))]
-        return filled(c, sizes, c["fill_value"] if value is None else value, dtype)
+        return emit_full(c, sizes, c["fill_value"] if value is None else value, dtype)
 
     return read
 
@@ -84,8 +84,8 @@ def read_fill(c: Call) -> Ref:
     tensor = c.lookup(name)
     value: Any = c.get("value", 0)
     if tensor.is_quantized:
-        raise c.unsupported("quantized data", rule="quantized-data")
-    return filled(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
+        raise c.unsupported_error("quantized data", rule="quantized-data")
+    return emit_full(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
 
 
 def read_arange(c: Call) -> Ref:
@@ -100,7 +100,7 @@ def read_arange(c: Call) -> Ref:
         count = math.ceil((end - start) / step)
         if count <= _MOST:
             return Ref(c.const((start + np.arange(count) * step).astype(numpy_dtype(dtype)), "range"))
-    names = [typed(c, value, dtype, hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
+    names = [cast_operand(c, value, dtype, hint) for value, hint in zip(values, ("start", "end", "step"), strict=True)]
     return c.emit("Range", names, dtype=dtype, quantization=None)
 
 
@@ -108,7 +108,7 @@ def read_linspace(c: Call) -> Ref:
     """aten::linspace(start, end, steps)."""
     steps = c.integer("steps")
     if not 0 <= steps <= _MOST:
-        raise c.unsupported(f"{steps} steps", rule="too-many-elements")
+        raise c.unsupported_error(f"{steps} steps", rule="too-many-elements")
     values = np.linspace(c.number("start"), c.number("end"), steps)
     return Ref(c.const(values.astype(numpy_dtype(c.dtype("dtype") or "float32")), "range"))
 
@@ -118,7 +118,7 @@ def read_eye(c: Call) -> Ref:
     rows = c.integer("n")
     columns = c.integer("m") if "m" in c else rows
     if min(rows, columns) < 0 or rows * columns > 2**22:
-        raise c.unsupported(f"{rows} x {columns} elements", rule="too-many-elements")
+        raise c.unsupported_error(f"{rows} x {columns} elements", rule="too-many-elements")
     return Ref(c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye"))
 
 
@@ -126,13 +126,15 @@ def read_tensor(c: Call) -> Ref:
     """aten::tensor(data), scalar_tensor, as_tensor: numbers, perhaps in lists, as a tensor."""
     value = c["data"] if "data" in c else c["s"]
     if isinstance(value, Ref):
-        return Ref(typed(c, value, c.dtype("dtype") or c.lookup(value.name).dtype, "data"))
+        return Ref(cast_operand(c, value, c.dtype("dtype") or c.lookup(value.name).dtype, "data"))
     items = list(leaves(value))
     if any(isinstance(item, Ref) for item in items):
         if not isinstance(value, (list, tuple)) or len(items) != len(value):
-            raise c.unsupported("lists of numbers that are known only at run time", rule="not-constant")
+            raise c.unsupported_error("lists of numbers that are known only at run time", rule="not-constant")
         dtype = c.dtype("dtype") or common_type(c, items)
-        names = [reshaped(c, typed(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)]
+        names = [
+            emit_reshape(c, cast_operand(c, item, dtype, f"item{index}"), [], f"item{index}_").name for index, item in enumerate(items)
+        ]
         return c.emit("Pack", names, dtype=dtype, quantization=None, axis=0)
     if not all(isinstance(item, (int, float)) for item in items):
         raise c.invalid("a tensor is made of values that are not numbers", rule="not-a-number")

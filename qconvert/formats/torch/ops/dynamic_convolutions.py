@@ -21,7 +21,7 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
     """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
 
     def read(c: Call) -> Ref:
-        packed, data = c.packed("packed_weight"), c.operand("qx")
+        packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
         require_real(c, data.name)
         weights, sizes = kernel_of(c, packed, spatial)
         if transposed:
@@ -29,30 +29,30 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
         inputs = [data.name, weights, *bias_of(c, packed)]
         kind = "ConvTranspose" if transposed else "Conv"
         result = c.emit(kind, inputs, quantization=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
-        return _onto_quantization_of(c, data.name, result.name)
+        return _quantize_dynamically(c, data.name, result.name)
 
     return Operator("T qx, o packed_weight, b reduce_range=False", read)
 
 
-def _onto_quantization_of(c: Call, data: str, result: str) -> Ref:
+def _quantize_dynamically(c: Call, data: str, result: str) -> Ref:
     """Float values rounded to the quantization of the data's range, decomposed."""
 
-    def number(value: float) -> str:
+    def add_number(value: float) -> str:
         return c.const(np.float32(value), "number")
 
-    def of(kind: str, *names: str, hint: str = "part") -> str:
+    def emit_float(kind: str, *names: str, hint: str = "part") -> str:
         return c.emit(kind, list(names), dtype="float32", quantization=None, hint=hint).name
 
     axes = c.list64(list(range(c.rank("qx"))), "axes")
     low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0).name for kind in ("Min", "Max"))
-    low, high = of("Min", low, number(0)), of("Max", high, number(0))
-    span = of("Div", of("Sub", high, low), number(127 if c["reduce_range"] else 255))
-    empty = c.emit("Equal", [span, number(0)], dtype="bool", quantization=None, hint="empty").name
-    scale = of("Where", empty, number(0.1), span, hint="scale")
-    point = of("Round", of("Div", of("Neg", low), scale), hint="zero_point")
-    steps = of("Add", of("Round", of("Div", result, scale)), point)
-    steps = of("Clip", steps, number(0), number(255), hint="steps")
-    return c.emit("Mul", [of("Sub", steps, point), scale], dtype="float32", quantization=None)
+    low, high = emit_float("Min", low, add_number(0)), emit_float("Max", high, add_number(0))
+    span = emit_float("Div", emit_float("Sub", high, low), add_number(127 if c["reduce_range"] else 255))
+    empty = c.emit("Equal", [span, add_number(0)], dtype="bool", quantization=None, hint="empty").name
+    scale = emit_float("Where", empty, add_number(0.1), span, hint="scale")
+    point = emit_float("Round", emit_float("Div", emit_float("Neg", low), scale), hint="zero_point")
+    steps = emit_float("Add", emit_float("Round", emit_float("Div", result, scale)), point)
+    steps = emit_float("Clip", steps, add_number(0), add_number(255), hint="steps")
+    return c.emit("Mul", [emit_float("Sub", steps, point), scale], dtype="float32", quantization=None)
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {

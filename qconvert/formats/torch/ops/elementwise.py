@@ -7,11 +7,11 @@ from typing import Any
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.torch.ops.scalars import SCALAR_PRODUCT, SCALAR_PRODUCT_RELU, SCALAR_SUM, SCALAR_SUM_RELU
-from qconvert.formats.torch.promotion import common_type, operands, typed
+from qconvert.formats.torch.promotion import cast_operand, common_type, operands
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS", "read_binary", "truncated"]
+__all__ = ["OPERATORS", "emit_trunc", "read_binary"]
 
 
 def read_quantized_binary(kind: str, activation: str = "") -> Operator:
@@ -24,15 +24,15 @@ def read_quantized_binary(kind: str, activation: str = "") -> Operator:
     return Operator("q qa, q qb, f scale, i zero_point", read)
 
 
-def _result(c: Call, ref: Ref, *values: Any) -> Ref:
+def _mark_number(c: Call, ref: Ref, *values: Any) -> Ref:
     """A result, which is a number if all operands are."""
     return Ref(ref.name, number=not any(isinstance(value, Ref) and not value.number for value in values))
 
 
-def _paired(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
+def _emit_binary(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
     """One operator on two plain operands."""
     if any(c.lookup(name).is_quantized for name in names):
-        raise c.unsupported("quantized data", rule="quantized-data")
+        raise c.unsupported_error("quantized data", rule="quantized-data")
     return c.emit(kind, names, dtype=dtype, quantization=None, hint=hint)
 
 
@@ -41,7 +41,7 @@ def read_binary(kind: str, real: bool = False) -> ReadFunction:
 
     def read(c: Call) -> Ref:
         names, dtype = operands(c, "self", "other", real=real)
-        return _result(c, _paired(c, kind, names, dtype), c["self"], c["other"])
+        return _mark_number(c, _emit_binary(c, kind, names, dtype), c["self"], c["other"])
 
     return read
 
@@ -54,13 +54,13 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
         if turned:
             first, second = second, first
         if dtype == "bool":
-            raise c.unsupported("boolean data", rule="dtype-not-covered")
+            raise c.unsupported_error("boolean data", rule="dtype-not-covered")
         alpha, scaled = c["alpha"], c["self" if turned else "other"]
         if alpha != 1 and isinstance(scaled, (int, float)) and isinstance(alpha, (int, float)):
-            second = typed(c, scaled * alpha, dtype, "scaled")
+            second = cast_operand(c, scaled * alpha, dtype, "scaled")
         elif alpha != 1:
-            second = _paired(c, "Mul", [second, typed(c, alpha, dtype, "alpha")], dtype, "scaled").name
-        return _result(c, _paired(c, kind, [first, second], dtype), c["self"], c["other"])
+            second = _emit_binary(c, "Mul", [second, cast_operand(c, alpha, dtype, "alpha")], dtype, "scaled").name
+        return _mark_number(c, _emit_binary(c, kind, [first, second], dtype), c["self"], c["other"])
 
     return read
 
@@ -70,18 +70,18 @@ def read_division(c: Call) -> Ref:
     mode = c.get("rounding_mode")
     if mode is None:
         names, dtype = operands(c, "self", "other", real=True)
-        return _result(c, _paired(c, "Div", names, dtype), c["self"], c["other"])
+        return _mark_number(c, _emit_binary(c, "Div", names, dtype), c["self"], c["other"])
     if mode not in ("floor", "trunc"):
         raise c.invalid(f"the rounding mode is {mode!r}", rule="unknown-word")
     names, dtype = operands(c, "self", "other")
     if mode == "floor":
-        return _result(c, _paired(c, "FloorDiv", names, dtype), c["self"], c["other"])
+        return _mark_number(c, _emit_binary(c, "FloorDiv", names, dtype), c["self"], c["other"])
     if dtype not in REALS:
-        return _result(c, _paired(c, "Div", names, dtype), c["self"], c["other"])
-    return _result(c, truncated(c, _paired(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
+        return _mark_number(c, _emit_binary(c, "Div", names, dtype), c["self"], c["other"])
+    return _mark_number(c, emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
 
 
-def truncated(c: Call, name: str) -> Ref:
+def emit_trunc(c: Call, name: str) -> Ref:
     """Float values without their fractions: sign(x) * floor(|x|)."""
     sign = c.emit("Sign", [name], quantization=None, hint="sign").name
     whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude").name], quantization=None, hint="whole").name
@@ -96,11 +96,11 @@ def read_power(c: Call) -> Ref:
     power = c["exponent"]
     wanted = common_type(c, [c["self"], power])
     if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
-        return _result(c, c.emit(_POWERS[power], [typed(c, c["self"], wanted, "self")], quantization=None), c["self"])
+        return _mark_number(c, c.emit(_POWERS[power], [cast_operand(c, c["self"], wanted, "self")], quantization=None), c["self"])
     if power == 2 and isinstance(power, int) and isinstance(c["self"], Ref):
-        return _result(c, _paired(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
+        return _mark_number(c, _emit_binary(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
     names, dtype = operands(c, "self", "exponent")
-    return _result(c, _paired(c, "Pow", names, dtype), c["self"], power)
+    return _mark_number(c, _emit_binary(c, "Pow", names, dtype), c["self"], power)
 
 
 def read_weighted(kind: str, first: str, second: str, base: str = "self") -> ReadFunction:
@@ -108,10 +108,10 @@ def read_weighted(kind: str, first: str, second: str, base: str = "self") -> Rea
 
     def read(c: Call) -> Ref:
         names, dtype = operands(c, base, first, second, real=kind == "Div")
-        term = _paired(c, kind, names[1:], dtype, "term").name
+        term = _emit_binary(c, kind, names[1:], dtype, "term").name
         if c["value"] != 1:
-            term = _paired(c, "Mul", [term, typed(c, c["value"], dtype, "value")], dtype, "scaled").name
-        return _paired(c, "Add", [names[0], term], dtype)
+            term = _emit_binary(c, "Mul", [term, cast_operand(c, c["value"], dtype, "value")], dtype, "scaled").name
+        return _emit_binary(c, "Add", [names[0], term], dtype)
 
     return read
 
@@ -119,15 +119,15 @@ def read_weighted(kind: str, first: str, second: str, base: str = "self") -> Rea
 def read_lerp(c: Call) -> Ref:
     """aten::lerp: x + weight * (end - x)."""
     (start, end, weight), dtype = operands(c, "self", "end", "weight", real=True)
-    way = _paired(c, "Sub", [end, start], dtype, "difference").name
-    return _paired(c, "Add", [start, _paired(c, "Mul", [way, weight], dtype, "part").name], dtype)
+    way = _emit_binary(c, "Sub", [end, start], dtype, "difference").name
+    return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], dtype, "part").name], dtype)
 
 
 def read_outer(c: Call) -> Ref:
     """aten::outer: each element of one list times each of another."""
     (first, second), dtype = operands(c, "self", "vec2")
     upright = c.emit("Unsqueeze", [first, c.list64([1], "axis")], hint="upright").name
-    return _paired(c, "Mul", [upright, second], dtype)
+    return _emit_binary(c, "Mul", [upright, second], dtype)
 
 
 def read_cosine(c: Call) -> Ref:
@@ -135,7 +135,7 @@ def read_cosine(c: Call) -> Ref:
     (first, second), dtype = operands(c, "x1", "x2", real=True)
     rank = max(c.rank("x1"), c.rank("x2"))
     axes = c.list64([c.axis(c.integer("dim"), rank) - rank], "axes")
-    products = _paired(c, "Mul", [first, second], dtype, "products").name
+    products = _emit_binary(c, "Mul", [first, second], dtype, "products").name
     total = c.emit("ReduceSum", [products, axes], quantization=None, hint="total", keepdims=0).name
     lowest = c.real_constant(c.number("eps"), first, "eps")
     lengths = []
@@ -145,7 +145,7 @@ def read_cosine(c: Call) -> Ref:
             name = c.emit("Expand", [name, whole], quantization=None, hint=f"{hint}/whole").name
         length = c.emit("ReduceL2", [name, axes], quantization=None, hint=f"{hint}/length", keepdims=0).name
         lengths.append(c.emit("Max", [length, lowest], quantization=None, hint=f"{hint}/bounded").name)
-    return _paired(c, "Div", [total, _paired(c, "Mul", lengths, dtype, "lengths").name], dtype)
+    return _emit_binary(c, "Div", [total, _emit_binary(c, "Mul", lengths, dtype, "lengths").name], dtype)
 
 
 def read_shift(left: bool) -> ReadFunction:
@@ -154,8 +154,8 @@ def read_shift(left: bool) -> ReadFunction:
     def read(c: Call) -> Ref:
         count, tensor = c.integer("other"), c.operand("self")
         if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
-            raise c.unsupported(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
-        return _paired(c, "Mul" if left else "FloorDiv", [tensor.name, typed(c, 2**count, tensor.dtype, "power")], tensor.dtype)
+            raise c.unsupported_error(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")
+        return _emit_binary(c, "Mul" if left else "FloorDiv", [tensor.name, cast_operand(c, 2**count, tensor.dtype, "power")], tensor.dtype)
 
     return read
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.ops.gathering import indices_of
-from qconvert.formats.torch.ops.moves import sliced
+from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
 
@@ -41,7 +41,7 @@ def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
 
 def _rows(c: Call, bits: int, hint: str = "") -> Ref:
     """The rows that the argument `indices` names, as float values."""
-    packed = c.packed("weight")
+    packed = c.packed_parameters("weight")
     weight = packed.weight
     if weight.scales is None or weight.zero_points is None:
         raise c.invalid("the table has no scales", rule="not-quantized")
@@ -66,17 +66,17 @@ def read_rows(bits: int) -> Operator:
     return Operator("o weight, T indices, b pruned_weights=False", lambda c: _rows(c, bits))
 
 
-def _bags(c: Call, rows: Ref) -> Ref:
+def _reduce_bags(c: Call, rows: Ref) -> Ref:
     """The sum, mean or largest of the rows of each bag: those of one row of indices, or from one offset to the next."""
     mode = c.integer("mode")
     if c.get("per_sample_weights") is not None or not 0 <= mode < len(_REDUCTIONS):
-        raise c.unsupported(f"weights for each sample, or mode {mode},", rule="form-not-covered")
+        raise c.unsupported_error(f"weights for each sample, or mode {mode},", rule="form-not-covered")
     kind, rank = _REDUCTIONS[mode], c.rank("indices")
     if rank == 2:
         return c.emit(kind, [rows.name, c.list64([1], "axes")], keepdims=0)
     offsets, count = c.constant("offsets"), (c.operand("indices").shape or (None,))[0]
     if offsets is None or not isinstance(count, int):
-        raise c.unsupported("offsets or indices whose number is known only at run time", rule="not-constant")
+        raise c.unsupported_error("offsets or indices whose number is known only at run time", rule="not-constant")
     edges = [int(edge) for edge in offsets.reshape(-1)]
     edges += [] if c["include_last_offset"] else [count]
     sizes = np.diff(edges)
@@ -87,10 +87,10 @@ def _bags(c: Call, rows: Ref) -> Ref:
         bags = c.emit("Reshape", [rows.name, c.list64([len(sizes), int(sizes[0]), int(width)], "bags_shape")], hint="bags")
         return c.emit(kind, [bags.name, c.list64([1], "axes")], keepdims=0)
     if len(sizes) > _MOST_BAGS or (sizes == 0).any():
-        raise c.unsupported(f"{len(sizes)} bags of different sizes, or empty ones,", rule="form-not-covered")
+        raise c.unsupported_error(f"{len(sizes)} bags of different sizes, or empty ones,", rule="form-not-covered")
     parts = []
     for index, (start, size) in enumerate(zip(edges, sizes, strict=False)):
-        part = sliced(c, rows.name, 0, start, start + int(size), hint=f"bag{index}")
+        part = emit_slice(c, rows.name, 0, start, start + int(size), hint=f"bag{index}")
         parts.append(c.emit(kind, [part.name, c.list64([0], f"axes{index}")], hint=f"total{index}", keepdims=1).name)
     return c.emit("Concat", parts, axis=0)
 
@@ -100,8 +100,8 @@ def read_bags(bits: int) -> Operator:
 
     def read(c: Call) -> Ref:
         if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
-            raise c.unsupported("pruned rows", rule="form-not-covered")
-        return _bags(c, _rows(c, bits, "rows"))
+            raise c.unsupported_error("pruned rows", rule="form-not-covered")
+        return _reduce_bags(c, _rows(c, bits, "rows"))
 
     rest = "b pruned_weights=False, T? per_sample_weights=None, T? compressed_indices_mapping=None, b include_last_offset=False"
     return Operator(f"o weight, T indices, T? offsets=None, b scale_grad_by_freq=False, i mode=0, {rest}", read)
@@ -110,7 +110,7 @@ def read_bags(bits: int) -> Operator:
 def read_float_bags(c: Call) -> tuple[Any, ...]:
     """aten::embedding_bag: of a table of float values."""
     rows = c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], hint="rows", axis=0)
-    return (_bags(c, rows), *(Uncomputed("what embedding_bag keeps for its gradient") for _ in range(3)))
+    return (_reduce_bags(c, rows), *(Uncomputed("what embedding_bag keeps for its gradient") for _ in range(3)))
 
 
 _FLOAT = (

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.quantizing import dequantized, float32, narrowed, on_quantization, quantization_along, sound, storage, whole
+from qconvert.formats.torch.quantizing import (
+    emit_dequantize,
+    emit_quantize,
+    float32,
+    integer_zero_points,
+    quantization_along,
+    set_limits,
+    storage,
+    verify_quantization,
+)
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
@@ -24,51 +33,51 @@ def _constants(c: Call, scale: str, zero_point: str) -> tuple[Array, Array]:
         return np.array([c.number(scale)]), np.array([c.integer(zero_point)])
     scales, zero_points = c.constant(scale), c.constant(zero_point)
     if scales is None or zero_points is None:
-        raise c.unsupported("scales that are computed at run time", rule="not-constant")
+        raise c.unsupported_error("scales that are computed at run time", rule="not-constant")
     if c.operator.startswith("aten::_fake_quantize_learnable"):
         zero_points = np.clip(np.rint(zero_points), c.integer("quant_min"), c.integer("quant_max"))
     return scales, zero_points
 
 
-def _rounded(c: Call, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+def _emit_fake_quantize(c: Call, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
     low, high = c.integer("quant_min"), c.integer("quant_max")
     dtype = storage(c, low, high)
     scales, points = _constants(c, scale, zero_point)
     if axis is None:
-        quantization = _for_all(c, scales, points, dtype)
+        quantization = _per_tensor_quantization(c, scales, points, dtype)
     else:
         quantization = quantization_along(c, scales, points, axis, dtype)
     c.session.trained.append(c.hint)
-    return dequantized(
+    return emit_dequantize(
         c,
-        on_quantization(
+        emit_quantize(
             c,
             c.name(data),
             dtype,
-            narrowed(c, quantization, dtype, low, high),
+            set_limits(c, quantization, dtype, low, high),
             exact=scales.reshape(quantization.scale.shape),
             hint="quantized",
         ),
     )
 
 
-def _for_all(c: Call, scales: Array, zero_points: Array, dtype: str) -> Quantization:
+def _per_tensor_quantization(c: Call, scales: Array, zero_points: Array, dtype: str) -> Quantization:
     if scales.size != 1 or zero_points.size != 1:
         raise c.invalid(
             f"there are {scales.size} scales and {zero_points.size} zero points; per-tensor quantization requires one of each",
             rule="not-per-tensor",
         )
-    return sound(c, Quantization(float32(scales.reshape(1)), whole(c, zero_points.reshape(1), (1,))), dtype)
+    return verify_quantization(c, Quantization(float32(scales.reshape(1)), integer_zero_points(c, zero_points.reshape(1), (1,))), dtype)
 
 
 def read_per_tensor(c: Call) -> Ref:
     """aten::fake_quantize_per_tensor_affine(x, scale, zero_point, quant_min, quant_max)."""
-    return _rounded(c, None)
+    return _emit_fake_quantize(c, None)
 
 
 def read_per_channel(c: Call, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
     """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
-    return _rounded(c, c.axis(c.integer("axis"), c.rank(data)), data, scale, zero_point)
+    return _emit_fake_quantize(c, c.axis(c.integer("axis"), c.rank(data)), data, scale, zero_point)
 
 
 def read_observed(c: Call) -> Ref:
@@ -77,15 +86,15 @@ def read_observed(c: Call) -> Ref:
         return Ref(c.name("self"))
     if c.integer("observer_on"):
         c.session.observed.append(c.hint)
-    return _rounded(c, c.axis(c.integer("ch_axis"), c.rank("self")) if c["per_row_fake_quant"] else None)
+    return _emit_fake_quantize(c, c.axis(c.integer("ch_axis"), c.rank("self")) if c["per_row_fake_quant"] else None)
 
 
 def read_enabled(c: Call) -> Ref:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams, which can be off."""
-    return _rounded(c, None) if c.integer("fake_quant_enabled") else Ref(c.name("self"))
+    return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else Ref(c.name("self"))
 
 
-def _with(read: Any, count: int) -> Any:
+def _append_none(read: Any, count: int) -> Any:
     """The read function of an operator with further results for training alone, which become None: masks, updated buffers."""
     return lambda c: (read(c), *[None] * count)
 
@@ -100,17 +109,17 @@ _OBSERVED = (
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::fake_quantize_per_tensor_affine": [Operator(_NUMBERS, read_per_tensor), Operator(_TENSORS, read_per_tensor)],
-    "aten::fake_quantize_per_tensor_affine_cachemask": Operator(_NUMBERS, _with(read_per_tensor, 1)),
+    "aten::fake_quantize_per_tensor_affine_cachemask": Operator(_NUMBERS, _append_none(read_per_tensor, 1)),
     "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": Operator(
-        f"T self, T scale, T zero_point, T fake_quant_enabled, {_LIMITS}", _with(read_enabled, 1)
+        f"T self, T scale, T zero_point, T fake_quant_enabled, {_LIMITS}", _append_none(read_enabled, 1)
     ),
     "aten::_fake_quantize_learnable_per_tensor_affine": Operator(f"{_TENSORS}, f grad_factor=1.0", read_per_tensor),
     "aten::fake_quantize_per_channel_affine": Operator(_CHANNELS, read_per_channel),
-    "aten::fake_quantize_per_channel_affine_cachemask": Operator(_CHANNELS, _with(read_per_channel, 1)),
+    "aten::fake_quantize_per_channel_affine_cachemask": Operator(_CHANNELS, _append_none(read_per_channel, 1)),
     "aten::_fake_quantize_learnable_per_channel_affine": Operator(f"{_CHANNELS}, f grad_factor=1.0", read_per_channel),
     "aten::fused_moving_avg_obs_fake_quant": Operator(_OBSERVED, read_observed),
-    "aten::_fused_moving_avg_obs_fq_helper": Operator(_OBSERVED, _with(read_observed, 1)),
-    "aten::_fused_moving_avg_obs_fq_helper_functional": Operator(_OBSERVED, _with(read_observed, 5)),
+    "aten::_fused_moving_avg_obs_fq_helper": Operator(_OBSERVED, _append_none(read_observed, 1)),
+    "aten::_fused_moving_avg_obs_fq_helper_functional": Operator(_OBSERVED, _append_none(read_observed, 5)),
     "quantized_decomposed::fake_quant_per_channel": Operator(
         f"T input, T scales, T zero_points, i axis, {_LIMITS}", lambda c: read_per_channel(c, "input", "scales", "zero_points")
     ),

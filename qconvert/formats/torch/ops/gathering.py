@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from qconvert.formats.torch.ops.moves import sliced
-from qconvert.formats.torch.promotion import common_type, typed
+from qconvert.formats.torch.ops.slice_concat import emit_slice
+from qconvert.formats.torch.promotion import cast_operand, common_type
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS", "indices_of", "together"]
+__all__ = ["OPERATORS", "combine_indices", "indices_of"]
 
 
 def indices_of(c: Call, name: str, size: int | str | None) -> str:
@@ -19,10 +19,10 @@ def indices_of(c: Call, name: str, size: int | str | None) -> str:
     tensor, known = c.lookup(name), c.known(name)
     if tensor.dtype == "bool":
         if known is None or known.ndim != 1:
-            raise c.unsupported("truth values as indices, whose count is known only at run time,", rule="not-constant")
+            raise c.unsupported_error("truth values as indices, whose count is known only at run time,", rule="not-constant")
         return c.const(np.flatnonzero(known).astype(np.int64), "positions")
     if tensor.dtype not in ("int64", "int32"):
-        name = typed(c, Ref(name), "int64", "indices")
+        name = cast_operand(c, Ref(name), "int64", "indices")
     if known is None or not (known.astype(np.int64) < 0).any():
         return name
     if not isinstance(size, int):
@@ -45,7 +45,7 @@ def read_gather(c: Call) -> Ref:
         raise c.invalid(f"indices of shape {wanted} do not fit data of rank {rank}", rule="shape-mismatch")
     for each, (size, have) in enumerate(zip(wanted, shape, strict=True)):
         if each != axis and isinstance(size, int) and size != have:
-            name = sliced(c, name, each, 0, size, hint=f"first{each}").name
+            name = emit_slice(c, name, each, 0, size, hint=f"first{each}").name
     return c.emit("GatherElements", [name, indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
@@ -64,28 +64,28 @@ def read_index(c: Call) -> Ref:
     names = [indices_of(c, name, shape[axis]) for axis, name in enumerate(refs) if name is not None]
     if len(chosen) == 1:
         return c.emit("Gather", [c.name("self"), names[0]], axis=chosen[0])
-    return _together(c, chosen, names, rank)
+    return _gather_axes(c, chosen, names, rank)
 
 
-def together(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
+def combine_indices(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
     """Indices of several axes as one tensor of places, and their common shape."""
     shapes = [c.lookup(name).static_shape for name in names]
     if any(shape is None for shape in shapes):
-        raise c.unsupported("several indices of shapes that are known only at run time", rule="not-constant")
+        raise c.unsupported_error("several indices of shapes that are known only at run time", rule="not-constant")
     try:
         whole = np.broadcast_shapes(*(shape for shape in shapes if shape is not None))
     except ValueError as error:
         raise c.invalid(f"indices of shapes {shapes} cannot be broadcast", rule="shape-mismatch") from error
     wide = [
         name if c.lookup(name).shape == whole else c.emit("Expand", [name, c.list64(whole, f"shape{i}")], hint=f"wide{i}").name
-        for i, name in enumerate(typed(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
+        for i, name in enumerate(cast_operand(c, Ref(name), "int64", f"index{i}") for i, name in enumerate(names))
     ]
     return c.emit("Pack", wide, dtype="int64", quantization=None, hint="indices", axis=len(whole)).name, whole
 
 
-def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
+def _gather_axes(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
     """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
-    index, whole = together(c, names)
+    index, whole = combine_indices(c, names)
     rest = [axis for axis in range(rank) if axis not in chosen]
     data = c.name("self")
     if chosen != list(range(len(chosen))):
@@ -103,28 +103,28 @@ def _together(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
 def read_masked_fill(c: Call) -> Ref:
     """aten::masked_fill(x, mask, value): the value where the mask is true, with the quantization of quantized data."""
     name = c.name("self")
-    tensor, mask = c.lookup(name), typed(c, Ref(c.name("mask")), "bool", "mask")
+    tensor, mask = c.lookup(name), cast_operand(c, Ref(c.name("mask")), "bool", "mask")
     value = c["value"]
     known = c.constant("value") if isinstance(value, Ref) else np.asarray(value)
     if known is not None and known.size == 1:
         filler = c.filler(float(known.reshape(())), name, "value")
     elif tensor.is_quantized:
-        raise c.unsupported("a value that is computed at run time, of quantized data,", rule="not-constant")
+        raise c.unsupported_error("a value that is computed at run time, of quantized data,", rule="not-constant")
     else:
-        filler = typed(c, value, tensor.dtype, "value")
+        filler = cast_operand(c, value, tensor.dtype, "value")
     return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, quantization=tensor.quantization)
 
 
 def read_where(c: Call) -> Ref:
     """aten::where(condition, a, b): elements of a where it is true, else of b, in the type of both together."""
-    condition = typed(c, Ref(c.name("condition")), "bool", "condition")
+    condition = cast_operand(c, Ref(c.name("condition")), "bool", "condition")
     values = [c["self"], c["other"]]
     dtype = common_type(c, values)
-    names = [typed(c, value, dtype, hint) for value, hint in zip(values, ("yes", "no"), strict=True)]
+    names = [cast_operand(c, value, dtype, hint) for value, hint in zip(values, ("yes", "no"), strict=True)]
     tensors = [c.lookup(name) for name in names]
     quantization = next((tensor.quantization for tensor in tensors if tensor.is_quantized), None)
     if quantization is not None and any(tensor.quantization != quantization for tensor in tensors):
-        raise c.unsupported("data with per-channel scales", rule="quantized-data")
+        raise c.unsupported_error("data with per-channel scales", rule="quantized-data")
     return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, quantization=quantization)
 
 
@@ -143,7 +143,7 @@ def read_one_hot(c: Call) -> Ref:
     """aten::one_hot(x, num_classes): 1 at the place that a number says."""
     count = c.integer("num_classes")
     if count < 1:
-        raise c.unsupported("a number of classes that is counted at run time", rule="not-constant")
+        raise c.unsupported_error("a number of classes that is counted at run time", rule="not-constant")
     values = c.const(np.array([0, 1], np.int64), "values")
     return c.emit("OneHot", [c.name("self"), c.const(np.array(count, np.int64), "depth"), values], dtype="int64", quantization=None)
 
@@ -154,7 +154,7 @@ def read_triangle(upper: bool) -> Operator:
     def read(c: Call) -> Ref:
         name, diagonal = c.name("self"), c.integer("diagonal")
         if c.lookup(name).is_quantized:
-            raise c.unsupported("quantized data", rule="quantized-data")
+            raise c.unsupported_error("quantized data", rule="quantized-data")
         return c.emit("Trilu", [name, c.const(np.array(diagonal, np.int64), "diagonal")], upper=int(upper))
 
     return Operator("T self, i diagonal=0", read)

@@ -10,7 +10,7 @@ from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Quantization
 from qconvert.operators.spatial import swapped_weights
 
-__all__ = ["OPERATORS", "bias_of", "kernel_of", "quantized", "require_real", "rounding_of", "rows"]
+__all__ = ["OPERATORS", "bias_of", "emit_gemm", "kernel_of", "quantized_linear_params", "require_real", "rounding_of"]
 
 
 _OUTPUT = "f output_scale, i output_zero_point"
@@ -18,7 +18,7 @@ _OUTPUT = "f output_scale, i output_zero_point"
 
 def bias_of(c: Call, packed: Packed) -> list[str]:
     """The bias as it is stored: real, which only qnnpack rounds to integers."""
-    return [] if packed.bias is None else [c.stored(packed.bias, f"{packed.name}.bias")]
+    return [] if packed.bias is None else [c.add_constant(packed.bias, f"{packed.name}.bias")]
 
 
 def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
@@ -30,11 +30,13 @@ def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any
     data = data.reshape(*data.shape[:2], *data.shape[2 + cut :]) if cut else data
     if packed.transposed:
         if axis is not None and (axis != 1 or packed.groups != 1):
-            raise c.unsupported("per-channel scales along the inputs of a transposed convolution, or in groups,", rule="form-not-covered")
+            raise c.unsupported_error(
+                "per-channel scales along the inputs of a transposed convolution, or in groups,", rule="form-not-covered"
+            )
         if packed.groups < 1 or data.shape[0] % packed.groups:
             raise c.invalid(f"{packed.groups} groups do not fit weights of shape {packed.weight.shape}", rule="counts-differ")
         data, axis = swapped_weights(data, packed.groups), 0
-    name = c.stored(packed.weight, f"{packed.name}.weight", data, axis)
+    name = c.add_constant(packed.weight, f"{packed.name}.weight", data, axis)
     sizes = {"strides": packed.stride[cut:], "dilations": packed.dilation[cut:], "pads": packed.padding[cut:] * 2, "group": packed.groups}
     return name, {**sizes, "data_format": "channels_first"}
 
@@ -47,7 +49,7 @@ def read_quantized_conv(spatial: int, activation: str = "") -> list[Operator]:
     """
 
     def read(c: Call) -> Ref:
-        packed, data = c.packed("weight" if "weight" in c else "packed_weight"), c.operand("qx")
+        packed, data = c.packed_parameters("weight" if "weight" in c else "packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
         return c.emit("Conv", [data.name, weights, *bias_of(c, packed)], quantization=quantization, activation=activation, **sizes)
@@ -60,7 +62,7 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
     """quantized::conv_transpose1d, 2d, 3d."""
 
     def read(c: Call) -> Ref:
-        packed, data = c.packed("packed_weight"), c.operand("qx")
+        packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
         padding = packed.output_padding[len(packed.output_padding) - spatial :]
@@ -71,9 +73,9 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
     return Operator(f"q qx, o packed_weight, {_OUTPUT}", read)
 
 
-def quantized(c: Call) -> Packed:
+def quantized_linear_params(c: Call) -> Packed:
     """The packed parameters of a linear layer that is not one in float16."""
-    packed = c.packed("W_prepack")
+    packed = c.packed_parameters("W_prepack")
     if packed.weight.scales is None:
         raise c.invalid("the weights are not quantized", rule="not-quantized")
     return packed
@@ -83,10 +85,10 @@ def read_quantized_linear(activation: str = "") -> Operator:
     """quantized::linear, also with a Relu: data of any rank."""
 
     def read(c: Call) -> Ref:
-        packed = quantized(c)
-        weights = c.stored(packed.weight, f"{packed.name}.weight")
+        packed = quantized_linear_params(c)
+        weights = c.add_constant(packed.weight, f"{packed.name}.weight")
         quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
-        return rows(c, c.name("X"), [weights, *bias_of(c, packed)], quantization, activation=activation)
+        return emit_gemm(c, c.name("X"), [weights, *bias_of(c, packed)], quantization, activation=activation)
 
     return Operator("q X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
@@ -98,10 +100,10 @@ def rounding_of(c: Call) -> str:
 
 def require_real(c: Call, name: str) -> None:
     if c.lookup(name).dtype != "float32":
-        raise c.unsupported(f"data of {c.lookup(name).dtype}", rule="dtype-not-covered")
+        raise c.unsupported_error(f"data of {c.lookup(name).dtype}", rule="dtype-not-covered")
 
 
-def rows(c: Call, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
+def emit_gemm(c: Call, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
     """A Gemm on the rows of data of any rank, which keep their leading sizes.
 
     Args:

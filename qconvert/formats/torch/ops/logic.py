@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qconvert.formats.torch.promotion import operands, typed
+from qconvert.formats.torch.promotion import cast_operand, operands
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS"]
 
 
-def _plain(c: Call, name: str, hint: str) -> str:
+def _dequantize(c: Call, name: str, hint: str) -> str:
     """A tensor as float values, if it is quantized."""
     if not c.lookup(name).is_quantized:
         return name
@@ -23,20 +23,22 @@ def read_comparison(kind: str) -> Operator:
 
     def read(c: Call) -> Ref:
         names, _ = operands(c, "self", "other")
-        plain = [_plain(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
+        plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
         return c.emit(kind, plain, dtype="bool", quantization=None)
 
     return Operator("T self, x other", read)
 
 
-def _truth(c: Call, argument: str) -> str:
-    name = _plain(c, typed(c, c[argument], "bool", argument), argument)
-    return name if c.lookup(name).dtype == "bool" else typed(c, Ref(name), "bool", argument)
+def _cast_to_bool(c: Call, argument: str) -> str:
+    name = _dequantize(c, cast_operand(c, c[argument], "bool", argument), argument)
+    return name if c.lookup(name).dtype == "bool" else cast_operand(c, Ref(name), "bool", argument)
 
 
 def read_logical(kind: str) -> Operator:
     """aten::logical_and, or, xor: of what is not 0."""
-    return Operator("T self, T other", lambda c: c.emit(kind, [_truth(c, "self"), _truth(c, "other")], dtype="bool", quantization=None))
+    return Operator(
+        "T self, T other", lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool", quantization=None)
+    )
 
 
 def read_bitwise(kind: str) -> Operator:
@@ -53,7 +55,7 @@ def read_bitwise(kind: str) -> Operator:
 
 def read_not(c: Call) -> Ref:
     """aten::logical_not."""
-    return c.emit("Not", [_truth(c, "self")], dtype="bool", quantization=None)
+    return c.emit("Not", [_cast_to_bool(c, "self")], dtype="bool", quantization=None)
 
 
 def read_bitwise_not(c: Call) -> Ref:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qconvert.formats.torch.ops.layers import rows
-from qconvert.formats.torch.promotion import operands, typed
-from qconvert.formats.torch.quantizing import dequantized, quantization_along
+from qconvert.formats.torch.ops.layers import emit_gemm
+from qconvert.formats.torch.promotion import cast_operand, operands
+from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.values import Ref
 from qconvert.formats.torch.weights import is_constant
@@ -19,7 +19,7 @@ def read_linear(c: Call) -> Ref:
     weights = c.name("weight")
     bias = [c.name("bias")] if c["bias"] is not None else []
     if is_constant(c, weights) and c.lookup(weights).rank == 2:
-        return rows(c, c.name("input"), [weights, *bias], None)
+        return emit_gemm(c, c.name("input"), [weights, *bias], None)
     if c.lookup(weights).rank == 1:
         return _with_bias(c, product(c, c.name("input"), weights, "product" if bias else ""), bias)
     result = c.emit("MatMul", [c.name("input"), weights], quantization=None, hint="product" if bias else "", trans_b=1)
@@ -53,7 +53,7 @@ def read_matmul(first: str, second: str) -> Operator:
     def read(c: Call) -> Ref:
         (a, b), _ = operands(c, first, second)
         if any(c.lookup(name).is_quantized for name in (a, b)):
-            raise c.unsupported("quantized data", rule="quantized-data")
+            raise c.unsupported_error("quantized data", rule="quantized-data")
         return product(c, a, b)
 
     return Operator(f"T {first}, T {second}", read)
@@ -67,7 +67,7 @@ def read_added_product(first: str, second: str) -> Operator:
         alpha, beta = c["alpha"], c["beta"]
         op = c.producer(b)
         if alpha == beta == 1 and op is not None and op.kind == "Transpose" and op["perm"] == (1, 0) and is_constant(c, b):
-            return rows(c, a, [op.inputs[0], added], None)
+            return emit_gemm(c, a, [op.inputs[0], added], None)
         result = product(c, a, b, "product")
         if alpha != 1:
             result = c.emit("Mul", [result.name, c.real_constant(c.number("alpha"), a, "alpha")], quantization=None, hint="scaled")
@@ -89,7 +89,7 @@ def read_einsum(c: Call) -> Ref:
     """aten::einsum of an equation in letters."""
     names = c.names("tensors")
     wanted = c.lookup(names[0]).dtype
-    names = [typed(c, Ref(name), wanted, f"operand{index}") for index, name in enumerate(names)]
+    names = [cast_operand(c, Ref(name), wanted, f"operand{index}") for index, name in enumerate(names)]
     return c.emit("Einsum", names, quantization=None, equation=str(c["equation"]).replace(" ", ""))
 
 
@@ -102,8 +102,8 @@ def read_weight_product(c: Call) -> Ref:
     """aten::_weight_int8pack_mm(x, weights, scales): weights (outputs, inputs) of int8 with a scale for each output."""
     scales, weights = c.constant("scales"), c.operand("mat2")
     if scales is None or weights.data is None:
-        raise c.unsupported("weights that are computed at run time", rule="not-constant")
-    real = dequantized(c, Ref(c.labelled(weights, quantization_along(c, scales.reshape(-1), None, 0, weights.dtype))))
+        raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
+    real = emit_dequantize(c, Ref(c.label_tensor(weights, quantization_along(c, scales.reshape(-1), None, 0, weights.dtype))))
     return c.emit("Gemm", [c.name("self"), real.name], quantization=None)
 
 

@@ -47,7 +47,7 @@ def _quantization(c: Call) -> Quantization | None:
 def _batch_norm(c: Call, activation: str = "") -> Ref:
     """A batch norm by stored statistics."""
     if c["running_mean"] is None or c["running_var"] is None:
-        raise c.unsupported("statistics of the batch; export the model after eval(),", rule="training-mode")
+        raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
     count = [_channels(c, "running_mean")]
     names = [_parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count), c.name("running_mean"), c.name("running_var")]
     inputs, hint = [as_real(c, "input"), *names], "normalized" if activation else ""
@@ -60,7 +60,7 @@ def _batch_norm(c: Call, activation: str = "") -> Ref:
 def read_batch_norm(c: Call) -> Ref:
     """aten::batch_norm of a model that is not trained, quantized::batch_norm."""
     if c.get("training"):
-        raise c.unsupported("training mode; export the model after eval(),", rule="training-mode")
+        raise c.unsupported_error("training mode; export the model after eval(),", rule="training-mode")
     return _batch_norm(c)
 
 
@@ -69,7 +69,7 @@ def read_batch_norm_relu(c: Call) -> Ref:
     return _batch_norm(c, "Relu")
 
 
-def _first_of(read: ReadFunction, count: int) -> ReadFunction:
+def _append_statistics(read: ReadFunction, count: int) -> ReadFunction:
     """The result, and statistics that only training uses, as Uncomputed."""
     return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
 
@@ -111,15 +111,15 @@ def read_instance_norm(c: Call) -> Ref:
     return c.emit("InstanceNormalization", names, quantization=_quantization(c), epsilon=c.number("eps"), data_format="channels_first")
 
 
-def read_own_statistics(c: Call) -> Ref:
+def read_batch_norm_legit(c: Call) -> Ref:
     """aten::_native_batch_norm_legit without stored statistics: a decomposed instance norm, with the instances as channels."""
     shape = c.operand("input").shape
     if not c["training"] or shape is None or shape[0] != 1:
-        raise c.unsupported("statistics of the batch; export the model after eval(),", rule="training-mode")
-    return read_instance_norm(c) if isinstance(shape[1], int) else _over_space(c, shape)
+        raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
+    return read_instance_norm(c) if isinstance(shape[1], int) else _normalize_over_space(c, shape)
 
 
-def _over_space(c: Call, shape: Shape) -> Ref:
+def _normalize_over_space(c: Call, shape: Shape) -> Ref:
     """Instance norm of a dynamic number of channels: each channel over its positions, then the channels' parameters."""
     if any(isinstance(size, str) for size in shape[2:]):
         raise c.unknown_shape("input")
@@ -145,27 +145,29 @@ _TRAINABLE = f"T input, {_REQUIRED}, {_STATISTICS}, b training, f momentum, f ep
 
 OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
     "aten::batch_norm": Operator(f"{_TRAINABLE}, b cudnn_enabled=False", read_batch_norm),
-    "aten::native_batch_norm": Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
-    "aten::cudnn_batch_norm": Operator(_TRAINABLE, _first_of(read_batch_norm, 4)),
+    "aten::native_batch_norm": Operator(_TRAINABLE, _append_statistics(read_batch_norm, 3)),
+    "aten::cudnn_batch_norm": Operator(_TRAINABLE, _append_statistics(read_batch_norm, 4)),
     "aten::_native_batch_norm_legit": [
-        Operator(_TRAINABLE, _first_of(read_batch_norm, 3)),
-        Operator(f"T input, {_REQUIRED}, b training, f momentum, f eps", _first_of(read_own_statistics, 3)),
+        Operator(_TRAINABLE, _append_statistics(read_batch_norm, 3)),
+        Operator(f"T input, {_REQUIRED}, b training, f momentum, f eps", _append_statistics(read_batch_norm_legit, 3)),
     ],
     "aten::_native_batch_norm_legit_no_training": Operator(
-        f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _first_of(read_batch_norm, 3)
+        f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _append_statistics(read_batch_norm, 3)
     ),
-    "aten::_batch_norm_no_update": Operator(f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _first_of(read_batch_norm, 4)),
+    "aten::_batch_norm_no_update": Operator(
+        f"T input, {_REQUIRED}, {_STATISTICS}, f momentum, f eps", _append_statistics(read_batch_norm, 4)
+    ),
     **{f"quantized::batch_norm{n}": _QUANTIZED_BATCH for n in ("", "1d", "2d", "3d")},
     **{f"quantized::batch_norm{n}_relu": _QUANTIZED_BATCH_RELU for n in ("", "1d", "2d", "3d")},
     "aten::quantized_batch_norm": _QUANTIZED_BATCH,
     "aten::layer_norm": Operator(f"T input, l normalized_shape, {_AFFINE}, f eps=1e-05, b cudnn_enable=True", read_layer_norm),
     "quantized::layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps, {_GRID}", read_layer_norm),
-    "aten::native_layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps", _first_of(read_layer_norm, 3)),
+    "aten::native_layer_norm": Operator(f"T input, l normalized_shape, {_REQUIRED}, f eps", _append_statistics(read_layer_norm, 3)),
     "aten::rms_norm": Operator("T input, l normalized_shape, T? weight=None, f? eps=None", read_rms_norm),
-    "aten::_fused_rms_norm": Operator("T input, l normalized_shape, T? weight, f? eps", _first_of(read_rms_norm, 2)),
+    "aten::_fused_rms_norm": Operator("T input, l normalized_shape, T? weight, f? eps", _append_statistics(read_rms_norm, 2)),
     "aten::group_norm": Operator(f"T input, i num_groups, {_AFFINE}, f eps=1e-05, b cudnn_enabled=True", read_group_norm),
     "quantized::group_norm": Operator(f"T input, i num_groups, {_REQUIRED}, f eps, {_GRID}", read_group_norm),
-    "aten::native_group_norm": Operator(f"T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps", _first_of(read_group_norm, 3)),
+    "aten::native_group_norm": Operator(f"T input, {_REQUIRED}, i N, i C, i HxW, i group, f eps", _append_statistics(read_group_norm, 3)),
     "aten::instance_norm": Operator(
         f"T input, {_REQUIRED}, {_STATISTICS}, b use_input_stats, f momentum, f eps, b cudnn_enabled", read_instance_norm
     ),

@@ -15,7 +15,7 @@ __all__ = ["OPERATORS"]
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-def padded(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
+def emit_pad(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
     """The argument `self` with pads from the last axis on. A value is rounded to the quantization of quantized data."""
     name, rank = c.name("self"), c.rank("self")
     if len(pads) % 2 or len(pads) > 2 * rank:
@@ -34,12 +34,12 @@ def read_pad(c: Call) -> Ref:
     """aten::pad(x, pads, mode, value)."""
     if c["mode"] not in _MODES:
         raise c.invalid(f"the mode is {c['mode']!r}, not one of {', '.join(_MODES)}", rule="unknown-word")
-    return padded(c, c["pad"], _MODES[c["mode"]], None if c["value"] is None else c.number("value"))
+    return emit_pad(c, c["pad"], _MODES[c["mode"]], None if c["value"] is None else c.number("value"))
 
 
 def read_constant(c: Call) -> Ref:
     """aten::constant_pad_nd(x, pads, value)."""
-    return padded(c, c["pad"], "constant", c.number("value"))
+    return emit_pad(c, c["pad"], "constant", c.number("value"))
 
 
 def read_mode(mode: str, spatial: int) -> Operator:
@@ -49,7 +49,7 @@ def read_mode(mode: str, spatial: int) -> Operator:
         pads = c["padding"]
         if len(pads) != 2 * spatial:
             raise c.invalid(f"there are {len(pads)} pads for {spatial} axes", rule="counts-differ")
-        return padded(c, pads, mode, None)
+        return emit_pad(c, pads, mode, None)
 
     return Operator("T self, l padding", read)
 

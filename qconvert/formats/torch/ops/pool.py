@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.sizing import batched, size_of
+from qconvert.formats.torch.sizing import read_batched, size_of
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Quantization
 
@@ -44,7 +44,7 @@ def read_max_pool(spatial: int) -> ReadFunction:
     def read(c: Call) -> Ref:
         dilations = c.integers("dilation", spatial)
         attributes = {**_windows(c, spatial), "dilations": dilations if any(step != 1 for step in dilations) else ()}
-        return batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
+        return read_batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
 
     return read
 
@@ -62,17 +62,17 @@ def read_average_pool(spatial: int) -> ReadFunction:
         attributes = {**_windows(c, spatial), "count_include_pad": int(bool(c["count_include_pad"]))}
         divisor = c.get("divisor_override")
         if divisor is None:
-            return batched(c, "self", spatial, lambda name: c.emit("AveragePool", [name], **attributes))
+            return read_batched(c, "self", spatial, lambda name: c.emit("AveragePool", [name], **attributes))
         if attributes["ceil_mode"]:
-            raise c.unsupported("divisor_override and ceil_mode", rule="form-not-covered")
+            raise c.unsupported_error("divisor_override and ceil_mode", rule="form-not-covered")
         factor = math.prod(attributes["kernel_shape"]) / c.integer("divisor_override")
         attributes["count_include_pad"] = 1
-        return batched(c, "self", spatial, lambda name: _divided(c, name, factor, attributes))
+        return read_batched(c, "self", spatial, lambda name: _emit_scaled_average(c, name, factor, attributes))
 
     return read
 
 
-def _divided(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
+def _emit_scaled_average(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
     """An average times a number: of a quantized tensor the average of the same integers with a quantization that much larger."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
@@ -84,7 +84,7 @@ def _divided(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> R
     return c.emit("AveragePool", [larger.name], quantization=tensor.quantization, **attributes)
 
 
-def _wanted(c: Call, name: str, spatial: int) -> list[int]:
+def _output_sizes(c: Call, name: str, spatial: int) -> list[int]:
     """The sizes that an adaptive pool gives; one that is not stated is the data's."""
     sizes = c["output_size"]
     listed = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
@@ -100,42 +100,42 @@ def _wanted(c: Call, name: str, spatial: int) -> list[int]:
     return wanted
 
 
-def _bounds(size: int, wanted: int) -> list[tuple[int, int]]:
+def _window_bounds(size: int, wanted: int) -> list[tuple[int, int]]:
     """Where the windows of an adaptive pool begin and end."""
     return [(index * size // wanted, -(-(index + 1) * size // wanted)) for index in range(wanted)]
 
 
-def _regular(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+def _kernel_and_stride(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
     """Kernel and stride of windows that have one size and one distance; None for others."""
     sizes = {end - start for start, end in bounds}
     steps = {second[0] - first[0] for first, second in itertools.pairwise(bounds)}
     return None if len(sizes) > 1 or len(steps) > 1 else (sizes.pop(), steps.pop() if steps else 1)
 
 
-def _adaptive(c: Call, name: str, spatial: int, kind: str) -> Ref:
+def _emit_adaptive_pool(c: Call, name: str, spatial: int, kind: str) -> Ref:
     """An adaptive pool: of everything, of regular windows, or of windows of several sizes."""
-    wanted = _wanted(c, name, spatial)
+    wanted = _output_sizes(c, name, spatial)
     if all(size == 1 for size in wanted):
         return c.emit(f"Global{kind}", [name], data_format="channels_first")
     shape = c.lookup(name).shape
     sizes = shape[2:] if shape is not None and len(shape) == spatial + 2 else ()
     if not sizes or any(isinstance(size, str) for size in sizes) or any(size < 1 for size in wanted):
         raise c.unknown_shape("self")
-    bounds = [_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
-    found = [_regular(each) for each in bounds]
+    bounds = [_window_bounds(int(size), count) for size, count in zip(sizes, wanted, strict=True)]
+    found = [_kernel_and_stride(each) for each in bounds]
     if all(each is not None and each[1] > 0 for each in found):
         kernel, strides = zip(*(pair for pair in found if pair is not None), strict=True)
-        return _pooled(c, kind, name, kernel, strides)
-    return _uneven(c, kind, name, bounds, ())
+        return _emit_pool(c, kind, name, kernel, strides)
+    return _emit_uneven_pool(c, kind, name, bounds, ())
 
 
-def _pooled(c: Call, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> Ref:
+def _emit_pool(c: Call, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> Ref:
     """A pool without padding."""
     pads = (0,) * 2 * len(kernel)
     return c.emit(kind, [name], hint=hint, kernel_shape=kernel, strides=strides, pads=pads, data_format="channels_first")
 
 
-def _uneven(c: Call, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> Ref:
+def _emit_uneven_pool(c: Call, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> Ref:
     """Windows of several sizes: a pool for each size, of which the windows wanted are taken and put in order, axis by axis.
 
     Args:
@@ -147,12 +147,12 @@ def _uneven(c: Call, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, 
     """
     axis = len(kernel)
     if axis == len(bounds):
-        return _pooled(c, kind, name, kernel, (1,) * axis, f"windows{'x'.join(map(str, kernel))}")
+        return _emit_pool(c, kind, name, kernel, (1,) * axis, f"windows{'x'.join(map(str, kernel))}")
     sizes = sorted({end - start for start, end in bounds[axis]})
     groups = [[index for index, (start, end) in enumerate(bounds[axis]) if end - start == size] for size in sizes]
     parts = []
     for size, group in zip(sizes, groups, strict=True):
-        whole = _uneven(c, kind, name, bounds, (*kernel, size))
+        whole = _emit_uneven_pool(c, kind, name, bounds, (*kernel, size))
         starts = c.list64([bounds[axis][index][0] for index in group], f"{whole.name}/starts")
         parts.append(c.emit("Gather", [whole.name, starts], hint=f"taken{'x'.join(map(str, (*kernel, size)))}", axis=2 + axis).name)
     hint = f"sizes{'x'.join(map(str, kernel))}" if kernel else ""
@@ -165,7 +165,7 @@ def _uneven(c: Call, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, 
 
 def read_adaptive(spatial: int, kind: str) -> ReadFunction:
     """adaptive_avg_pool and adaptive_max_pool."""
-    return lambda c: batched(c, "self", spatial, lambda name: _adaptive(c, name, spatial, kind))
+    return lambda c: read_batched(c, "self", spatial, lambda name: _emit_adaptive_pool(c, name, spatial, kind))
 
 
 def read_adaptive_with_indices(spatial: int) -> ReadFunction:

@@ -11,13 +11,13 @@ from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.quantizing import (
     decomposed_dequantize,
     decomposed_quantize,
-    dequantized,
+    emit_dequantize,
+    emit_quantize,
     float32,
-    narrowed,
-    on_quantization,
+    integer_zero_points,
     quantization_along,
-    sound,
-    whole,
+    set_limits,
+    verify_quantization,
 )
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.rounding import FUSED, ROUNDED, SHIFTED
@@ -33,7 +33,7 @@ def read_quantize(c: Call) -> Ref:
     if dtype is None or dtype not in QUANTIZED:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     stored = QUANTIZED[dtype]
-    return on_quantization(c, c.name("self"), stored, c.quantization(dtype=stored), FUSED)
+    return emit_quantize(c, c.name("self"), stored, c.quantization(dtype=stored), FUSED)
 
 
 def read_quantize_along(c: Call) -> Ref:
@@ -42,7 +42,7 @@ def read_quantize_along(c: Call) -> Ref:
     if dtype is None or dtype not in QUANTIZED or scales is None:
         raise c.invalid(f"the type {dtype} is not quantized", rule="wrong-type")
     stored, axis = QUANTIZED[dtype], c.axis(c.integer("axis"), c.rank("self"))
-    return on_quantization(c, c.name("self"), stored, quantization_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
+    return emit_quantize(c, c.name("self"), stored, quantization_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
 
 
 def read_dequantize(c: Call) -> Ref:
@@ -59,7 +59,7 @@ def read_int_repr(c: Call) -> Ref:
     return c.emit("Reinterpret", [c.name("self")], quantization=None)
 
 
-def _unlabelled(c: Call) -> Ref:
+def _skip_int_repr(c: Call) -> Ref:
     """The integers in `self`; for int_repr of a quantized tensor, the quantized tensor itself."""
     name = c.name("self")
     maker = c.producer(name)
@@ -70,17 +70,19 @@ def _unlabelled(c: Call) -> Ref:
 
 def read_make(c: Call) -> Ref:
     """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
-    tensor = c.lookup(_unlabelled(c).name)
-    return Ref(c.labelled(tensor, c.quantization(dtype=tensor.dtype)))
+    tensor = c.lookup(_skip_int_repr(c).name)
+    return Ref(c.label_tensor(tensor, c.quantization(dtype=tensor.dtype)))
 
 
 def read_make_along(c: Call) -> Ref:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
-    tensor, scales = c.lookup(_unlabelled(c).name), c.constant("scale")
+    tensor, scales = c.lookup(_skip_int_repr(c).name), c.constant("scale")
     if scales is None or c.constant("zero_point") is None:
-        raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
+        raise c.unsupported_error("scales along an axis that are computed at run time", rule="not-constant")
     return Ref(
-        c.labelled(tensor, quantization_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype))
+        c.label_tensor(
+            tensor, quantization_along(c, scales, c.constant("zero_point"), c.axis(c.integer("axis"), c.rank("self")), tensor.dtype)
+        )
     )
 
 
@@ -88,7 +90,7 @@ def _exact_scales(c: Call) -> Array | None:
     """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
     scales = c.constant("scales")
     if scales is None or (c["zero_points"] is not None and c.constant("zero_points") is None):
-        raise c.unsupported("scales along an axis that are computed at run time", rule="not-constant")
+        raise c.unsupported_error("scales along an axis that are computed at run time", rule="not-constant")
     return scales
 
 
@@ -114,7 +116,7 @@ def read_decomposed_quantize(c: Call) -> Ref:
     if _is_computed(c):
         return decomposed_quantize(c, c.name("input"), c.name("scale"), c.name("zero_point"), (low, high), dtype)
     quantization, exact = _stated_quantization(c, dtype)
-    return on_quantization(c, c.name("input"), dtype, narrowed(c, quantization, dtype, low, high), ROUNDED, exact)
+    return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype, low, high), ROUNDED, exact)
 
 
 def read_decomposed_dequantize(c: Call) -> Ref:
@@ -127,8 +129,8 @@ def read_decomposed_dequantize(c: Call) -> Ref:
         return decomposed_dequantize(c, tensor.name, c.name("scale"), c.name("zero_point"))
     quantization, _ = _stated_quantization(c, tensor.dtype)
     if c.known(tensor.name) is not None:
-        quantization = narrowed(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
-    return dequantized(c, Ref(c.labelled(tensor, quantization)), c.dtype("out_dtype") or "float32")
+        quantization = set_limits(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)), c.dtype("out_dtype") or "float32")
 
 
 def _group_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
@@ -143,26 +145,26 @@ def _group_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None
     if scales.size != math.prod(wanted) or (points is not None and points.size not in (0, scales.size)):
         raise c.invalid(f"{scales.size} scales do not fit groups of {size} along the last axis of shape {shape}", rule="counts-differ")
     scales = scales.reshape(wanted)
-    zeros = whole(c, points, wanted).reshape(wanted)
-    return sound(c, Quantization(float32(scales), zeros, len(shape) - 1, size), dtype), scales
+    zeros = integer_zero_points(c, points, wanted).reshape(wanted)
+    return verify_quantization(c, Quantization(float32(scales), zeros, len(shape) - 1, size), dtype), scales
 
 
 def read_group_quantize(c: Call) -> Ref:
     """quantized_decomposed::quantize_per_channel_group: a scale for each `group_size` elements of a row."""
     dtype = c.dtype("dtype") or "int8"
     quantization, exact = _group_quantization(c, dtype)
-    quantization = narrowed(c, quantization, dtype, c.integer("quant_min"), c.integer("quant_max"))
+    quantization = set_limits(c, quantization, dtype, c.integer("quant_min"), c.integer("quant_max"))
     if c.constant("input") is None:
-        raise c.unsupported("groups of what is computed at run time", rule="not-constant")
-    return on_quantization(c, c.name("input"), dtype, quantization, SHIFTED, exact)
+        raise c.unsupported_error("groups of what is computed at run time", rule="not-constant")
+    return emit_quantize(c, c.name("input"), dtype, quantization, SHIFTED, exact)
 
 
 def read_group_dequantize(c: Call) -> Ref:
     """quantized_decomposed::dequantize_per_channel_group."""
     tensor = c.operand("input")
     quantization, _ = _group_quantization(c, tensor.dtype)
-    quantization = narrowed(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
-    return dequantized(c, Ref(c.labelled(tensor, quantization)), c.dtype("output_dtype") or "float32")
+    quantization = set_limits(c, quantization, tensor.dtype, c.integer("quant_min"), c.integer("quant_max"))
+    return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)), c.dtype("output_dtype") or "float32")
 
 
 def read_token_quantize(c: Call) -> Ref:

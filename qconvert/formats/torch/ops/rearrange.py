@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.moves import sliced
 from qconvert.formats.torch.ops.shape import read_expand, read_transpose
+from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import batched, reshaped, size_of, sizes_tensor
+from qconvert.formats.torch.sizing import emit_reshape, read_batched, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS"]
@@ -49,24 +49,24 @@ def read_roll(c: Call) -> Ref:
         if len(shifts) != 1:
             raise c.invalid(f"there are {len(shifts)} shifts and no axes", rule="counts-differ")
         sizes = [size_of(c, name, axis) for axis in range(rank)]
-        flat = reshaped(c, name, [-1], hint="flat").name
-        return reshaped(c, _rolled(c, flat, 0, shifts[0], "turned"), sizes)
+        flat = emit_reshape(c, name, [-1], hint="flat").name
+        return emit_reshape(c, _roll_axis(c, flat, 0, shifts[0], "turned"), sizes)
     if len(axes) != len(shifts):
         raise c.invalid(f"there are {len(shifts)} shifts for {len(axes)} axes", rule="counts-differ")
     for index, (axis, shift) in enumerate(zip(axes, shifts, strict=True)):
-        name = _rolled(c, name, axis, shift, "" if index == len(axes) - 1 else f"turned{index}")
+        name = _roll_axis(c, name, axis, shift, "" if index == len(axes) - 1 else f"turned{index}")
     return Ref(name)
 
 
-def _rolled(c: Call, name: str, axis: int, shift: int, hint: str) -> str:
+def _roll_axis(c: Call, name: str, axis: int, shift: int, hint: str) -> str:
     size = (c.lookup(name).shape or ())[axis]
     if isinstance(size, int):
         shift = shift % size if size else 0
     if shift == 0:
         return name
     mark = f"{hint}_" if hint else ""
-    last = sliced(c, name, axis, -shift, _END, hint=f"{mark}last")
-    first = sliced(c, name, axis, 0, -shift, hint=f"{mark}first")
+    last = emit_slice(c, name, axis, -shift, _END, hint=f"{mark}last")
+    first = emit_slice(c, name, axis, 0, -shift, hint=f"{mark}first")
     return c.emit("Concat", [last.name, first.name], hint=hint, axis=axis).name
 
 
@@ -79,7 +79,7 @@ def read_pixel_shuffle(c: Call) -> Ref:
     def read(name: str) -> Ref:
         return c.emit("DepthToSpace", [name], blocksize=factor, mode="CRD", data_format="channels_first")
 
-    return _of_images(c, read)
+    return _read_images(c, read)
 
 
 def read_pixel_unshuffle(c: Call) -> Ref:
@@ -94,12 +94,12 @@ def read_pixel_unshuffle(c: Call) -> Ref:
         if not isinstance(channels, int):
             raise c.unknown_shape("self")
         if channels * factor * factor > _MOST:
-            raise c.unsupported(f"blocks of {factor} x {factor} elements of {channels} channels", rule="shape-not-covered")
+            raise c.unsupported_error(f"blocks of {factor} x {factor} elements of {channels} channels", rule="shape-not-covered")
         order = np.arange(channels * factor * factor).reshape(factor * factor, channels).T.reshape(-1)
         blocks = c.emit("SpaceToDepth", [name], hint="blocks", blocksize=factor, data_format="channels_first")
         return blocks if channels == 1 else c.emit("Gather", [blocks.name, c.const(order.astype(np.int64), "order")], axis=1)
 
-    return _of_images(c, read)
+    return _read_images(c, read)
 
 
 def _factor(c: Call, argument: str) -> int:
@@ -109,10 +109,10 @@ def _factor(c: Call, argument: str) -> int:
     return factor
 
 
-def _of_images(c: Call, read: Any) -> Ref:
+def _read_images(c: Call, read: Any) -> Ref:
     if c.rank("self") not in (3, 4):
-        raise c.unsupported(f"data of rank {c.rank('self')}", rule="wrong-rank")
-    return batched(c, "self", 2, read)
+        raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
+    return read_batched(c, "self", 2, read)
 
 
 def read_channel_shuffle(c: Call) -> Ref:
@@ -143,7 +143,7 @@ def read_repeat_interleave(c: Call) -> Ref:
     """aten::repeat_interleave(x, repeats, dim): each element as often as a number, or one number an element, says."""
     name, rank = c.name("self"), c.rank("self")
     if c["dim"] is None:
-        name, axis, rank = (reshaped(c, name, [-1], hint="flat").name if rank != 1 else name), 0, 1
+        name, axis, rank = (emit_reshape(c, name, [-1], hint="flat").name if rank != 1 else name), 0, 1
     else:
         axis = c.axis(c.integer("dim"), rank)
     value = c["repeats"]
@@ -153,7 +153,7 @@ def read_repeat_interleave(c: Call) -> Ref:
             raise c.invalid(f"the number of repetitions is {counts.sum()}", rule="too-many-elements")
         return c.emit("Gather", [name, c.const(np.repeat(np.arange(counts.size), counts.astype(np.int64)), "order")], axis=axis)
     if isinstance(value, Ref) and not value.number and counts is None:
-        raise c.unsupported("repetitions that are computed at run time", rule="not-constant")
+        raise c.unsupported_error("repetitions that are computed at run time", rule="not-constant")
     times = c.whole(value, "repeats")
     if times == 1:
         return Ref(name)
@@ -164,7 +164,7 @@ def read_repeat_interleave(c: Call) -> Ref:
     )
     size = sizes[axis]
     sizes[axis] = size * times if isinstance(size, int) else -1
-    return reshaped(c, repeated.name, sizes)
+    return emit_reshape(c, repeated.name, sizes)
 
 
 def _broadcast(c: Call, name: str, shape: Sequence[Any], hint: str = "") -> Ref:
@@ -186,7 +186,7 @@ def read_broadcast_tensors(c: Call) -> list[Ref]:
     return [_broadcast(c, name, whole, f"wide{index}") for index, name in enumerate(names)]
 
 
-def read_matrix_turned(c: Call) -> Ref:
+def read_matrix_transpose(c: Call) -> Ref:
     """x.mT: the last two axes swapped."""
     rank = c.rank("self")
     if rank < 2:
@@ -199,7 +199,7 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
         f"aten::{name}": [Operator(f"T self, i {mark}0, i {mark}1", read_transpose) for mark in ("dim", "axis")]
         for name in ("swapaxes", "swapdims")
     },
-    **{f"aten::{name}": Operator("T self", read_matrix_turned) for name in ("mT", "mH", "adjoint")},
+    **{f"aten::{name}": Operator("T self", read_matrix_transpose) for name in ("mT", "mH", "adjoint")},
     "aten::broadcast_to": Operator("T self, l size", read_expand),
     "aten::flip": Operator("T self, l dims", read_flip),
     "aten::fliplr": read_side_flip(1),

@@ -18,8 +18,8 @@ from qconvert.formats.torch.ops.layers import require_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
-from qconvert.operators.cells import GATES
 from qconvert.operators.recurrent import PROJECTION
+from qconvert.operators.recurrent_cells import GATES
 
 __all__ = ["OPERATORS"]
 
@@ -50,7 +50,7 @@ class _Weights:
     projection: Array | None = None
 
 
-def _in_order(c: Call, kind: str, values: Array) -> Array:
+def _reorder_gates(c: Call, kind: str, values: Array) -> Array:
     """Rows of all gates in ONNX's order."""
     if values.ndim < 1 or values.shape[0] % GATES[kind] or not values.shape[0]:
         raise c.invalid(f"weights of shape {values.shape} do not fit {GATES[kind]} gates", rule="shape-mismatch")
@@ -58,16 +58,16 @@ def _in_order(c: Call, kind: str, values: Array) -> Array:
     return np.concatenate([parts[place] for place in _ORDER[kind]])
 
 
-def _quantization_in_order(c: Call, kind: str, quantization: Quantization | None) -> Quantization | None:
+def _reorder_quantization(c: Call, kind: str, quantization: Quantization | None) -> Quantization | None:
     """A quantization of the rows of all gates in ONNX's order, along the axis after that of directions."""
     if quantization is None or quantization.axis is None:
         return quantization
-    return Quantization(_in_order(c, kind, quantization.scale), _in_order(c, kind, quantization.zero_point), 1)
+    return Quantization(_reorder_gates(c, kind, quantization.scale), _reorder_gates(c, kind, quantization.zero_point), 1)
 
 
 def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = "") -> _Weights:
     """Of separate tensors: two matrices, and two biases or none."""
-    found = [_in_order(c, kind, _constant(c, name)) for name in names]
+    found = [_reorder_gates(c, kind, _constant(c, name)) for name in names]
     biases = (found[2], found[3]) if len(found) == 4 else None
     projected = _constant(c, projection) if projection else None
     return _Weights((found[0], found[1]), (None, None), biases, (*names[:2], names[2] if biases else "", projection), "", projected)
@@ -76,7 +76,7 @@ def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = ""
 def _constant(c: Call, name: str) -> Array:
     data = c.known(name)
     if data is None or c.lookup(name).is_quantized:
-        raise c.unsupported("weights that are computed at run time", rule="not-constant")
+        raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
     return data
 
 
@@ -87,13 +87,13 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
         weight = part.weight
         if len(weight.shape) != 2 or weight.axis not in (None, 0):
             raise c.invalid(f"weights of shape {weight.shape} have scales along axis {weight.axis}", rule="shape-mismatch")
-        data = _in_order(c, kind, weight.data)
+        data = _reorder_gates(c, kind, weight.data)
         matrices.append(data if weight.scales is not None else data.astype(np.float32))
-        quantizations.append(_quantization_in_order(c, kind, quantization_of(weight, part.name)))
+        quantizations.append(_reorder_quantization(c, kind, quantization_of(weight, part.name)))
     if (quantizations[0] is None) != (quantizations[1] is None):
         raise c.invalid("some weights are integers and others are float", rule="contradicting-types")
     biases = [
-        np.zeros(len(matrix), np.float32) if part.bias is None else _in_order(c, kind, part.bias.data)
+        np.zeros(len(matrix), np.float32) if part.bias is None else _reorder_gates(c, kind, part.bias.data)
         for part, matrix in zip(packed, matrices, strict=True)
     ]
     names = (*(f"{part.name}.weight" for part in packed), f"{packed[0].name}.bias")
@@ -106,7 +106,7 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
     )
 
 
-def _verified(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -> int:
+def _count_cells(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -> int:
     """The number of cells. Raises InvalidModelError if the weights do not fit each other or the data."""
     rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // GATES[kind]
     shapes = [matrix.shape for matrix in weights.matrices]
@@ -148,25 +148,25 @@ class _Layer:
             What each direction gives for all steps, (steps, rows, cells), and the last states, (directions, rows, cells).
         """
         if all(weights.rounding == "" and weights.projection is None for weights in directions):
-            return self._together(data, directions, states)
+            return self._emit_layer(data, directions, states)
         found = [
             self._operator(data, [weights], [self._part(state, index, len(directions)) for state in states], _WAYS[index])
             for index, weights in enumerate(directions)
         ]
-        last = [self._joined(list(parts), 0, "last") for parts in zip(*(item[1:] for item in found), strict=True)]
-        return [self._squeezed(item[0], 1) for item in found], last
+        last = [self._emit_concat(list(parts), 0, "last") for parts in zip(*(item[1:] for item in found), strict=True)]
+        return [self._emit_squeeze(item[0], 1) for item in found], last
 
-    def _together(self, data: str, directions: Sequence[_Weights], states: Sequence[str]) -> tuple[list[str], list[str]]:
+    def _emit_layer(self, data: str, directions: Sequence[_Weights], states: Sequence[str]) -> tuple[list[str], list[str]]:
         """One operator of one or both directions."""
         whole, *last = self._operator(data, directions, states, "bidirectional" if len(directions) == 2 else "forward")
         if len(directions) == 1:
-            return [self._squeezed(whole, 1)], last
+            return [self._emit_squeeze(whole, 1)], last
         c = self._c
         return [c.emit("Gather", [whole, c.const(np.int64(index), "way")], hint=_WAYS[index], axis=1).name for index in (0, 1)], last
 
     def _operator(self, data: str, directions: Sequence[_Weights], states: Sequence[str], direction: str) -> list[str]:
         c, kind = self._c, self._kind
-        hidden = {_verified(c, kind, weights, (c.lookup(data).shape or (None,))[-1]) for weights in directions}
+        hidden = {_count_cells(c, kind, weights, (c.lookup(data).shape or (None,))[-1]) for weights in directions}
         if len(hidden) != 1:
             raise c.invalid("the directions have different numbers of cells", rule="counts-differ")
         attributes: dict[str, Any] = {"hidden_size": hidden.pop(), "direction": direction}
@@ -203,20 +203,20 @@ class _Layer:
         return self._c.variant_of(first.names[2], key, np.stack(found), None) if len(found) == len(directions) else ""
 
     def _part(self, state: str, index: int, count: int) -> str:
-        return state if count == 1 else sliced_first(self._c, state, index, 1)
+        return state if count == 1 else slice_first_axis(self._c, state, index, 1)
 
-    def _squeezed(self, name: str, axis: int) -> str:
+    def _emit_squeeze(self, name: str, axis: int) -> str:
         c = self._c
         return c.emit("Squeeze", [name, c.list64([axis], "axes")], hint="steps").name
 
-    def _joined(self, names: Sequence[str], axis: int, hint: str) -> str:
+    def _emit_concat(self, names: Sequence[str], axis: int, hint: str) -> str:
         return names[0] if len(names) == 1 else self._c.emit("Concat", list(names), hint=hint, axis=axis).name
 
 
 _WAYS = ("forward", "reverse")
 
 
-def sliced_first(c: Call, name: str, start: int, count: int) -> str:
+def slice_first_axis(c: Call, name: str, start: int, count: int) -> str:
     """`count` indices from `start` along the first axis."""
     bounds = [c.list64([value], hint) for value, hint in ((start, "first"), (start + count, "end"), (0, "axis"))]
     return c.emit("Slice", [name, *bounds], hint="part").name
@@ -241,7 +241,7 @@ def _states(c: Call, values: Sequence[str], directions: int, layers: int) -> lis
             raise c.invalid(f"initial states of shape {shape} do not fit {layers} layers in {directions} directions", rule="shape-mismatch")
     if layers == 1:
         return [list(values)]
-    return [[sliced_first(c, name, depth * directions, directions) for name in values] for depth in range(layers)]
+    return [[slice_first_axis(c, name, depth * directions, directions) for name in values] for depth in range(layers)]
 
 
 def _require_plain(c: Call) -> tuple[int, int]:
@@ -250,13 +250,13 @@ def _require_plain(c: Call) -> tuple[int, int]:
     if not 1 <= layers <= _MOST_LAYERS:
         raise c.invalid(f"the number of layers is {layers}", rule="number-out-of-range")
     if c["train"] and c.number("dropout") > 0:
-        error = c.unsupported("dropout in training mode", rule="training-mode")
+        error = c.unsupported_error("dropout in training mode", rule="training-mode")
         error.remedy = "Call eval() on the model before it is saved."
         raise error
     return layers, directions
 
 
-def _separate(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
+def _weights_from_tensors(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
     """The weights of all depths and directions, of the list of tensors that a call gets."""
     values = c.names("params")
     own = 4 if c["has_biases"] else 2
@@ -269,7 +269,7 @@ def _separate(c: Call, kind: str, layers: int, directions: int) -> list[_Weights
     return [_real_weights(c, kind, values[index : index + own]) for index in range(0, len(values), own)]
 
 
-def _packed(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
+def _weights_from_packed(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
     """The weights of packed parameters, one for each depth and direction."""
     values = list(c["params"])
     if len(values) != layers * directions or not all(isinstance(value, PackedCell) for value in values):
@@ -291,7 +291,7 @@ def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> Read
             require_real(c, data)
         if c.rank("input") != 3:
             raise c.invalid(f"data of rank {c.rank('input')}", rule="wrong-rank")
-        weights = (_packed if packed else _separate)(c, kind, layers, directions)
+        weights = (_weights_from_packed if packed else _weights_from_tensors)(c, kind, layers, directions)
         given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
         if len(given) != (2 if kind == "LSTM" else 1):
             raise c.invalid(f"the number of initial states is {len(given)}", rule="counts-differ")
@@ -322,18 +322,18 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
         data = c.name("input")
         if packed:
             require_real(c, data)
-            parts = (c.packed("w_ih"), c.packed("w_hh"))
+            parts = (c.packed_parameters("w_ih"), c.packed_parameters("w_hh"))
             weights = _packed_weights(c, kind, parts, _rounding(True))
         else:
             names = [c.name(part) for part in _CELL_WEIGHTS if c[part] is not None]
             if len(names) == 3:
-                raise c.unsupported("only one of two biases", rule="form-not-covered")
+                raise c.unsupported_error("only one of two biases", rule="form-not-covered")
             weights = _real_weights(c, kind, names)
         given = c.names("hx") if kind == "LSTM" else [c.name("hx")]
         if c.rank("input") != 2 or len(given) != (2 if kind == "LSTM" else 1):
             raise c.invalid(f"data of rank {c.rank('input')} and {len(given)} states", rule="wrong-rank")
-        states = [] if all(_is_zero(c, name) for name in given) else [_unsqueezed(c, name) for name in given]
-        whole, last = _Layer(c, kind, activation).run(_unsqueezed(c, data), [weights], states)
+        states = [] if all(_is_zero(c, name) for name in given) else [_emit_unsqueeze(c, name) for name in given]
+        whole, last = _Layer(c, kind, activation).run(_emit_unsqueeze(c, data), [weights], states)
         found = tuple(
             c.emit("Squeeze", [name, c.list64([0], "axes")], hint=hint) for name, hint in zip((*whole, *last[1:]), _ENDS, strict=False)
         )
@@ -346,13 +346,13 @@ _ENDS = ("hidden", "cell")
 _CELL_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 
 
-def _unsqueezed(c: Call, name: str) -> str:
+def _emit_unsqueeze(c: Call, name: str) -> str:
     return c.emit("Unsqueeze", [name, c.list64([0], "axes")], hint="one").name
 
 
 def read_rows_of_several_lengths(c: Call) -> Ref:
     """The overloads for packed sequences (torch.nn.utils.rnn.pack_padded_sequence)."""
-    error = c.unsupported("rows of several lengths (a PackedSequence)", rule="form-not-covered")
+    error = c.unsupported_error("rows of several lengths (a PackedSequence)", rule="form-not-covered")
     error.remedy = "Save the model with a tensor of rows of one length as its input."
     raise error
 

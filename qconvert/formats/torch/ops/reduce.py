@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 
 from qconvert.arithmetic.dtypes import REALS
 from qconvert.formats.torch.ops.elementwise import read_binary
-from qconvert.formats.torch.ops.unary import scaled
-from qconvert.formats.torch.promotion import as_real, typed
+from qconvert.formats.torch.ops.unary import scale_values
+from qconvert.formats.torch.promotion import as_real, cast_operand
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS"]
 
 
-def reduced(c: Call, kind: str, name: str, hint: str = "") -> Ref:
+def emit_reduction(c: Call, kind: str, name: str, hint: str = "") -> Ref:
     """A reduction of a tensor over the axes `dim` of the call, all of them where it has none."""
     axes = c.list64(c.axes("dim", "self") if "dim" in c and c.rank("self") else [], "axes")
     return c.emit(kind, [name, axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
@@ -24,8 +24,8 @@ def reduced(c: Call, kind: str, name: str, hint: str = "") -> Ref:
 def read_mean(c: Call) -> Ref:
     """aten::mean: of float values, or of what is cast to the type that the call states."""
     wanted = c.dtype("dtype")
-    name = as_real(c, "self") if wanted is None else typed(c, Ref(c.name("self")), wanted, "data")
-    return reduced(c, "ReduceMean", name)
+    name = as_real(c, "self") if wanted is None else cast_operand(c, Ref(c.name("self")), wanted, "data")
+    return emit_reduction(c, "ReduceMean", name)
 
 
 def read_total(kind: str) -> ReadFunction:
@@ -34,24 +34,24 @@ def read_total(kind: str) -> ReadFunction:
     def read(c: Call) -> Ref:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
         if tensor.is_quantized:
-            raise c.unsupported("quantized data", rule="quantized-data")
+            raise c.unsupported_error("quantized data", rule="quantized-data")
         if wanted is None and tensor.dtype not in REALS:
             wanted = "int64"
-        return reduced(c, kind, tensor.name if wanted is None else typed(c, Ref(tensor.name), wanted, "data"))
+        return emit_reduction(c, kind, tensor.name if wanted is None else cast_operand(c, Ref(tensor.name), wanted, "data"))
 
     return read
 
 
 def read_extreme(kind: str) -> ReadFunction:
     """aten::amax, amin, and max, min of all elements: the largest or smallest stored value."""
-    return lambda c: reduced(c, kind, c.name("self"))
+    return lambda c: emit_reduction(c, kind, c.name("self"))
 
 
 def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
 
     def read(c: Call) -> tuple[Ref, Ref]:
-        values = reduced(c, kind, c.name("self"))
+        values = emit_reduction(c, kind, c.name("self"))
         axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
         keepdims = int(bool(c["keepdim"]))
         where = c.emit(position, [c.name("self")], dtype="int64", quantization=None, hint="indices", axis=axis, keepdims=keepdims)
@@ -62,7 +62,7 @@ def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
 
 def read_truth(kind: str) -> ReadFunction:
     """aten::all and any: of what is not 0."""
-    return lambda c: reduced(c, kind, typed(c, c["self"], "bool", "data"))
+    return lambda c: emit_reduction(c, kind, cast_operand(c, c["self"], "bool", "data"))
 
 
 def read_norm(c: Call) -> Ref:
@@ -73,16 +73,16 @@ def read_norm(c: Call) -> Ref:
         name = c.emit("Dequantize", [name], dtype="float32", quantization=None, hint="real").name
     wanted = c.dtype("dtype")
     if wanted is not None:
-        name = typed(c, Ref(name), wanted, "data")
+        name = cast_operand(c, Ref(name), wanted, "data")
     if order in (1, 2):
-        return reduced(c, "ReduceL1" if order == 1 else "ReduceL2", name)
+        return emit_reduction(c, "ReduceL1" if order == 1 else "ReduceL2", name)
     magnitudes = c.emit("Abs", [name], quantization=None, hint="magnitudes").name
     if math.isinf(order):
-        return reduced(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
+        return emit_reduction(c, "ReduceMax" if order > 0 else "ReduceMin", magnitudes)
     if order == 0:
-        raise c.unsupported("order 0", rule="form-not-covered")
+        raise c.unsupported_error("order 0", rule="form-not-covered")
     powers = c.emit("Pow", [magnitudes, c.real_constant(order, name, "order")], quantization=None, hint="powers").name
-    total = reduced(c, "ReduceSum", powers, hint="total").name
+    total = emit_reduction(c, "ReduceSum", powers, hint="total").name
     return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
 
 
@@ -105,10 +105,10 @@ def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
     ).name
     count = math.prod(int(size) for size in sizes) if correction else 1
     if correction and count <= correction:
-        raise c.unsupported(f"a variance of {count} elements", rule="shape-not-covered")
+        raise c.unsupported_error(f"a variance of {count} elements", rule="shape-not-covered")
     keepdims = int("keepdim" in c and bool(c["keepdim"]))
     result = c.emit("ReduceMean", [square, axes], quantization=None, hint="population" if correction else hint, keepdims=keepdims)
-    return (scaled(c, result.name, count / (count - correction), hint) if correction else result), mean
+    return (scale_values(c, result.name, count / (count - correction), hint) if correction else result), mean
 
 
 def read_variance(root: bool, mean: bool = False) -> ReadFunction:
@@ -125,7 +125,7 @@ def read_variance(root: bool, mean: bool = False) -> ReadFunction:
             result = c.emit("Sqrt", [result.name], quantization=None, hint="" if quantization is None else "exact")
         if quantization is not None:
             result = c.emit("Quantize", [result.name], dtype=dtype, quantization=quantization)
-        return (result, reduced(c, "ReduceMean", name, hint="average")) if mean else result
+        return (result, emit_reduction(c, "ReduceMean", name, hint="average")) if mean else result
 
     return read
 
@@ -161,11 +161,11 @@ OPERATORS: Mapping[str, Operator | Sequence[Operator]] = {
         f"aten::{name}": [Operator("T self", read_truth(kind)), Operator("T self, l? dim, b keepdim=False", read_truth(kind))]
         for name, kind in (("all", "ReduceAll"), ("any", "ReduceAny"))
     },
-    "aten::logsumexp": Operator("T self, l dim, b keepdim=False", lambda c: reduced(c, "ReduceLogSumExp", as_real(c, "self"))),
-    "aten::frobenius_norm": Operator("T self, l dim, b keepdim=False", lambda c: reduced(c, "ReduceL2", as_real(c, "self"))),
+    "aten::logsumexp": Operator("T self, l dim, b keepdim=False", lambda c: emit_reduction(c, "ReduceLogSumExp", as_real(c, "self"))),
+    "aten::frobenius_norm": Operator("T self, l dim, b keepdim=False", lambda c: emit_reduction(c, "ReduceL2", as_real(c, "self"))),
     "aten::aminmax": Operator(
         "T self, *, i? dim=None, b keepdim=False",
-        lambda c: (reduced(c, "ReduceMin", c.name("self"), "smallest"), reduced(c, "ReduceMax", c.name("self"), "largest")),
+        lambda c: (emit_reduction(c, "ReduceMin", c.name("self"), "smallest"), emit_reduction(c, "ReduceMax", c.name("self"), "largest")),
     ),
     "aten::linalg_vector_norm": Operator(f"T self, f ord=2, l? dim=None, b keepdim=False{_TYPED}", read_norm),
     "aten::norm": [

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.formats.torch.promotion import as_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.sizing import scalar, size_of, sizes_tensor
-from qconvert.formats.torch.spatial import mapped
+from qconvert.formats.torch.spatial import multiply_axes
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
@@ -80,7 +80,7 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
         stated = [c.get(each) for each in (("scales",) if spatial == 1 else ("scales_d", "scales_h", "scales_w")[-spatial:])]
     factors = [None] * spatial if stated is None else [None if value is None else float(value) for value in stated]
     wanted = c["output_size"]
-    listed = list(wanted) if isinstance(wanted, (list, tuple)) else [_multiplied(c, *pair) for pair in zip(sizes, factors, strict=True)]
+    listed = list(wanted) if isinstance(wanted, (list, tuple)) else [_multiply_size(c, *pair) for pair in zip(sizes, factors, strict=True)]
     if len(listed) != spatial or len(factors) != spatial:
         raise c.invalid(f"sizes {wanted} and factors {stated} are not of {spatial} axes", rule="counts-differ")
     if any(isinstance(size, int) and not 1 <= size <= _LARGEST for size in (*listed, *sizes)) or any(
@@ -91,7 +91,7 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
     return [_Axis(*item) for item in zip(sizes, listed, factors, multiple, strict=True)]
 
 
-def _multiplied(c: Call, size: Any, factor: float | None) -> Any:
+def _multiply_size(c: Call, size: Any, factor: float | None) -> Any:
     """A size times a factor, without the fraction."""
     if factor is None or not math.isfinite(factor) or factor <= 0:
         raise c.invalid("the operator has neither sizes nor factors", rule="missing-member")
@@ -107,12 +107,12 @@ def _is_known(axes: Sequence[_Axis]) -> bool:
     return all(isinstance(axis.size, int) and isinstance(axis.wanted, int) for axis in axes)
 
 
-def _resized(c: Call, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
+def _emit_resize(c: Call, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
     """A Resize. One spatial axis becomes two, the first with one element, since more runtimes have a Resize of two axes."""
     if len(axes) == 1:
         flat = c.list64([2], "flat_axis")
         wide = c.emit("Unsqueeze", [name, flat], hint="wide").name
-        result = _resized(c, wide, [_Axis(1, 1, None), *axes], mode, transformation, nearest)
+        result = _emit_resize(c, wide, [_Axis(1, 1, None), *axes], mode, transformation, nearest)
         return c.emit("Squeeze", [result.name, flat])
     sizes = sizes_tensor(c, [axis.wanted for axis in axes], "sizes")
     return c.emit(
@@ -132,10 +132,10 @@ def read_nearest(spatial: int, exact: bool) -> ReadFunction:
         name = c.name(_argument(c))
         axes = _axes(c, name, spatial)
         if not _is_known(axes):
-            return _resized(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
-        chosen = [_chosen(axis, exact) for axis in axes]
-        if all(np.array_equal(each, _by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=True)):
-            return _resized(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
+            return _emit_resize(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
+        chosen = [_nearest_indices(axis, exact) for axis in axes]
+        if all(np.array_equal(each, _indices_by_ratio(axis, exact)) for each, axis in zip(chosen, axes, strict=True)):
+            return _emit_resize(c, name, axes, "nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric",)))
         result = Ref(name)
         for axis, each in enumerate(chosen):
             hint = "" if axis == spatial - 1 else f"axis{axis}"
@@ -145,13 +145,13 @@ def read_nearest(spatial: int, exact: bool) -> ReadFunction:
     return read
 
 
-def _chosen(axis: _Axis, exact: bool) -> Array:
+def _nearest_indices(axis: _Axis, exact: bool) -> Array:
     """The indices that PyTorch takes, computed in float32 as in its kernel."""
     at = np.arange(axis.wanted, dtype=np.float32) + np.float32(0.5 if exact else 0)
     return np.asarray(np.minimum(np.floor(at * np.float32(axis.step(False))).astype(np.int64), axis.size - 1))
 
 
-def _by_ratio(axis: _Axis, exact: bool) -> Array:
+def _indices_by_ratio(axis: _Axis, exact: bool) -> Array:
     """The indices by the exact ratio of the sizes."""
     at = np.arange(axis.wanted, dtype=np.int64)
     if exact:
@@ -166,8 +166,8 @@ def read_linear(spatial: int) -> ReadFunction:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
         axes = _axes(c, name, spatial)
         if align or all(axis.is_plain for axis in axes):
-            return _resized(c, name, axes, "linear", "align_corners" if align else "half_pixel")
-        return _by_matrices(c, name, axes, lambda axis: _weighted(axis, axis.positions(False).clip(0), _triangle, 1))
+            return _emit_resize(c, name, axes, "linear", "align_corners" if align else "half_pixel")
+        return _resize_by_matrices(c, name, axes, lambda axis: _interpolation_matrix(axis, axis.positions(False).clip(0), _triangle, 1))
 
     return read
 
@@ -175,7 +175,9 @@ def read_linear(spatial: int) -> ReadFunction:
 def read_cubic(c: Call) -> Ref:
     """upsample_bicubic2d."""
     name, align = as_real(c, _argument(c)), bool(c["align_corners"])
-    return _by_matrices(c, name, _axes(c, name, 2), lambda axis: _weighted(axis, axis.positions(align), lambda x: _cubic(x, _CUBIC), 2))
+    return _resize_by_matrices(
+        c, name, _axes(c, name, 2), lambda axis: _interpolation_matrix(axis, axis.positions(align), lambda x: _cubic(x, _CUBIC), 2)
+    )
 
 
 def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
@@ -183,20 +185,20 @@ def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
 
     def read(c: Call) -> Ref:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
-        return _by_matrices(c, name, _axes(c, name, 2), lambda axis: _covering(axis, axis.step(align), curve, reach))
+        return _resize_by_matrices(c, name, _axes(c, name, 2), lambda axis: _antialias_matrix(axis, axis.step(align), curve, reach))
 
     return read
 
 
-def _by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
+def _resize_by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
     if not _is_known(axes):
         raise c.unknown_shape(_argument(c))
     if any(axis.size * axis.wanted > _LARGEST_MATRIX for axis in axes):
-        raise c.unsupported(f"sizes {[(axis.size, axis.wanted) for axis in axes]}", rule="shape-not-covered")
-    return mapped(c, name, [matrix(axis) for axis in axes])
+        raise c.unsupported_error(f"sizes {[(axis.size, axis.wanted) for axis in axes]}", rule="shape-not-covered")
+    return multiply_axes(c, name, [matrix(axis) for axis in axes])
 
 
-def _weighted(axis: _Axis, positions: Array, curve: Callable[[Array], Array], reach: int) -> Array:
+def _interpolation_matrix(axis: _Axis, positions: Array, curve: Callable[[Array], Array], reach: int) -> Array:
     """A matrix (wanted, size) of weights of the elements around each position; outside of the data the edge values continue."""
     matrix = np.zeros((axis.wanted, axis.size), np.float64)
     first = np.floor(positions).astype(np.int64)
@@ -206,7 +208,7 @@ def _weighted(axis: _Axis, positions: Array, curve: Callable[[Array], Array], re
     return matrix
 
 
-def _covering(axis: _Axis, step: float, curve: Callable[[Array], Array], reach: float) -> Array:
+def _antialias_matrix(axis: _Axis, step: float, curve: Callable[[Array], Array], reach: float) -> Array:
     """A matrix of weights for downsampling with antialias: the curve is as wide as an element of the result, at least one of the data."""
     width = max(step, 1.0)
     matrix = np.zeros((axis.wanted, axis.size), np.float64)

@@ -39,16 +39,16 @@ def read_scalar_sum(c: Call, hint: str = "") -> Ref:
     low, high = integer_range(dtype)
     moved = float(np.rint(c.number("b") / scale))
     if not np.isfinite(moved) or abs(moved) > 2**31:
-        raise c.unsupported(f"the number {c.number('b')} and the scale {scale}", rule="form-not-covered")
+        raise c.unsupported_error(f"the number {c.number('b')} and the scale {scale}", rule="form-not-covered")
     steps = int(moved)
     if low <= zero_point - steps <= high:
         return c.emit("Reinterpret", [name], quantization=_quantization(c, scale, zero_point - steps), hint=hint)
     reached = high - (zero_point - steps) if steps > 0 else zero_point - steps - low
     quantization = _quantization(c, reached / (high - low) * scale, low if steps > 0 else high)
-    return c.emit("Add", [name, _whole(c, steps, scale, dtype)], quantization=quantization, hint=hint)
+    return c.emit("Add", [name, _add_step_constant(c, steps, scale, dtype)], quantization=quantization, hint=hint)
 
 
-def _whole(c: Call, steps: int, scale: float, dtype: str) -> str:
+def _add_step_constant(c: Call, steps: int, scale: float, dtype: str) -> str:
     """A constant of a whole number of scale steps: a stored integer if it is within the type, else a float."""
     low, high = integer_range(dtype)
     zero_point = low if steps > 0 else high

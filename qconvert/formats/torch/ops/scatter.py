@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from qconvert.formats.torch.ops.gathering import indices_of, together
-from qconvert.formats.torch.ops.moves import sliced
-from qconvert.formats.torch.promotion import typed
+from qconvert.formats.torch.ops.gathering import combine_indices, indices_of
+from qconvert.formats.torch.ops.slice_concat import emit_slice
+from qconvert.formats.torch.promotion import cast_operand
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
+from qconvert.formats.torch.sizing import emit_reshape, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS"]
@@ -20,22 +20,22 @@ _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "am
 def _values(c: Call, argument: str) -> str:
     """Numbers or a tensor cast to the type of the data. Quantized data are not covered."""
     if c.operand("self").is_quantized:
-        raise c.unsupported("quantized data", rule="quantized-data")
-    return typed(c, c[argument], c.operand("self").dtype, argument)
+        raise c.unsupported_error("quantized data", rule="quantized-data")
+    return cast_operand(c, c[argument], c.operand("self").dtype, argument)
 
 
-def _expanded(c: Call, name: str, shape: Sequence[Any], hint: str) -> str:
+def _emit_expand(c: Call, name: str, shape: Sequence[Any], hint: str) -> str:
     if c.lookup(name).shape == tuple(shape):
         return name
     return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape")], hint=hint).name
 
 
-def _along(c: Call) -> tuple[str, int, str]:
+def _axis_and_indices(c: Call) -> tuple[str, int, str]:
     """Data, the axis, and the indices along it; the data have one at least."""
     rank = c.rank("self")
     axis = c.axis(c.integer("dim"), max(rank, 1))
     if rank == 0:
-        raise c.unsupported("data of rank 0", rule="wrong-rank")
+        raise c.unsupported_error("data of rank 0", rule="wrong-rank")
     shape = c.operand("self").shape or ()
     return c.name("self"), axis, indices_of(c, c.name("index"), shape[axis])
 
@@ -44,31 +44,31 @@ def read_scatter(value: str, reduction: str = "none") -> Any:
     """aten::scatter(x, dim, index, src), scatter_add: for each index, an element goes to that place of the axis."""
 
     def read(c: Call) -> Ref:
-        name, axis, index = _along(c)
+        name, axis, index = _axis_and_indices(c)
         values, shape = _values(c, value), c.lookup(index).shape
         if shape is None or len(shape) != c.rank("self"):
             raise c.invalid(f"indices of shape {shape} do not fit data of rank {c.rank('self')}", rule="shape-mismatch")
         if c.lookup(values).rank == 0:
-            values = _expanded(c, values, shape, "values")
+            values = _emit_expand(c, values, shape, "values")
         for each, (size, have) in enumerate(zip(shape, c.lookup(values).shape or (), strict=True)):
             if isinstance(size, int) and size != have:
-                values = sliced(c, values, each, 0, size, hint=f"first{each}").name
+                values = emit_slice(c, values, each, 0, size, hint=f"first{each}").name
         stated = c.get("reduce")
         if stated is not None and stated not in _REDUCTIONS:
-            raise c.unsupported(f"the reduction {stated}", rule="form-not-covered")
+            raise c.unsupported_error(f"the reduction {stated}", rule="form-not-covered")
         if stated is not None and not c.get("include_self", True):
-            raise c.unsupported("a reduction without the data (include_self=False)", rule="form-not-covered")
+            raise c.unsupported_error("a reduction without the data (include_self=False)", rule="form-not-covered")
         return c.emit("ScatterElements", [name, index, values], axis=axis, reduction=_REDUCTIONS[stated] if stated else reduction)
 
     return read
 
 
-def _put(c: Call, name: str, axis: int, index: str, values: str, reduction: str) -> Ref:
+def _put_slices(c: Call, name: str, axis: int, index: str, values: str, reduction: str) -> Ref:
     """Whole slices of an axis: it comes to the front, where one ScatterND takes them."""
     rank = c.lookup(name).rank or 0
     order = (axis, *(other for other in range(rank) if other != axis))
     turned = [c.emit("Transpose", [each], perm=order, hint="front").name if axis else each for each in (name, values)]
-    places = reshaped(c, index, [-1, 1], hint="places_").name
+    places = emit_reshape(c, index, [-1, 1], hint="places_").name
     found = c.emit("ScatterND", [turned[0], places, turned[1]], reduction=reduction, hint="put" if axis else "")
     back = [order.index(each) for each in range(rank)]
     return c.emit("Transpose", [found.name], perm=tuple(back)) if axis else found
@@ -76,25 +76,25 @@ def _put(c: Call, name: str, axis: int, index: str, values: str, reduction: str)
 
 def read_index_fill(c: Call) -> Ref:
     """aten::index_fill(x, dim, index, value)."""
-    name, axis, index = _along(c)
+    name, axis, index = _axis_and_indices(c)
     sizes = [size_of(c, name, each) for each in range(c.rank("self"))]
-    sizes[axis] = size_of(c, reshaped(c, index, [-1], hint="list_").name, 0)
-    return _put(c, name, axis, index, _expanded(c, _values(c, "value"), sizes, "values"), "none")
+    sizes[axis] = size_of(c, emit_reshape(c, index, [-1], hint="list_").name, 0)
+    return _put_slices(c, name, axis, index, _emit_expand(c, _values(c, "value"), sizes, "values"), "none")
 
 
 def read_index_copy(c: Call) -> Ref:
     """aten::index_copy(x, dim, index, source)."""
-    name, axis, index = _along(c)
-    return _put(c, name, axis, index, _values(c, "source"), "none")
+    name, axis, index = _axis_and_indices(c)
+    return _put_slices(c, name, axis, index, _values(c, "source"), "none")
 
 
 def read_index_add(c: Call) -> Ref:
     """aten::index_add(x, dim, index, source, alpha)."""
-    name, axis, index = _along(c)
+    name, axis, index = _axis_and_indices(c)
     values = _values(c, "source")
     if c.number("alpha") != 1:
         values = c.emit("Mul", [values, c.real_constant(c.number("alpha"), values, "alpha")], hint="scaled").name
-    return _put(c, name, axis, index, values, "add")
+    return _put_slices(c, name, axis, index, values, "add")
 
 
 def read_index_put(c: Call) -> Ref:
@@ -105,21 +105,21 @@ def read_index_put(c: Call) -> Ref:
     if len(refs) > rank or not chosen:
         raise c.invalid(f"there are {len(refs)} indices for {rank} axes", rule="counts-differ")
     if c.lookup(names[0]).dtype == "bool" and len(names) == 1 and c.known(names[0]) is None:
-        return _masked(c, chosen[0], names[0], rank, adds)
+        return _put_masked(c, chosen[0], names[0], rank, adds)
     shape = c.operand("self").shape or ()
     places = [indices_of(c, name, shape[axis]) for axis, name in zip(chosen, names, strict=True)]
-    index, whole = together(c, places)
+    index, whole = combine_indices(c, places)
     rest = [axis for axis in range(rank) if axis not in chosen]
     order = (*chosen, *rest)
     turned = order != tuple(range(rank))
     data = c.emit("Transpose", [c.name("self")], perm=order, hint="front").name if turned else c.name("self")
     sizes = [*whole, *(size_of(c, c.name("self"), axis) for axis in rest)]
-    values = _expanded(c, _moved(c, _values(c, "values"), chosen, len(whole), rank), sizes, "values")
+    values = _emit_expand(c, _move_index_axes(c, _values(c, "values"), chosen, len(whole), rank), sizes, "values")
     found = c.emit("ScatterND", [data, index, values], reduction="add" if adds else "none", hint="put" if turned else "")
     return c.emit("Transpose", [found.name], perm=tuple(order.index(each) for each in range(rank))) if turned else found
 
 
-def _moved(c: Call, values: str, chosen: list[int], count: int, rank: int) -> str:
+def _move_index_axes(c: Call, values: str, chosen: list[int], count: int, rank: int) -> str:
     """Values with the axes of the indices first; x[:, i] has them at the position of the first index."""
     have, first = c.lookup(values).rank or 0, chosen[0]
     neighbours = chosen == list(range(first, first + len(chosen)))
@@ -128,23 +128,23 @@ def _moved(c: Call, values: str, chosen: list[int], count: int, rank: int) -> st
         return values
     missing = full - have
     if missing:
-        values = reshaped(c, values, [1] * missing + [size_of(c, values, axis) for axis in range(have)], hint="wide_").name
+        values = emit_reshape(c, values, [1] * missing + [size_of(c, values, axis) for axis in range(have)], hint="wide_").name
     order = (*range(first, first + count), *range(first), *range(first + count, full))
     return c.emit("Transpose", [values], perm=order, hint="values_front").name
 
 
-def _masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
+def _put_masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
     """Elements where a mask is true: all the same, or each its own in their order."""
     name, count = c.name("self"), c.lookup(mask).rank or 0
     values = _values(c, "values")
     following = rank - axis - count
     if (c.lookup(values).rank or 0) <= following or c.lookup(values).static_shape == (1,):
         if following:
-            mask = reshaped(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * following], hint="mask_").name
+            mask = emit_reshape(c, mask, [*(size_of(c, mask, each) for each in range(count)), *[1] * following], hint="mask_").name
         total = c.emit("Add", [name, values], hint="total").name if adds else values
         return c.emit("Where", [mask, total, name])
     if axis:
-        raise c.unsupported("a mask after other axes, with values of more than one element,", rule="form-not-covered")
+        raise c.unsupported_error("a mask after other axes, with values of more than one element,", rule="form-not-covered")
     places = c.emit("NonZero", [mask], dtype="int64", quantization=None, hint="places").name
     rows = c.emit("Transpose", [places], perm=(1, 0), hint="rows").name
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
@@ -154,7 +154,7 @@ def read_take_along(c: Call) -> Ref:
     """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
     name, rank = c.name("self"), c.rank("self")
     if c["dim"] is None:
-        raise c.unsupported("no axis", rule="form-not-covered")
+        raise c.unsupported_error("no axis", rule="form-not-covered")
     axis = c.axis(c.integer("dim"), rank)
     shape, wanted = c.operand("self").static_shape, c.operand("indices").static_shape
     if shape is None or wanted is None or len(wanted) != rank:
@@ -162,7 +162,7 @@ def read_take_along(c: Call) -> Ref:
     both = [max(a, b) if each != axis else 0 for each, (a, b) in enumerate(zip(shape, wanted, strict=True))]
     data = [shape[axis] if each == axis else size for each, size in enumerate(both)]
     index = [wanted[axis] if each == axis else size for each, size in enumerate(both)]
-    names = _expanded(c, name, data, "data"), _expanded(c, indices_of(c, c.name("indices"), shape[axis]), index, "indices")
+    names = _emit_expand(c, name, data, "data"), _emit_expand(c, indices_of(c, c.name("indices"), shape[axis]), index, "indices")
     return c.emit("GatherElements", list(names), axis=axis)
 
 

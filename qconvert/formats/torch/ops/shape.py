@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.sizing import reshaped, size_of, sizes_tensor
+from qconvert.formats.torch.sizing import emit_reshape, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["OPERATORS"]
@@ -20,7 +20,7 @@ def read_identity(c: Call) -> Ref:
 def read_dropout(c: Call, data: str = "input") -> Ref:
     """Dropout: the identity in inference; training is not covered."""
     if c["train"] and c.number("p"):
-        raise c.unsupported("training mode; call model.eval() before the export,", rule="training-mode")
+        raise c.unsupported_error("training mode; call model.eval() before the export,", rule="training-mode")
     return Ref(c.name(data))
 
 
@@ -33,7 +33,7 @@ def read_reshape(argument: str) -> Operator:
     """aten::reshape and aten::view: at most one size may be -1, what is left."""
 
     def read(c: Call) -> Ref:
-        return reshaped(c, c.name("self"), c[argument])
+        return emit_reshape(c, c.name("self"), c[argument])
 
     return Operator(f"T self, l {argument}", read)
 
@@ -42,11 +42,11 @@ def read_flatten(c: Call) -> Ref:
     """aten::flatten(x, start_dim, end_dim): these axes as one."""
     rank = c.rank("self")
     if rank == 0:
-        return reshaped(c, c.name("self"), [1])
+        return emit_reshape(c, c.name("self"), [1])
     first, last = (c.axis(c.integer(name), rank) for name in ("start_dim", "end_dim"))
     name = c.name("self")
     sizes = [size_of(c, name, axis) for axis in range(rank) if axis < first or axis > last]
-    return reshaped(c, name, [*sizes[:first], -1, *sizes[first:]])
+    return emit_reshape(c, name, [*sizes[:first], -1, *sizes[first:]])
 
 
 def read_unflatten(c: Call) -> Ref:
@@ -54,13 +54,13 @@ def read_unflatten(c: Call) -> Ref:
     rank, name = c.rank("self"), c.name("self")
     axis = c.axis(c.integer("dim"), rank)
     sizes = [size_of(c, name, index) for index in range(rank)]
-    return reshaped(c, name, [*sizes[:axis], *c["sizes"], *sizes[axis + 1 :]])
+    return emit_reshape(c, name, [*sizes[:axis], *c["sizes"], *sizes[axis + 1 :]])
 
 
 def read_view_as(c: Call) -> Ref:
     """aten::view_as and aten::reshape_as."""
     other = c.name("other")
-    return reshaped(c, c.name("self"), [size_of(c, other, axis) for axis in range(c.rank("other"))])
+    return emit_reshape(c, c.name("self"), [size_of(c, other, axis) for axis in range(c.rank("other"))])
 
 
 def read_unsqueeze(c: Call) -> Ref:
@@ -97,7 +97,7 @@ def read_transpose(c: Call) -> Ref:
     return c.emit("Transpose", [c.name("self")], perm=tuple(order)) if first != second else Ref(c.name("self"))
 
 
-def read_turned(c: Call) -> Ref:
+def read_reversed_axes(c: Call) -> Ref:
     """aten::t(x) and x.T: the axes in reverse order."""
     rank = c.rank("self")
     return c.emit("Transpose", [c.name("self")], perm=tuple(range(rank))[::-1]) if rank > 1 else Ref(c.name("self"))
@@ -126,7 +126,7 @@ def read_repeat(argument: str) -> ReadFunction:
         missing = len(repeats) - rank
         if missing > 0:
             sizes = [size_of(c, name, axis) for axis in range(rank)]
-            name = reshaped(c, name, [1] * missing + sizes, hint="wider").name
+            name = emit_reshape(c, name, [1] * missing + sizes, hint="wider").name
         return c.emit("Tile", [name, sizes_tensor(c, repeats, "repeats")])
 
     return read
@@ -139,14 +139,14 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     "aten::view": read_reshape("size"),
     "aten::_unsafe_view": read_reshape("size"),
     "aten::flatten": Operator("T self, i start_dim=0, i end_dim=-1", read_flatten),
-    "aten::ravel": Operator("T self", lambda c: reshaped(c, c.name("self"), [-1])),
+    "aten::ravel": Operator("T self", lambda c: emit_reshape(c, c.name("self"), [-1])),
     "aten::unflatten": Operator("T self, i dim, l sizes", read_unflatten),
     **{f"aten::{name}": Operator("T self, T other", read_view_as) for name in ("view_as", "reshape_as")},
     "aten::unsqueeze": Operator("T self, i dim", read_unsqueeze),
     "aten::squeeze": [Operator("T self", read_squeeze), Operator("T self, l dim", read_squeeze)],
     "aten::permute": Operator("T self, l dims", read_permute),
     "aten::transpose": Operator("T self, i dim0, i dim1", read_transpose),
-    **{f"aten::{name}": Operator("T self", read_turned) for name in ("t", "numpy_T")},
+    **{f"aten::{name}": Operator("T self", read_reversed_axes) for name in ("t", "numpy_T")},
     "aten::expand": Operator("T self, l size, b implicit=False", read_expand),
     "aten::expand_as": Operator("T self, T other", read_expand_as),
     "aten::repeat": Operator("T self, l repeats", read_repeat("repeats")),

@@ -54,7 +54,7 @@ def read_number_tensor(c: Call) -> Ref:
     return Ref(c.const(np.array(value, np.int64 if isinstance(value, int) else np.float32), "number"))
 
 
-def _one(c: Call) -> Any:
+def _read_single_element(c: Call) -> Any:
     """The one element of a tensor, or the number itself, where it is known; else a Ref of it."""
     value = c["a"]
     if not isinstance(value, Ref):
@@ -71,7 +71,7 @@ def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Call], A
     """int(x), float(x), bool(x) and their kin: the one element of a tensor as a number."""
 
     def read(c: Call) -> Any:
-        value = _one(c)
+        value = _read_single_element(c)
         if not isinstance(value, Ref):
             return convert(value)
         if c.lookup(value.name).dtype == dtype:
@@ -83,7 +83,7 @@ def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Call], A
 
 def read_item(c: Call) -> Any:
     """aten::item(x): the one element of a tensor as a number of its own type."""
-    value = _one(c)
+    value = _read_single_element(c)
     return Ref(value.name, number=True) if isinstance(value, Ref) else value
 
 
@@ -120,7 +120,7 @@ def read_type(c: Call) -> int:
     return numbers[quantized.get(tensor.dtype, tensor.dtype) if tensor.is_quantized else tensor.dtype]
 
 
-def read_fact(fact: Callable[[Tensor], Any]) -> Operator:
+def read_property(fact: Callable[[Tensor], Any]) -> Operator:
     """A property of a tensor without its values: its rank, whether it is float …"""
     return Operator("T a", lambda c: fact(c.operand("a")))
 
@@ -144,14 +144,14 @@ OPERATORS: dict[str, Operator | Sequence[Operator]] = {
     **{name: [Operator("T a", read_number("bool", bool)), Operator("f a", read_number("bool", bool))] for name in _TRUTH},
     **{name: Operator("T a", read_item) for name in ("aten::item", "aten::_local_scalar_dense", "aten::ScalarImplicit")},
     "prim::dtype": Operator("T a", read_type),
-    "aten::is_floating_point": read_fact(lambda tensor: "float" in tensor.dtype),
-    "prim::is_quantized": read_fact(lambda tensor: tensor.is_quantized),
-    "aten::is_complex": read_fact(lambda tensor: False),
+    "aten::is_floating_point": read_property(lambda tensor: "float" in tensor.dtype),
+    "prim::is_quantized": read_property(lambda tensor: tensor.is_quantized),
+    "aten::is_complex": read_property(lambda tensor: False),
     **{
-        f"prim::{name}": read_fact(lambda tensor: False)
+        f"prim::{name}": read_property(lambda tensor: False)
         for name in ("is_cuda", "is_mkldnn", "is_sparse", "is_meta", "is_nested", "requires_grad")
     },
-    **{f"prim::{name}": read_fact(lambda tensor: None) for name in ("device", "layout")},
+    **{f"prim::{name}": read_property(lambda tensor: None) for name in ("device", "layout")},
     "prim::ndim": Operator("T self", read_rank),
     **{f"prim::{name}": read_arithmetic(kind, "bool") for name, kind in _COMPARISONS.items() if name not in ("eq", "ne")},
     **{f"prim::{n}": [read_arithmetic(_COMPARISONS[n], "bool"), read_comparison_of_lists(n == "eq")] for n in ("eq", "ne")},

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from qconvert.arithmetic.dtypes import REALS
-from qconvert.formats.torch.ops.elementwise import truncated
+from qconvert.formats.torch.ops.elementwise import emit_trunc
 from qconvert.formats.torch.promotion import as_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 
-__all__ = ["OPERATORS", "scaled"]
+__all__ = ["OPERATORS", "scale_values"]
 
 
 def read_real(kind: str) -> ReadFunction:
@@ -21,17 +21,17 @@ def read_real(kind: str) -> ReadFunction:
     return lambda c: c.emit(kind, [as_real(c, "self")])
 
 
-def read_kept(kind: str) -> ReadFunction:
+def read_same_type(kind: str) -> ReadFunction:
     """A function that keeps the type: integers of integers."""
     return lambda c: c.emit(kind, [c.name("self")])
 
 
-def read_whole(kind: str) -> ReadFunction:
+def read_floor_ceil(kind: str) -> ReadFunction:
     """A rounding, which leaves integers as they are."""
     return lambda c: c.emit(kind, [c.name("self")]) if c.is_real(c.name("self")) else Ref(c.name("self"))
 
 
-def scaled(c: Call, name: str, factor: float, hint: str = "") -> Ref:
+def scale_values(c: Call, name: str, factor: float, hint: str = "") -> Ref:
     """Float values times a number."""
     return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], quantization=None, hint=hint)
 
@@ -44,7 +44,7 @@ def read_log(base: float) -> ReadFunction:
         if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
             with np.errstate(all="ignore"):
                 return Ref(c.const((np.log2(known) if base == 2 else np.log10(known)).astype(np.float32), "log"))
-        return scaled(c, c.emit("Log", [as_real(c, "self")], quantization=None, hint="natural").name, 1 / math.log(base))
+        return scale_values(c, c.emit("Log", [as_real(c, "self")], quantization=None, hint="natural").name, 1 / math.log(base))
 
     return read
 
@@ -61,10 +61,10 @@ def read_exp2(c: Call) -> Ref:
     if known is not None and known.dtype == np.float32:
         with np.errstate(all="ignore"):
             return Ref(c.const(np.exp2(known), "power"))
-    return c.emit("Exp", [scaled(c, as_real(c, "self"), math.log(2), "exponent").name], quantization=None)
+    return c.emit("Exp", [scale_values(c, as_real(c, "self"), math.log(2), "exponent").name], quantization=None)
 
 
-def _below_one(kind: str, inner: bool) -> ReadFunction:
+def _read_minus_one(kind: str, inner: bool) -> ReadFunction:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
 
     def read(c: Call) -> Ref:
@@ -75,10 +75,10 @@ def _below_one(kind: str, inner: bool) -> ReadFunction:
     return read
 
 
-def read_truncated(c: Call) -> Ref:
+def read_trunc(c: Call) -> Ref:
     """aten::trunc, fix."""
     name = c.name("self")
-    return truncated(c, name) if c.is_real(name) else Ref(name)
+    return emit_trunc(c, name) if c.is_real(name) else Ref(name)
 
 
 def read_fraction(c: Call) -> Ref:
@@ -89,15 +89,15 @@ def read_fraction(c: Call) -> Ref:
     return c.emit("Sub", [name, c.emit("Mul", [sign, part], quantization=None, hint="truncated").name], quantization=None)
 
 
-def read_rounded(c: Call) -> Ref:
+def read_round(c: Call) -> Ref:
     """aten::round, also to a number of decimals."""
     name, decimals = c.name("self"), c.integer("decimals")
     if not c.is_real(name):
         return Ref(name)
     if decimals == 0:
         return c.emit("Round", [name])
-    whole = c.emit("Round", [scaled(c, name, 10.0**decimals, "shifted").name], quantization=None, hint="whole")
-    return scaled(c, whole.name, 10.0**-decimals)
+    whole = c.emit("Round", [scale_values(c, name, 10.0**decimals, "shifted").name], quantization=None, hint="whole")
+    return scale_values(c, whole.name, 10.0**-decimals)
 
 
 def read_square(c: Call) -> Ref:
@@ -108,7 +108,7 @@ def read_square(c: Call) -> Ref:
 
 def read_degrees(factor: float) -> ReadFunction:
     """aten::deg2rad and rad2deg."""
-    return lambda c: scaled(c, as_real(c, "self"), factor)
+    return lambda c: scale_values(c, as_real(c, "self"), factor)
 
 
 def read_finite(c: Call) -> Ref:
@@ -128,22 +128,22 @@ _KEPT = {"abs": "Abs", "absolute": "Abs", "neg": "Neg", "negative": "Neg", "sign
 
 OPERATORS: Mapping[str, Operator] = {
     **{f"aten::{name}": Operator("T self", read_real(kind)) for name, kind in _REAL.items()},
-    **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in _KEPT.items()},
-    "prim::abs": Operator("T self", read_kept("Abs")),
-    **{f"aten::{name}": Operator("T self", read_whole(name.title())) for name in ("floor", "ceil")},
-    **{f"aten::{name}": Operator("T self", read_kept(kind)) for name, kind in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
+    **{f"aten::{name}": Operator("T self", read_same_type(kind)) for name, kind in _KEPT.items()},
+    "prim::abs": Operator("T self", read_same_type("Abs")),
+    **{f"aten::{name}": Operator("T self", read_floor_ceil(name.title())) for name in ("floor", "ceil")},
+    **{f"aten::{name}": Operator("T self", read_same_type(kind)) for name, kind in (("isnan", "IsNaN"), ("isinf", "IsInf"))},
     "aten::isfinite": Operator("T self", read_finite),
     "aten::positive": Operator("T self", lambda c: Ref(c.name("self"))),
     "aten::deg2rad": Operator("T self", read_degrees(math.pi / 180)),
     "aten::rad2deg": Operator("T self", read_degrees(180 / math.pi)),
-    "aten::round": Operator("T self, i decimals=0", read_rounded),
-    **{f"aten::{name}": Operator("T self", read_truncated) for name in ("trunc", "fix")},
+    "aten::round": Operator("T self, i decimals=0", read_round),
+    **{f"aten::{name}": Operator("T self", read_trunc) for name in ("trunc", "fix")},
     "aten::frac": Operator("T self", read_fraction),
     "aten::square": Operator("T self", read_square),
     "aten::log2": Operator("T self", read_log(2)),
     "aten::log10": Operator("T self", read_log(10)),
     "aten::log1p": Operator("T self", read_log1p),
     "aten::exp2": Operator("T self", read_exp2),
-    "aten::expm1": Operator("T self", _below_one("Exp", inner=True)),
-    "aten::erfc": Operator("T self", _below_one("Erf", inner=False)),
+    "aten::expm1": Operator("T self", _read_minus_one("Exp", inner=True)),
+    "aten::erfc": Operator("T self", _read_minus_one("Erf", inner=False)),
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.ops.moves import END, sliced
-from qconvert.formats.torch.promotion import typed
+from qconvert.formats.torch.ops.slice_concat import END, emit_slice
+from qconvert.formats.torch.promotion import cast_operand
 from qconvert.formats.torch.reading import Call, Operator
 from qconvert.formats.torch.sizing import size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
@@ -19,14 +19,14 @@ __all__ = ["OPERATORS"]
 def read_copy(c: Call) -> Ref:
     """aten::copy(self, src): the values of one tensor in the shape and type of another."""
     tensor = c.operand("self")
-    source = typed(c, c["src"], tensor.dtype, "source")
+    source = cast_operand(c, c["src"], tensor.dtype, "source")
     if c.lookup(source).shape == tensor.shape:
         return Ref(source)
     sizes = [size_of(c, tensor.name, axis) for axis in range(c.rank("self"))]
     return c.emit("Expand", [source, sizes_tensor(c, sizes, "shape")])
 
 
-def _replaced(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref:
+def _replace_slice(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref:
     """A tensor with what lies between two positions of an axis replaced; positions below 0 count from the end, None is the end."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and isinstance(start, int) and (end is None or isinstance(end, int)):
@@ -35,13 +35,13 @@ def _replaced(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref:
         bounds = start > 0, end > start, end < size
     else:
         bounds = start != 0, True, end is not None
-    parts = [sliced(c, name, axis, 0, start, hint="before").name] if bounds[0] else []
+    parts = [emit_slice(c, name, axis, 0, start, hint="before").name] if bounds[0] else []
     parts += [source] if bounds[1] else []
-    parts += [sliced(c, name, axis, end, END, hint="behind").name] if bounds[2] else []
+    parts += [emit_slice(c, name, axis, end, END, hint="behind").name] if bounds[2] else []
     return c.emit("Concat", parts, axis=axis) if len(parts) > 1 else Ref(parts[0]) if parts else Ref(name)
 
 
-def _every(c: Call, source: str, axis: int, start: int, end: int, step: int) -> Ref:
+def _replace_strided(c: Call, source: str, axis: int, start: int, end: int, step: int) -> Ref:
     """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
     name, size = c.name("self"), c.operand("self").static_shape
     if size is None:
@@ -59,20 +59,20 @@ def read_slice_scatter(c: Call) -> Ref:
     axis, step = c.axis(c.integer("dim"), c.rank("self")), c.integer("step")
     if step < 1:
         raise c.invalid(f"the step of the slice is {step}", rule="step-out-of-range")
-    source = typed(c, c["src"], c.operand("self").dtype, "source")
+    source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
     if step > 1:
         start, end = (default if c[name] is None else c.integer(name) for name, default in (("start", 0), ("end", END)))
-        return _every(c, source, axis, start, end, step)
+        return _replace_strided(c, source, axis, start, end, step)
     end = c["end"]
-    return _replaced(c, source, axis, 0 if c["start"] is None else c["start"], None if isinstance(end, int) and end >= END else end)
+    return _replace_slice(c, source, axis, 0 if c["start"] is None else c["start"], None if isinstance(end, int) and end >= END else end)
 
 
 def read_select_scatter(c: Call) -> Ref:
     """aten::select_scatter(self, src, dim, index)."""
     axis, index = c.axis(c.integer("dim"), c.rank("self")), c.integer("index")
-    source = typed(c, c["src"], c.operand("self").dtype, "source")
+    source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
     wide = c.emit("Unsqueeze", [source, c.list64([axis], "axes")], hint="wide").name
-    return _replaced(c, wide, axis, index, index + 1 if index != -1 else None)
+    return _replace_slice(c, wide, axis, index, index + 1 if index != -1 else None)
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.torch.promotion import as_real
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import batched, reshaped, size_of
+from qconvert.formats.torch.sizing import emit_reshape, read_batched, size_of
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, numpy_dtype
 
@@ -22,7 +22,7 @@ def _identity(c: Call, name: str, channels: int, kernel: Sequence[int]) -> Array
     """For every channel, weights of one channel for each element of the window, which take that element."""
     count = math.prod(kernel)
     if channels * count * count > _MOST_WEIGHTS or count < 1:
-        raise c.unsupported(f"a window of {list(kernel)} of {channels} channels", rule="shape-not-covered")
+        raise c.unsupported_error(f"a window of {list(kernel)} of {channels} channels", rule="shape-not-covered")
     whole = np.tile(np.eye(count), (channels, 1)).reshape(channels, count, *kernel)
     return whole.astype(numpy_dtype(c.lookup(name).dtype))
 
@@ -38,7 +38,7 @@ def read_unfold(c: Call) -> Ref:
     """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
     if c.operand("self").is_quantized:
-        raise c.unsupported("quantized data", rule="quantized-data")
+        raise c.unsupported_error("quantized data", rule="quantized-data")
 
     def read(name: str) -> Ref:
         channels = _channels(c, name)
@@ -47,9 +47,9 @@ def read_unfold(c: Call) -> Ref:
             "Conv", [name, weights], hint="taken", strides=strides, dilations=dilations, pads=pads * 2, group=channels,
             data_format="channels_first",
         )  # fmt: skip
-        return reshaped(c, found.name, [size_of(c, name, 0), channels * math.prod(kernel), -1])
+        return emit_reshape(c, found.name, [size_of(c, name, 0), channels * math.prod(kernel), -1])
 
-    return batched(c, "self", 2, read)
+    return read_batched(c, "self", 2, read)
 
 
 def read_fold(c: Call) -> Ref:
@@ -62,11 +62,11 @@ def read_fold(c: Call) -> Ref:
     ]
     name = as_real(c, "self")
     if c.rank("self") != 3 or c.operand("self").is_quantized:
-        raise c.unsupported(f"data of rank {c.rank('self')}", rule="wrong-rank")
+        raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
     channels, rest = divmod(_channels(c, name), max(math.prod(kernel), 1))
     if rest or min(counts) < 1:
         raise c.invalid(f"windows of {list(kernel)} do not fit {_channels(c, name)} channels", rule="shape-mismatch")
-    data = reshaped(c, name, [size_of(c, name, 0), channels * math.prod(kernel), *counts], hint="placed_").name
+    data = emit_reshape(c, name, [size_of(c, name, 0), channels * math.prod(kernel), *counts], hint="placed_").name
     left = [
         size - ((count - 1) * step - 2 * pad + dilation * (extent - 1) + 1)
         for size, count, step, pad, dilation, extent in zip(sizes, counts, strides, pads, dilations, kernel, strict=True)

@@ -11,7 +11,7 @@ from qconvert.formats.torch.quantized_modules import elementwise, joins, layers,
 from qconvert.formats.torch.quantized_modules.builder import ModuleFunction
 from qconvert.formats.torch.writing import WriteFunction
 from qconvert.kernels.torch_modules import kernel_obstacle
-from qconvert.rewriting.lowering import taking_as
+from qconvert.rewriting.lowering import with_conditions_of
 
 __all__ = ["WRITERS", "module_writers"]
 
@@ -20,9 +20,9 @@ WRITERS: Mapping[str, ModuleFunction] = {**layers.WRITERS, **elementwise.WRITERS
 
 def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunction]:
     """The write functions of modules, by kind, next to those in float."""
-    chosen = {kind: _either(write, real[kind]) for kind, write in WRITERS.items() if kind in real}
+    chosen = {kind: _choose_writer(write, real[kind]) for kind, write in WRITERS.items() if kind in real}
     return {**real, **chosen, "Reinterpret": joins.write_reinterpret}
 
 
-def _either(write: ModuleFunction, real: WriteFunction) -> ModuleFunction:
-    return taking_as(real, lambda op, b: real(op, b) if kernel_obstacle(b.graph, op) else write(op, b))
+def _choose_writer(write: ModuleFunction, real: WriteFunction) -> ModuleFunction:
+    return with_conditions_of(real, lambda op, b: real(op, b) if kernel_obstacle(b.graph, op) else write(op, b))

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.stored import TorchType
+from qconvert.formats.torch.stored_values import TorchType
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
@@ -79,20 +79,20 @@ class ModuleBuilder(Builder):
 
     def layer(self, op: Op, layer: Layer, *nodes: Node) -> Node:
         """Adds a call of a layer, which is named after the operator's result."""
-        node = self._added(Node(LAYER, nodes, name=op.outputs[0].partition(";")[0]))
+        node = self._add_node(Node(LAYER, nodes, name=op.outputs[0].partition(";")[0]))
         self.layers[node] = layer
         self.sources[node] = op.source
         return node
 
-    def stored(self, name: str) -> Any:
+    def stored_value(self, name: str) -> Any:
         """The node of a tensor as it is stored: a quantized tensor, or plain numbers. None for ""."""
-        node = super().stored(name)
+        node = super().stored_value(name)
         tensor = self.graph.tensors[name] if name else None
         if tensor is not None and tensor.quantization is not None and node.data is not None:
-            self.quantizations[node] = self._held(tensor.dtype, tensor.quantization, name)
+            self.quantizations[node] = self._verify_quantization(tensor.dtype, tensor.quantization, name)
         return node
 
-    def _held(self, dtype: str, quantization: Quantization, name: str) -> Quantization:
+    def _verify_quantization(self, dtype: str, quantization: Quantization, name: str) -> Quantization:
         """A quantization that a quantized tensor can hold."""
         self.quantized_type(dtype)
         if quantization.block_size:
@@ -107,7 +107,7 @@ class ModuleBuilder(Builder):
             raise UnsupportedError(f"PyTorch has no quantized tensors of {dtype}", remedy=_REMEDY, rule="dtype-not-writable")
         return TorchType(_QUANTIZED[dtype])
 
-    def labelled(self, node: Node, quantization: Quantization, name: str) -> Node:
+    def make_quantized_tensor(self, node: Node, quantization: Quantization, name: str) -> Node:
         """A quantized tensor of the plain integers that a node gives."""
         if not quantization.is_per_tensor:
             raise UnsupportedError(
@@ -122,18 +122,18 @@ class ModuleBuilder(Builder):
         node, tensor = super().take_input(name), self.graph[name]
         if tensor.quantization is not None:
             self.quantized_type(tensor.dtype)
-            self._values[name] = self.labelled(node, tensor.quantization, name)
+            self._values[name] = self.make_quantized_tensor(node, tensor.quantization, name)
         return node
 
-    def given_out(self, name: str) -> Node:
+    def output_node(self, name: str) -> Node:
         """An output: the integers of a quantized tensor."""
-        node: Node = self.stored(name)
+        node: Node = self.stored_value(name)
         return self.aten("int_repr", node) if self.graph[name].is_quantized else node
 
     def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
         """Adds a dequantize of a quantized tensor; a constant of plain integers becomes one."""
         if node.data is not None and node not in self.quantizations:
-            self.quantizations[node] = self._held(dtype, quantization, name)
+            self.quantizations[node] = self._verify_quantization(dtype, quantization, name)
         return self.aten("dequantize", node)
 
     def quantize(self, node: Any, tensor: Tensor) -> Node:
@@ -146,7 +146,7 @@ class ModuleBuilder(Builder):
             return self.aten("quantize_per_channel", node, scales, points, quantization.axis, kind)
         node = self.aten("quantize_per_tensor", node, float(quantization.scale[0]), int(quantization.zero_point[0]), kind)
         limits = self.limits(tensor.dtype, quantization)
-        return node if limits == integer_range(tensor.dtype) else self._within(node, quantization, *limits)
+        return node if limits == integer_range(tensor.dtype) else self._clamp_integers(node, quantization, *limits)
 
     def pad(self, tensor: Tensor, node: Node, pads: list[int], value: float) -> Node:
         """Adds a pad; in a quantized tensor the filler is a float value."""
@@ -154,7 +154,7 @@ class ModuleBuilder(Builder):
         real = value if quantization is None else float((value - int(quantization.zero_point[0])) * np.float64(quantization.scale[0]))
         return super().pad(tensor, node, pads, real)
 
-    def _within(self, node: Node, quantization: Quantization, low: int, high: int) -> Node:
+    def _clamp_integers(self, node: Node, quantization: Quantization, low: int, high: int) -> Node:
         """A quantized tensor clipped to a range of its integers; bounds are float values, which PyTorch rounds to them."""
         scale, point = np.float64(quantization.scale[0]), int(quantization.zero_point[0])
         return self.clamp(node, float((low - point) * scale), float((high - point) * scale))
@@ -172,16 +172,16 @@ class ModuleBuilder(Builder):
     def has_relu(self, op: Op) -> bool:
         """Whether an operator has a relu that its quantization does not imply."""
         tensor = self.tensor(op.outputs[0])
-        return op.attributes.get("activation") == "relu" and not self._implied(tensor, ACTIVATIONS["relu"])
+        return op.attributes.get("activation") == "relu" and not self._is_implied(tensor, ACTIVATIONS["relu"])
 
     def close(self, op: Op, node: Node) -> None:
         """Ends an operator whose node is a quantized tensor on the result's quantization already, but for an activation other than relu."""
         tensor = self.tensor(op.outputs[0])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
-        if bounds not in ((None, None), ACTIVATIONS["relu"]) and not self._implied(tensor, bounds):
+        if bounds not in ((None, None), ACTIVATIONS["relu"]) and not self._is_implied(tensor, bounds):
             assert tensor.quantization is not None
-            node = self._within(node, tensor.quantization, *clip_range(tensor, bounds))
-        self.set(tensor.name, node)
+            node = self._clamp_integers(node, tensor.quantization, *clip_range(tensor, bounds))
+        self.set_node(tensor.name, node)
 
     def real_vector(self, name: str) -> Array:
         """The float values of a constant in float32."""

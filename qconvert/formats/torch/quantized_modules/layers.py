@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.quantized_modules.builder import Layer, ModuleBuilder, ModuleFunction
-from qconvert.formats.torch.writers.windows import padded_data, pads_of, symmetric
+from qconvert.formats.torch.writers.windows import is_symmetric, pad_data, pads_of
 from qconvert.graph import Array, Op, Quantization
 
 __all__ = ["WRITERS"]
 
 
-def _signed(data: Array, quantization: Quantization) -> tuple[Array, Quantization]:
+def _shift_to_int8(data: Array, quantization: Quantization) -> tuple[Array, Quantization]:
     """Weights as qint8: unsigned ones move by 128 with their zero points, which PyTorch's kernels take other than 0 too."""
     if data.dtype == np.uint8:
-        return (data.astype(np.int16) - 128).astype(np.int8), quantization.shifted(-128)
+        return (data.astype(np.int16) - 128).astype(np.int8), quantization.shift_zero_point(-128)
     return data, quantization
 
 
@@ -32,17 +32,17 @@ def write_conv(op: Op, b: ModuleBuilder) -> None:
     outputs, inputs, *kernel = weights.data.shape
     spatial, relu, group = len(kernel), b.has_relu(op), int(op["group"])
     pads = pads_of(op, b, kernel, op["dilations"])
-    inside = symmetric(pads) and not _saturates(op, weights.data, pads)
-    node = b.stored(op.inputs[0]) if inside else padded_data(op, b, pads, None)
+    inside = is_symmetric(pads) and not _can_saturate(op, weights.data, pads)
+    node = b.stored_value(op.inputs[0]) if inside else pad_data(op, b, pads, None)
     padding = pads[:spatial] if inside else [0] * spatial
     sizes = [_size(part) for part in (kernel, op["strides"], padding, op["dilations"])]
     arguments = (inputs * group, outputs, *sizes, group)
-    held = _signed(weights.data, weights.quantization)
+    held = _shift_to_int8(weights.data, weights.quantization)
     layer = Layer(f"Conv{'ReLU' if relu else ''}{spatial}d", arguments, b.quantization_of(op.outputs[0]), held, _bias(op, b), fused=relu)
     b.close(op, b.layer(op, layer, node))
 
 
-def _saturates(op: Op, weights: Array, pads: list[int]) -> bool:
+def _can_saturate(op: Op, weights: Array, pads: list[int]) -> bool:
     """Whether fbgemm's kernel for depthwise convolutions would lose products: it adds two in 16 bits on any CPU.
 
     It is taken where a layer's own padding is half of its kernel (FbgemmConv.cc, takeDepthWiseFastPath); the others are exact on CPUs
@@ -74,8 +74,8 @@ def _linear(op: Op, b: ModuleBuilder, data: Array, quantization: Quantization) -
     relu = b.has_relu(op)
     arguments = (data.shape[1], data.shape[0])
     kind = "LinearReLU" if relu else "Linear"
-    layer = Layer(kind, arguments, b.quantization_of(op.outputs[0]), _signed(data, quantization), _bias(op, b), fused=relu)
-    b.close(op, b.layer(op, layer, b.stored(op.inputs[0])))
+    layer = Layer(kind, arguments, b.quantization_of(op.outputs[0]), _shift_to_int8(data, quantization), _bias(op, b), fused=relu)
+    b.close(op, b.layer(op, layer, b.stored_value(op.inputs[0])))
 
 
 def write_matmul(op: Op, b: ModuleBuilder) -> None:
@@ -87,7 +87,7 @@ def write_matmul(op: Op, b: ModuleBuilder) -> None:
         _linear(op, b, data, quantization.with_axis(0) if quantization.axis is not None else quantization)
         return
     operands = [
-        b.aten("transpose.int", b.stored(name), -2, -1) if op[flag] else b.stored(name)
+        b.aten("transpose.int", b.stored_value(name), -2, -1) if op[flag] else b.stored_value(name)
         for name, flag in zip(op.inputs, ("trans_a", "trans_b"), strict=True)
     ]
     b.close(op, b.call("quantized.matmul", *operands, *b.quantization_of(op.outputs[0])))

@@ -12,16 +12,16 @@ from qconvert.formats.torch.quantized_modules.program import Modules
 from qconvert.formats.torch.torchscript.reader import read_named
 from qconvert.graph import Graph, Op
 
-__all__ = ["found_names"]
+__all__ = ["collect_names"]
 
 #: Operators between the one that stands for a canonical operator and its result: a Quantize, a Relu, a Clip …
 _BEHIND = 4
 
 
-def found_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[str, Any]:
+def collect_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[str, Any]:
     """The notes that give tensors, operators and dynamic dimensions of an archive their names again, and inputs their shapes and types."""
     graph = builder.graph
-    inputs, sizes = _stated(builder, made)
+    inputs, sizes = _describe_inputs(builder, made)
     read, variables = read_named(Archive(memoryview(content)), graph.name, GivenInputs(inputs))
     names: dict[str, str] = {}
     for node, name in builder.names.items():
@@ -45,7 +45,7 @@ def found_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[s
     }
 
 
-def _stated(builder: ModuleBuilder, made: Modules) -> tuple[str, dict[str, str]]:
+def _describe_inputs(builder: ModuleBuilder, made: Modules) -> tuple[str, dict[str, str]]:
     """Inputs as --input-shape states them, and the names of dynamic dimensions in it -> those of the graph."""
     graph, sizes, parts = builder.graph, dict[str, str](), []
     arguments = [str(made.made[node].target) for node in builder.nodes if node.is_input]
@@ -64,7 +64,7 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
     """Names constants of operators by their places among the inputs."""
     found_as, producers = {name: found for found, name in names.items()}, read.producers()
     for op in graph.ops:
-        twin = _twin(op, read, producers, found_as.get(op.outputs[0], ""))
+        twin = _find_counterpart(op, read, producers, found_as.get(op.outputs[0], ""))
         if twin is None:
             continue
         for found, name in zip(twin.inputs, op.inputs, strict=False):
@@ -76,7 +76,7 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
                 found_as[name] = found
 
 
-def _twin(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | None:
+def _find_counterpart(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | None:
     """The nearest operator of op's kind before a tensor; None if none is near."""
     for _ in range(_BEHIND):
         found = producers.get(name)

@@ -30,16 +30,16 @@ class Modules(Module):
         super().__init__(builder.nodes, builder.outputs)
         self.module.eval()
 
-    def _added(self, graph: Any, node: Node) -> Any:
+    def _add_node(self, graph: Any, node: Node) -> Any:
         if node.operator != LAYER:
-            return super()._added(graph, node)
+            return super()._add_node(graph, node)
         name = self._free(node.name)
-        self.module.add_module(name, _made(self._builder.layers[node]))
+        self.module.add_module(name, _make_module(self._builder.layers[node]))
         return graph.create_node("call_module", name, tuple(self._argument(value) for value in node.arguments), name=f"{name}_result")
 
     def _constant(self, node: Node) -> Any:
         quantization = self._builder.quantizations.get(node)
-        return super()._constant(node) if quantization is None or node.data is None else _quantized(node.data, quantization)
+        return super()._constant(node) if quantization is None or node.data is None else _make_quantized_tensor(node.data, quantization)
 
     def _free(self, wanted: str) -> str:
         """A name that is an identifier, as old versions want."""
@@ -54,12 +54,12 @@ class Modules(Module):
         return getattr(getattr(self._torch.ops, space), _RENAMED.get(name, name))
 
 
-def _made(layer: Layer) -> Any:
+def _make_module(layer: Layer) -> Any:
     """A module with its weights and the quantization of its results."""
     arguments = [_parameter(value) if isinstance(value, np.ndarray) else value for value in layer.arguments]
     module = getattr(quantized_modules(layer.fused), layer.kind)(*arguments)
     if layer.weights is not None:
-        module.set_weight_bias(_quantized(*layer.weights), None if layer.bias is None else tensor_of(layer.bias))
+        module.set_weight_bias(_make_quantized_tensor(*layer.weights), None if layer.bias is None else tensor_of(layer.bias))
     for name, values in layer.parameters.items():
         setattr(module, name, _parameter(values) if isinstance(getattr(module, name), torch_package().nn.Parameter) else tensor_of(values))
     if layer.quantization is not None:
@@ -72,7 +72,7 @@ def _parameter(values: Array) -> Any:
     return torch_package().nn.Parameter(tensor_of(values), requires_grad=False)
 
 
-def _quantized(data: Array, quantization: Quantization) -> Any:
+def _make_quantized_tensor(data: Array, quantization: Quantization) -> Any:
     """A quantized tensor. Scales along an axis are float64 there."""
     torch = torch_package()
     if quantization.axis is None:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import QConvertError
-from qconvert.formats.torch.building import fill, lowered
+from qconvert.formats.torch.building import fill, lower_graph
 from qconvert.formats.torch.frameworks import torch_package
 from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.quantized_modules import module_writers
 from qconvert.formats.torch.quantized_modules.builder import ModuleBuilder
-from qconvert.formats.torch.quantized_modules.names import found_names
+from qconvert.formats.torch.quantized_modules.names import collect_names
 from qconvert.formats.torch.quantized_modules.program import Modules
 from qconvert.graph import Graph
 from qconvert.plugins import operators
@@ -39,8 +39,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         warnings.simplefilter("ignore")  # quantized tensors are deprecated
         builder = build(graph)
         made = Modules(builder)
-        content = _archive(_scripted(made.module, graph.name, bool(options.get("freeze"))), lite=path.suffix.lower() == ".ptl")
-    notes = {**graph_notes(graph, dict(options.get("provenance") or {})), **found_names(builder, made, content)}
+        content = _archive(_compile_script(made.module, graph.name, bool(options.get("freeze"))), lite=path.suffix.lower() == ".ptl")
+    notes = {**graph_notes(graph, dict(options.get("provenance") or {})), **collect_names(builder, made, content)}
     path.write_bytes(_with_entry(content, f"extra/{NOTES}", json.dumps(notes, ensure_ascii=False).encode()))
     return ()
 
@@ -48,7 +48,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
 def build(graph: Graph) -> ModuleBuilder:
     """The calls, layers and constants of a graph; see write()."""
     writers = module_writers(operators("torch", "write"))
-    builder = ModuleBuilder(lowered(graph, writers, is_exact=False).graph)
+    builder = ModuleBuilder(lower_graph(graph, writers, is_exact=False).graph)
     fill(builder, writers)
     return builder
 
@@ -60,7 +60,7 @@ def live(graph: Graph) -> Any:
         return Modules(build(graph)).module
 
 
-def _plain(module: Any) -> Any:
+def _strip_attributes(module: Any) -> Any:
     """A GraphModule as a plain module, without the attributes of torch.fx, which TorchScript would keep."""
     kind = type("Network", (torch_package().nn.Module,), {"forward": type(module).forward, "__module__": "network"})
     plain = kind()
@@ -71,11 +71,11 @@ def _plain(module: Any) -> Any:
     return plain.eval()
 
 
-def _scripted(module: Any, name: str, freeze: bool) -> Any:
+def _compile_script(module: Any, name: str, freeze: bool) -> Any:
     """The module compiled by torch.jit.script, which follows no data."""
     torch = torch_package()
     try:
-        script = torch.jit.script(_plain(module))
+        script = torch.jit.script(_strip_attributes(module))
         return torch.jit.freeze(script) if freeze else script
     except Exception as error:  # PyTorch's errors share no base class but Exception
         raise QConvertError(

@@ -6,23 +6,23 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.checkpoints import described, layers_in_blocks
+from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import read_config
-from qconvert.checkpoints.weight import BlockWeight, half_of
-from qconvert.errors import counted
-from qconvert.formats.torch.states.entries import Entries, rest
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
+from qconvert.errors import format_count
+from qconvert.formats.torch.states.entries import Entries, take_rest
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, numpy_dtype
 from qconvert.plugins import Decoding, Parameters
 
-__all__ = ["in_blocks"]
+__all__ = ["read_blocks"]
 
 #: Bits that a layer may have -> the types that hold them, unsigned and signed.
 _TYPES = {2: ("uint4", "int4"), 3: ("uint4", "int4"), 4: ("uint4", "int4")}
 _WIDEST = ("uint8", "int8")
 
 
-def in_blocks(entries: Entries, path: Path) -> Parameters | None:
+def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     """The parameters of a checkpoint whose weights are in blocks; None where it has none.
 
     Args:
@@ -55,12 +55,12 @@ def in_blocks(entries: Entries, path: Path) -> Parameters | None:
             orders[layer] = order
         if weight.factors is not None:
             factors[layer] = weight.factors
-    notes = list(described(found, config))
+    notes = list(describe_layers(found, config))
     if orders:
-        notes.append(f"{counted(len(orders), 'layer')} with inputs in another order (act-order), in which a Gather brings the data")
+        notes.append(f"{format_count(len(orders), 'layer')} with inputs in another order (act-order), in which a Gather brings the data")
     if factors:
-        notes.append(f"{counted(len(factors), 'layer')} whose data are multiplied by factors first (pre_quant_scale)")
-    return Parameters({**tensors, **rest(entries)}, orders=orders, factors=factors, decodings=decodings, notes=tuple(notes))
+        notes.append(f"{format_count(len(factors), 'layer')} whose data are multiplied by factors first (pre_quant_scale)")
+    return Parameters({**tensors, **take_rest(entries)}, orders=orders, factors=factors, decodings=decodings, notes=tuple(notes))
 
 
 def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor, Decoding | None]:
@@ -74,15 +74,15 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
         return tensor, Decoding(scales, table=weight.table)
     dtype = _TYPES.get(weight.bits, _WIDEST)[weight.is_signed]
     if weight.offset is not None:
-        tensor = _quantized(name, dtype, codes, scales, np.zeros(scales.shape, np.int64))
+        tensor = _make_quantized(name, dtype, codes, scales, np.zeros(scales.shape, np.int64))
         return tensor, Decoding(scales, offsets=weight.offset.astype(np.float32))
     assert weight.zero is not None
-    half = half_of(weight.bits) if weight.is_signed else 0
+    half = symmetric_zero_point(weight.bits) if weight.is_signed else 0
     integers = codes.astype(np.int16) - half if half else codes
-    return _quantized(name, dtype, integers, scales, weight.zero.astype(np.int64) - half), None
+    return _make_quantized(name, dtype, integers, scales, weight.zero.astype(np.int64) - half), None
 
 
-def _quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
+def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
     data = np.ascontiguousarray(integers).astype(numpy_dtype(dtype))
     groups, scales = scales.shape[1], np.ascontiguousarray(scales)
     q = Quantization(scales[:, 0], zeros[:, 0], 0) if groups == 1 else Quantization(scales, zeros, 1, data.shape[1] // groups)

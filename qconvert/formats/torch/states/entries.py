@@ -12,10 +12,10 @@ from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
-__all__ = ["Entries", "parent", "plain_tensor", "quantization", "rest"]
+__all__ = ["Entries", "parent", "plain_tensor", "quantization", "take_rest"]
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class Entries:
     values: Mapping[str, Any]
     used: set[str] = field(default_factory=set)
 
-    def left(self) -> list[str]:
+    def unused_names(self) -> list[str]:
         """Names of those that nobody has taken, in the file's order."""
         return [name for name in self.values if name not in self.used]
 
-    def ending(self, suffix: str) -> list[str]:
+    def modules_with(self, suffix: str) -> list[str]:
         """The modules that have an entry of this name left, in the file's order; "" is the network itself."""
         ending = f".{suffix}"
-        return [name[: -len(ending)] for name in self.left() if name == suffix or (name.endswith(ending) and name != ending)]
+        return [name[: -len(ending)] for name in self.unused_names() if name == suffix or (name.endswith(ending) and name != ending)]
 
     def take(self, module: str, name: str) -> Any:
         """An entry of a module; None if there is none."""
@@ -119,10 +119,10 @@ def plain_tensor(stored: StoredTensor, name: str) -> Tensor:
     return Tensor(name, QUANTIZED.get(stored.dtype, stored.dtype), stored.shape, stored.data, quantization_of(stored, name))
 
 
-def rest(entries: Entries) -> dict[str, Tensor]:
+def take_rest(entries: Entries) -> dict[str, Tensor]:
     """Takes all that is left; returns the tensors of it by name, without the counters of normalizations."""
     tensors: dict[str, Tensor] = {}
-    for name in entries.left():
+    for name in entries.unused_names():
         value = entries.values[name]
         entries.used.add(name)
         if isinstance(value, StoredTensor) and not name.endswith("num_batches_tracked"):

@@ -18,11 +18,11 @@ import numpy as np
 from qconvert.arithmetic import FORMULAS, fold_batch_norm
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.states.entries import Entries, quantization, rest
+from qconvert.formats.torch.states.entries import Entries, quantization, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.plugins import Folding, Parameters
 
-__all__ = ["Observers", "has_observers", "observed"]
+__all__ = ["Observers", "has_observers", "read_observed"]
 
 _OBSERVER = "moving_min_max_observer"
 _FORMULAS, _SCHEMES, _GRAINS = ("google", "cambricon"), ("symmetric", "affine"), ("per_layer", "per_channel")
@@ -103,12 +103,12 @@ def has_observers(entries: Entries) -> bool:
     return any(f"{_OBSERVER}.moving_max" in name for name in entries.values)
 
 
-def observed(entries: Entries, how: Observers) -> Parameters:
+def read_observed(entries: Entries, how: Observers) -> Parameters:
     """Read a state_dict with OneFlow's observers."""
     data: dict[str, QParams] = {}
     folded: dict[str, Folding] = {}
     odd = 0
-    for module in entries.ending(f"{_OBSERVER}.moving_max"):
+    for module in entries.modules_with(f"{_OBSERVER}.moving_max"):
         high, low = (entries.numbers(module, f"{_OBSERVER}.moving_{end}") for end in ("max", "min"))
         entries.take(module, f"{_OBSERVER}.current_train_step")
         if low is None or high is None or low.size != 1 or high.size != 1:
@@ -119,7 +119,7 @@ def observed(entries: Entries, how: Observers) -> Parameters:
         weight = entries.numbers(module, "weight")
         if weight is not None:
             folded[module] = _folding(entries, module, weight, how)
-    tensors = rest(entries)
+    tensors = take_rest(entries)
     notes = [f"a state_dict does not state how its observers compute; assumed: {how} (change with --oneflow)"]
     if odd:
         notes.append(f"data of {odd} layers are rounded by float operators, since their zero points are outside of the integer type")
@@ -148,10 +148,10 @@ def _folding(entries: Entries, module: str, weight: Array, how: Observers) -> Fo
             where=module,
             rule="counts-differ",
         )
-    return Folding(partial(_folded, module, weight.astype(np.float32), bias, norm, how), bool(norm))
+    return Folding(partial(_fold_weights, module, weight.astype(np.float32), bias, norm, how), bool(norm))
 
 
-def _folded(
+def _fold_weights(
     module: str, weight: Array, bias: Array | None, norm: Mapping[str, Array], how: Observers, epsilon: float
 ) -> Mapping[str, Tensor]:
     """weight * gamma / sqrt(variance + epsilon), in float32, with a quantization of its own range; beta + (bias - mean) * that factor."""

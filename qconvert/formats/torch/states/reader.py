@@ -12,16 +12,16 @@ import numpy as np
 
 from qconvert.checkpoints.safetensors import is_safetensors
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
-from qconvert.formats.torch.engines import with_engine
-from qconvert.formats.torch.pickled import unpickled
-from qconvert.formats.torch.states.blocks import in_blocks
-from qconvert.formats.torch.states.converted import converted
+from qconvert.formats.torch.engines import set_engine_arithmetic
+from qconvert.formats.torch.states.blocks import read_blocks
+from qconvert.formats.torch.states.converted_modules import read_converted
 from qconvert.formats.torch.states.entries import Entries, plain_tensor
-from qconvert.formats.torch.states.oneflow import Observers, has_observers, observed
+from qconvert.formats.torch.states.oneflow import Observers, has_observers, read_observed
 from qconvert.formats.torch.states.safetensors import safe_tensors
 from qconvert.formats.torch.states.torchao import rounding_of_data, weight
-from qconvert.formats.torch.states.trained import is_trained, trained
-from qconvert.formats.torch.stored import StoredTensor, WrappedTensor
+from qconvert.formats.torch.states.trained_modules import is_trained, read_trained
+from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
+from qconvert.formats.torch.unpickler import unpickle
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
 from qconvert.plugins import Parameters
 
@@ -49,22 +49,22 @@ def read_parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
     with np.errstate(all="ignore"):
         try:
             entries = Entries(_state(path))
-            found = _of_torchao(entries) or in_blocks(entries, path) or _of_torch(entries, how, options.get("engine", ""))
+            found = _read_torchao(entries) or read_blocks(entries, path) or _read_torch(entries, how, options.get("engine", ""))
         except RecursionError as error:
             raise InvalidModelError("the values are nested too deeply", rule="nested-too-deeply") from error
     metadata = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: "a state_dict of PyTorch", **found.metadata}
     return replace(found, metadata=metadata, places=places)
 
 
-def _of_torch(entries: Entries, how: Observers, engine: str) -> Parameters:
+def _read_torch(entries: Entries, how: Observers, engine: str) -> Parameters:
     if has_observers(entries):
-        return observed(entries, how)
+        return read_observed(entries, how)
     if is_trained(entries):
-        return trained(entries)
-    return replace(converted(entries), finished=partial(with_engine, wanted=engine))
+        return read_trained(entries)
+    return replace(read_converted(entries), finished=partial(set_engine_arithmetic, wanted=engine))
 
 
-def _of_torchao(entries: Entries) -> Parameters | None:
+def _read_torchao(entries: Entries) -> Parameters | None:
     """Weights of torchao's classes next to plain tensors; None where there are none."""
     wrapped = {name: value for name, value in entries.values.items() if isinstance(value, WrappedTensor)}
     if not wrapped:
@@ -79,11 +79,11 @@ def _of_torchao(entries: Entries) -> Parameters | None:
 
 def _state(path: Path) -> Mapping[str, Any]:
     """The entries of the file's state_dict, by name."""
-    from qconvert.formats.torch.reader import holds_graph, opened
+    from qconvert.formats.torch.reader import holds_graph, open_archive
 
     if is_safetensors(path):
         return safe_tensors(path)
-    archive = opened(path)
+    archive = open_archive(path)
     if holds_graph(archive):
         raise OptionError("the file has its own graph", remedy="Leave out --graph.", rule="option-not-applicable")
     if "data.pkl" not in archive:
@@ -92,8 +92,8 @@ def _state(path: Path) -> Mapping[str, Any]:
             remedy="Save the state_dict: torch.save(model.state_dict(), 'weights.pth')",
             rule="state-missing",
         )
-    found = unpickled(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
-    state = _unwrapped(found)
+    found = unpickle(archive.read("data.pkl"), lambda key: archive.storage(f"data/{key}"), "data.pkl")
+    state = _find_state_dict(found)
     if state is None:
         raise UnsupportedError(
             "the file holds no state_dict",
@@ -105,16 +105,16 @@ def _state(path: Path) -> Mapping[str, Any]:
     return state
 
 
-def _unwrapped(found: Any) -> Mapping[str, Any] | None:
+def _find_state_dict(found: Any) -> Mapping[str, Any] | None:
     """The state_dict in a dictionary that may hold more: counters, the optimizer's state."""
     if not isinstance(found, dict):
         return None
     if any(isinstance(value, (StoredTensor, WrappedTensor)) for value in found.values()):
         return {str(key): value for key, value in found.items()}
-    return next((state for name in _AROUND if (state := _unwrapped_once(found.get(name))) is not None), None)
+    return next((state for name in _AROUND if (state := _as_state_dict(found.get(name))) is not None), None)
 
 
-def _unwrapped_once(found: Any) -> Mapping[str, Any] | None:
+def _as_state_dict(found: Any) -> Mapping[str, Any] | None:
     if isinstance(found, dict) and any(isinstance(value, (StoredTensor, WrappedTensor)) for value in found.values()):
         return {str(key): value for key, value in found.items()}
     return None

@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.arithmetic.dtypes import canonical_dtype
 from qconvert.checkpoints.safetensors import read_checkpoint
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.stored import StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.stored_values import StoredTensor, TorchType, WrappedTensor
 
 __all__ = ["safe_tensors"]
 
@@ -28,12 +28,12 @@ def safe_tensors(path: Path) -> dict[str, StoredTensor | WrappedTensor]:
     found = read_checkpoint(path)
     tensors = {name: StoredTensor(array, canonical_dtype(array.dtype), array.shape) for name, array in found.tensors.items()}
     try:
-        return _together(tensors, {name: json.loads(text) for name, text in found.metadata.items() if text[:1] == "{"})
+        return _join_parts(tensors, {name: json.loads(text) for name, text in found.metadata.items() if text[:1] == "{"})
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidModelError(f"the header is damaged: {type(error).__name__} {error}", rule="damaged-header") from error
 
 
-def _together(tensors: dict[str, StoredTensor], classes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor | WrappedTensor]:
+def _join_parts(tensors: dict[str, StoredTensor], classes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor | WrappedTensor]:
     """The tensors, those of torchao's classes put together from their parts."""
     found: dict[str, StoredTensor | WrappedTensor] = dict(tensors)
     for name, said in classes.items():

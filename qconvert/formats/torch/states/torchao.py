@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.stored import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
 __all__ = ["rounding_of_data", "weight"]
@@ -89,8 +89,8 @@ def rounding_of_data(value: WrappedTensor, name: str) -> str:
         return "rows_affine"
     if stated is None:
         return ""
-    granularity, mapping = _named(_state(stated, "granularity")), _state(stated, "mapping_type")
-    symmetric = mapping.arguments == (1,) if isinstance(mapping, ScriptObject) else _named(mapping) == "SYMMETRIC"
+    granularity, mapping = _class_or_value(_state(stated, "granularity")), _state(stated, "mapping_type")
+    symmetric = mapping.arguments == (1,) if isinstance(mapping, ScriptObject) else _class_or_value(mapping) == "SYMMETRIC"
     if granularity != "PerRow" or not symmetric:
         raise UnsupportedError(f"data quantized by {granularity} are not covered", where=name, rule="form-not-covered")
     return "rows_symmetric"
@@ -102,7 +102,7 @@ def _state(value: Any, name: str) -> Any:
     return state.get(name) if isinstance(state, dict) else None
 
 
-def _named(value: Any) -> str:
+def _class_or_value(value: Any) -> str:
     """The class or the value that such an object says."""
     if isinstance(value, ScriptObject):
         return value.class_name.rpartition(".")[2]

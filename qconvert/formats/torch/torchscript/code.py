@@ -96,10 +96,10 @@ class Code:
     def _module(self, module: str) -> dict[str, _Class]:
         if module not in self._files:
             name = f"code/{module.replace('.', '/')}.py"
-            self._files[module] = self._parsed(name) if name in self._archive else {}
+            self._files[module] = self._parse_file(name) if name in self._archive else {}
         return self._files[module]
 
-    def _parsed(self, name: str) -> dict[str, _Class]:
+    def _parse_file(self, name: str) -> dict[str, _Class]:
         text = self._archive.text(name)
         _verify(text, name)
         try:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.stored import ScriptObject, StoredTensor
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
 from qconvert.formats.torch.torchscript.numbers import length
 from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
@@ -16,7 +16,7 @@ from qconvert.formats.torch.values import UNKNOWN, Packed, Ref, Unknown, leaves
 if TYPE_CHECKING:
     from qconvert.formats.torch.torchscript.interpreter import Interpreter
 
-__all__ = ["Expressions", "Function", "dotted"]
+__all__ = ["Expressions", "Function", "dotted_names"]
 
 
 class Function:
@@ -48,10 +48,10 @@ class Expressions:
     def _where(self, node: ast.AST) -> str:
         return f"{self._method.file}:{getattr(node, 'lineno', 0)}"
 
-    def _wrong(self, what: str, node: ast.AST, rule: str = "malformed-code") -> InvalidModelError:
+    def _invalid_error(self, what: str, node: ast.AST, rule: str = "malformed-code") -> InvalidModelError:
         return InvalidModelError(what, where=self._where(node), rule=rule)
 
-    def _unsupported(self, what: str, node: ast.AST, rule: str = "code-not-covered") -> UnsupportedError:
+    def _unsupported_error(self, what: str, node: ast.AST, rule: str = "code-not-covered") -> UnsupportedError:
         return UnsupportedError(f"{what} is not covered", where=self._where(node), rule=rule)
 
     def value(self, node: ast.expr, hint: str = "") -> Any:
@@ -64,7 +64,7 @@ class Expressions:
         self._interpreter.budget.spend()
         handler = _EXPRESSIONS.get(type(node))
         if handler is None:
-            raise self._unsupported(f"the expression {type(node).__name__} in its code", node)
+            raise self._unsupported_error(f"the expression {type(node).__name__} in its code", node)
         return handler(self, node, hint)
 
     def constant(self, node: ast.Constant, hint: str) -> Any:
@@ -75,10 +75,10 @@ class Expressions:
             return self._values[node.id]
         if node.id in _NAMES:
             return _NAMES[node.id]
-        raise self._wrong(f"the code uses {node.id!r} before it is set", node, rule="unknown-name")
+        raise self._invalid_error(f"the code uses {node.id!r} before it is set", node, rule="unknown-name")
 
     def attribute(self, node: ast.Attribute, hint: str) -> Any:
-        parts = dotted(node)
+        parts = dotted_names(node)
         if parts and parts[0] not in self._values:
             if parts[0] == "CONSTANTS" and len(parts) == 2:
                 return self._interpreter.constant(node.attr)
@@ -94,16 +94,16 @@ class Expressions:
         found = {}
         for key, value in zip(node.keys, node.values, strict=True):
             if key is None:
-                raise self._unsupported("a dictionary within another", node)
+                raise self._unsupported_error("a dictionary within another", node)
             found[self._key(self.value(key), node)] = self.value(value, hint)
         return found
 
     def _key(self, value: Any, node: ast.AST) -> Any:
         if isinstance(value, (str, int, float)):
             return value
-        raise self._unsupported("a key that is no text or number", node)
+        raise self._unsupported_error("a key that is no text or number", node)
 
-    def negated(self, node: ast.UnaryOp, hint: str) -> Any:
+    def evaluate_unary(self, node: ast.UnaryOp, hint: str) -> Any:
         value = self.value(node.operand)
         if isinstance(value, Unknown):
             return value
@@ -113,7 +113,7 @@ class Expressions:
         if isinstance(node.op, ast.Not):
             return not value
         if not isinstance(node.op, ast.USub) or not isinstance(value, (int, float, complex)):
-            raise self._unsupported(f"{type(node.op).__name__} of {type(value).__name__}", node)
+            raise self._unsupported_error(f"{type(node.op).__name__} of {type(value).__name__}", node)
         return -value
 
     def item(self, node: ast.Subscript, hint: str) -> Any:
@@ -122,19 +122,19 @@ class Expressions:
             return UNKNOWN
         if isinstance(target, (list, tuple, str)) and isinstance(index, int):
             if not -len(target) <= index < len(target):
-                raise self._wrong(f"the code takes item {index} of {len(target)}", node, rule="index-out-of-range")
+                raise self._invalid_error(f"the code takes item {index} of {len(target)}", node, rule="index-out-of-range")
             return target[index]
         if isinstance(target, dict) and isinstance(index, (str, int, float)):
             if index not in target:
-                raise self._wrong(f"the code takes the item {str(index)[:100]!r}, which does not exist", node, rule="unknown-name")
+                raise self._invalid_error(f"the code takes the item {str(index)[:100]!r}, which does not exist", node, rule="unknown-name")
             return target[index]
-        raise self._unsupported("an item whose place is known only at run time", node, rule="not-constant")
+        raise self._unsupported_error("an item whose place is known only at run time", node, rule="not-constant")
 
-    def called(self, node: ast.Call, hint: str) -> Any:
+    def evaluate_call(self, node: ast.Call, hint: str) -> Any:
         if any(keyword.arg is None for keyword in node.keywords) or any(isinstance(item, ast.Starred) for item in node.args):
-            raise self._unsupported("a call with arguments in a list of their own", node)
+            raise self._unsupported_error("a call with arguments in a list of their own", node)
         if isinstance(node.func, ast.Name) and node.func.id not in self._values:
-            found = self._plain(node.func.id, node, hint)
+            found = self._call_builtin(node.func.id, node, hint)
             if found is not NotImplemented:
                 return found
         function = self._function(node.func)
@@ -149,13 +149,13 @@ class Expressions:
         name = hint or f"line{getattr(node, 'lineno', 0)}"
         return f"{self._place}/{name}" if self._place else name
 
-    def _plain(self, name: str, node: ast.Call, hint: str) -> Any:
+    def _call_builtin(self, name: str, node: ast.Call, hint: str) -> Any:
         """Casts, getattr and functions on numbers; NotImplemented for everything else."""
         if name == "uninitialized":
             return None
         if name in ("annotate", "unchecked_cast", "getattr"):
             if len(node.args) != 2:
-                raise self._wrong(f"{name} has {len(node.args)} arguments", node, rule="counts-differ")
+                raise self._invalid_error(f"{name} has {len(node.args)} arguments", node, rule="counts-differ")
             if name == "getattr":
                 owner, attribute = (self.value(argument) for argument in node.args)
                 return self._interpreter.objects.attribute(owner, str(attribute), self._where(node))
@@ -173,17 +173,17 @@ class Expressions:
         if name in ("int", "float", "bool") and len(given) == 1 and kinds & {Ref, StoredTensor}:
             return self._interpreter.call(Function(f"prim::{name}"), given, {}, self._where(node), self._hint("", node), self._place)
         if name != "len" and kinds & {Ref, StoredTensor}:
-            raise self._unsupported(f"{name} of what is known only at run time", node, rule="not-constant")
+            raise self._unsupported_error(f"{name} of what is known only at run time", node, rule="not-constant")
         if name != "len":
             self._interpreter.budget.spend(sum(map(length, given)) // 8)
         try:
             return _BUILTIN[name](*given)
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
-            raise self._wrong(f"the code is damaged: {error}", node, rule="malformed-code") from error
+            raise self._invalid_error(f"the code is damaged: {error}", node, rule="malformed-code") from error
 
     def _function(self, node: ast.expr) -> Function | Unknown:
         """What a call calls: `torch.conv2d`, `ops.quantized.conv2d`, `(self.layer).forward`, `__torch__.module.function`."""
-        parts = dotted(node)
+        parts = dotted_names(node)
         if parts and parts[0] not in self._values:
             if parts[0] == "torch":
                 return Function(f"aten::{parts[-1]}")
@@ -203,10 +203,10 @@ class Expressions:
             value = self._values[node.id]
             if isinstance(value, (Function, Unknown)):
                 return value
-        raise self._unsupported(f"a call of {ast.unparse(node)[:80]}", node)
+        raise self._unsupported_error(f"a call of {ast.unparse(node)[:80]}", node)
 
 
-def dotted(node: ast.expr) -> list[str]:
+def dotted_names(node: ast.expr) -> list[str]:
     """The names in `a.b.c`; [] for anything else."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -215,7 +215,7 @@ def dotted(node: ast.expr) -> list[str]:
     return [*names, node.id][::-1] if isinstance(node, ast.Name) else []
 
 
-def _whole(value: Any) -> int:
+def _to_int64(value: Any) -> int:
     """int(x), as far as it is a number of 64 bits."""
     if isinstance(value, str) and len(value) > 20:
         raise ValueError("a number of too many digits")
@@ -230,10 +230,10 @@ _NAMES: Mapping[str, Any] = {
     "True": True, "False": False, "None": None, "inf": math.inf, "nan": math.nan, "infj": complex(0, math.inf),
 }  # fmt: skip
 _BUILTIN: Mapping[str, Callable[..., Any]] = {
-    "int": _whole, "float": float, "bool": bool, "range": range, "len": len, "max": max, "min": min,
+    "int": _to_int64, "float": float, "bool": bool, "range": range, "len": len, "max": max, "min": min,
 }  # fmt: skip
 _EXPRESSIONS: Mapping[type[ast.expr], Callable[..., Any]] = {
     ast.Constant: Expressions.constant, ast.Name: Expressions.variable, ast.Attribute: Expressions.attribute,
     ast.List: Expressions.sequence, ast.Tuple: Expressions.sequence, ast.Dict: Expressions.mapping,
-    ast.UnaryOp: Expressions.negated, ast.Subscript: Expressions.item, ast.Call: Expressions.called,
+    ast.UnaryOp: Expressions.evaluate_unary, ast.Subscript: Expressions.item, ast.Call: Expressions.evaluate_call,
 }  # fmt: skip

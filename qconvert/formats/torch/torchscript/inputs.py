@@ -12,7 +12,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.dtypes import QUANTIZED
 from qconvert.formats.torch.given_inputs import GivenInputs
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.torchscript.code import Method
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import Quantization, Shape
@@ -81,7 +81,7 @@ def inputs_of(method: Method, traced: Sequence[Any], given: GivenInputs) -> list
         ):
             found.append(ast.literal_eval(default) if _literal(default) else None)
         else:
-            found.append(_structured(argument.arg, _annotation(argument), example, tensor, members))
+            found.append(_build_input(argument.arg, _annotation(argument), example, tensor, members))
     given.require_used()
     if not any(isinstance(leaf, Input) for leaf in leaves(found)):
         raise OptionError("the method 'forward' takes no tensors", rule="no-inputs")
@@ -104,7 +104,7 @@ def _annotation(argument: ast.arg) -> ast.expr:
     return _TENSOR if argument.annotation is None else argument.annotation
 
 
-def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, members: Callable[[str], Sequence[str]]) -> Any:
+def _build_input(name: str, kind: ast.expr, example: Any, tensor: _Tensor, members: Callable[[str], Sequence[str]]) -> Any:
     """A tensor, or tensors in lists, tuples and dictionaries, named after their places: those of an example, or of an annotation.
 
     Args:
@@ -115,19 +115,19 @@ def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, member
         members: gives what follows the name of a list or dictionary in the names of its tensors, as the user states them.
     """
     if isinstance(example, (list, tuple)):
-        made = [_structured(f"{name}_{index}", _TENSOR, item, tensor, members) for index, item in enumerate(example)]
+        made = [_build_input(f"{name}_{index}", _TENSOR, item, tensor, members) for index, item in enumerate(example)]
         return made if isinstance(example, list) else tuple(made)
     if isinstance(example, dict):
-        return {key: _structured(f"{name}_{key}", _TENSOR, item, tensor, members) for key, item in example.items()}
+        return {key: _build_input(f"{name}_{key}", _TENSOR, item, tensor, members) for key, item in example.items()}
     if isinstance(example, (bool, int, float, str)):
         return example
     if isinstance(example, StoredTensor) or (isinstance(kind, ast.Name) and kind.id == "Tensor"):
         return tensor(name, example if isinstance(example, StoredTensor) else None)
-    form, parts = _parts(kind)
+    form, parts = _split_type(kind)
     if form == "Optional":
-        return _structured(name, parts[0], None, tensor, members)
+        return _build_input(name, parts[0], None, tensor, members)
     if form == "Tuple":
-        return tuple(_structured(f"{name}_{index}", part, None, tensor, members) for index, part in enumerate(parts))
+        return tuple(_build_input(f"{name}_{index}", part, None, tensor, members) for index, part in enumerate(parts))
     text = ast.unparse(kind)[:80]
     if form == "List" or (form == "Dict" and ast.unparse(parts[0]) == "str"):
         keys = members(name)
@@ -138,7 +138,7 @@ def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, member
                 remedy=f"State the shape of each: --input-shape '{first}=1,3,224,224; {second}=1,3,224,224'.",
                 rule="input-not-stated",
             )
-        found = {key: _structured(f"{name}_{key}", parts[-1], None, tensor, members) for key in keys}
+        found = {key: _build_input(f"{name}_{key}", parts[-1], None, tensor, members) for key in keys}
         return found if form == "Dict" else list(found.values())
     raise UnsupportedError(
         f"the input is {text}, for which the file has no example; such inputs are not covered",
@@ -148,7 +148,7 @@ def _structured(name: str, kind: ast.expr, example: Any, tensor: _Tensor, member
     )
 
 
-def _parts(kind: ast.expr) -> tuple[str, list[ast.expr]]:
+def _split_type(kind: ast.expr) -> tuple[str, list[ast.expr]]:
     """The name of a type with others in brackets, and these; "" for every other type."""
     if not isinstance(kind, ast.Subscript) or not isinstance(kind.value, ast.Name):
         return "", []

@@ -15,14 +15,14 @@ from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.in_place import InPlace, is_change
-from qconvert.formats.torch.missing import Missing
-from qconvert.formats.torch.stored import ScriptObject, StoredTensor
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code, Method
 from qconvert.formats.torch.torchscript.expressions import Function
 from qconvert.formats.torch.torchscript.frame import CodeError, Frame, ReturnedError
-from qconvert.formats.torch.torchscript.numbers import NUMBERS, computed
+from qconvert.formats.torch.torchscript.numbers import NUMBERS, compute_number
 from qconvert.formats.torch.torchscript.objects import Objects
 from qconvert.formats.torch.torchscript.packing import PACKING, method_of_packed
+from qconvert.formats.torch.uncovered_operators import Missing
 from qconvert.formats.torch.values import UNKNOWN, EndlessError, Packed, Ref, Unknown, leaves
 
 __all__ = ["Budget", "Interpreter"]
@@ -80,7 +80,7 @@ class Interpreter:
         self._calls = calls
         self._listed = listed
         self._depth = 0
-        self._in_place = InPlace(self._called, constants.name)
+        self._in_place = InPlace(self._call_operator, constants.name)
         self._missing = Missing()
 
     def run(self, model: ScriptObject, name: str, arguments: Sequence[Any]) -> Any:
@@ -94,12 +94,12 @@ class Interpreter:
         try:
             result = self.invoke(model, name, list(arguments), {}, "")
             deque(leaves(result, self.budget.spend), maxlen=0)
-            result = self._in_place.now(result)
+            result = self._in_place.current_value(result)
         except CodeError as raised:
             error: QConvertError = InvalidModelError(f"the code raises an error: {raised}", remedy=_OTHER_SHAPES, rule="code-raises")
-            raise self._missing.all_with(error) from None
+            raise self._missing.combine_with(error) from None
         except QConvertError as error:
-            raise self._missing.all_with(error) from error
+            raise self._missing.combine_with(error) from error
         except RecursionError as error:
             raise InvalidModelError("the code is nested too deeply", rule="nested-too-deeply") from error
         self._missing.require_none()
@@ -113,9 +113,9 @@ class Interpreter:
                 f"the class {target.class_name} has no method {name!r}", where=where or self.objects.place(target), rule="unknown-name"
             )
         self.objects.make_ready(target)
-        return self.followed(method, [target, *given], named, self.objects.place(target))
+        return self.run_method(method, [target, *given], named, self.objects.place(target))
 
-    def followed(self, method: Method, given: list[Any], named: Mapping[str, Any], place: str) -> Any:
+    def run_method(self, method: Method, given: list[Any], named: Mapping[str, Any], place: str) -> Any:
         """Run a method or function; returns its result."""
         self._depth += 1
         if self._depth > _DEEPEST:
@@ -138,7 +138,7 @@ class Interpreter:
         number = name[1:]
         if not (number.isdecimal() and number.isascii() and int(number) < len(self._listed)):
             raise InvalidModelError(f"the archive has no constant {name!r}", rule="unknown-name")
-        return self.objects.placed(self._listed[int(number)], f"CONSTANTS.{name}")
+        return self.objects.register_value(self._listed[int(number)], f"CONSTANTS.{name}")
 
     def call(self, function: Function, given: list[Any], named: dict[str, Any], where: str, hint: str, place: str) -> Any:
         """Return the result of a call: of a method, of a function on numbers and lists, or of an operator on tensors."""
@@ -150,60 +150,60 @@ class Interpreter:
         if name in ("prim::RaiseException", "aten::raise"):
             raise CodeError(str(given[0])[:500] if given else "")
         if name.startswith("__torch__."):
-            return self._of_the_file(name, given, named, where)
+            return self._call_from_file(name, given, named, where)
         if name in PACKING:
             return PACKING[name](self.objects.packed_name(place or hint, [*given, *named.values()]), where, *given, **named)
         function_of = NUMBERS.get(name)
         if function_of is not None and (compute := function_of.of(given, True)) is not None:
-            return computed(name, compute, given, named, where, self.budget)
+            return compute_number(name, compute, given, named, where, self.budget)
         self.budget.spend(sum(len(value) for value in given if isinstance(value, (list, tuple))) // 8)
         kinds = {type(leaf) for leaf in leaves([given, named], self.budget.spend)}
         if function_of is not None and (compute := function_of.of(given, bool(kinds & _TENSORS))) is not None:
-            return computed(name, compute, given, named, where, self.budget)
+            return compute_number(name, compute, given, named, where, self.budget)
         if Unknown in kinds:
-            if function_of is None and not self._calls.covers(self._plain(name)):
+            if function_of is None and not self._calls.covers(self._out_of_place_name(name)):
                 self._missing.operator(name, where)
             return UNKNOWN
         numbers = [leaf.number for leaf in leaves(given) if isinstance(leaf, Ref)]
         self.budget.spend(_OPERAND * len(numbers))
         if name in _SIZES and numbers and all(numbers) and StoredTensor not in kinds:
             name = _SIZES[name]
-        return self._of_tensors(name, given, named, where, hint)
+        return self._call_on_tensors(name, given, named, where, hint)
 
-    def _called(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
+    def _call_operator(self, name: str, given: Sequence[Any], named: Mapping[str, Any], where: str, hint: str) -> Any:
         """Call an operator on tensors in place of one of the code."""
         self.budget.spend(_WRITTEN_BACK)
         return self._calls.call(name, given, named, where, hint)
 
-    def _of_tensors(self, name: str, given: list[Any], named: dict[str, Any], where: str, hint: str) -> Any:
-        plain = self._plain(name)
+    def _call_on_tensors(self, name: str, given: list[Any], named: dict[str, Any], where: str, hint: str) -> Any:
+        plain = self._out_of_place_name(name)
         if not self._calls.covers(plain):
             self._missing.operator(name, where)
             return UNKNOWN
         self.budget.spend(_OPERATOR)
         try:
-            result = self._calls.call(plain, self._in_place.now(given), self._in_place.now(named), where, hint)
+            result = self._calls.call(plain, self._in_place.current_value(given), self._in_place.current_value(named), where, hint)
             if isinstance(result, (list, tuple)):
                 self.budget.spend(_OPERATOR * len(result))
-            return self._in_place.noted(name, given, named, result, where, hint)
+            return self._in_place.note_result(name, given, named, result, where, hint)
         except UnsupportedError as error:
             self._missing.form(error)
             return UNKNOWN
 
-    def _plain(self, name: str) -> str:
+    def _out_of_place_name(self, name: str) -> str:
         """The name of the operator that is not in place."""
         return name[:-1] if is_change(name) and not self._calls.covers(name) else name
 
-    def _of_the_file(self, name: str, given: list[Any], named: dict[str, Any], where: str) -> Any:
+    def _call_from_file(self, name: str, given: list[Any], named: dict[str, Any], where: str) -> Any:
         """A function of the file, or an object of one of its classes."""
         method = self._code.function(name)
         if method is not None:
-            return self.followed(method, given, named, "")
+            return self.run_method(method, given, named, "")
         if name.endswith(".__new__") and self._code.is_class(name.removesuffix(".__new__")):
-            return self.objects.bare(name.removesuffix(".__new__"))
+            return self.objects.create_empty(name.removesuffix(".__new__"))
         if not self._code.is_class(name):
             raise InvalidModelError(f"the archive has no function {name}", where=where, rule="unknown-name")
-        return self.objects.made(name, given, named, where)
+        return self.objects.create_object(name, given, named, where)
 
 
 _TENSORS = {Ref, StoredTensor, Unknown}

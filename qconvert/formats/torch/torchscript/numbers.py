@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.values import leaves
 
-__all__ = ["NUMBERS", "Function", "computed", "length"]
+__all__ = ["NUMBERS", "Function", "compute_number", "length"]
 
 _LONGEST = 2**16
 _LONGEST_TEXT = 2**12
@@ -39,7 +39,9 @@ class Function:
         return None if tensors else self.plain
 
 
-def computed(name: str, function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any], where: str, budget: _Budget) -> Any:
+def compute_number(
+    name: str, function: Callable[..., Any], given: Sequence[Any], named: Mapping[str, Any], where: str, budget: _Budget
+) -> Any:
     """Return the result of a function of NUMBERS.
 
     Raises:
@@ -66,13 +68,13 @@ def length(value: Any) -> int:
     return len(value) if isinstance(value, (list, tuple, str, dict)) else 0
 
 
-def _divided(a: float, b: float) -> float:
+def _divide(a: float, b: float) -> float:
     if b == 0:
         raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a / b
 
 
-def _floor_divided(a: int, b: int) -> int:
+def _floor_divide(a: int, b: int) -> int:
     if b == 0:
         raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a // b
@@ -86,10 +88,10 @@ def _remainder(a: int, b: int) -> int:
 
 def _sum(a: Any, b: Any, alpha: int = 1) -> Any:
     """Of numbers, or of lists one after the other."""
-    return a + b if isinstance(a, (list, str)) and _short(a, len(a) + len(b)) else a + b * alpha
+    return a + b if isinstance(a, (list, str)) and _require_short(a, len(a) + len(b)) else a + b * alpha
 
 
-def _short(items: Any, count: int) -> bool:
+def _require_short(items: Any, count: int) -> bool:
     """True; raises InvalidModelError for a list or text of more than is allowed."""
     most = _LONGEST_TEXT if isinstance(items, str) else _LONGEST
     if count > most:
@@ -102,7 +104,7 @@ def _short(items: Any, count: int) -> bool:
 def _product(a: Any, b: Any) -> Any:
     if isinstance(a, (list, str)) or isinstance(b, (list, str)):
         repeated, times = (a, b) if isinstance(a, (list, str)) else (b, a)
-        _short(repeated, len(repeated) * times)
+        _require_short(repeated, len(repeated) * times)
         return repeated * times
     return a * b
 
@@ -112,39 +114,39 @@ def _power(a: float, b: float) -> float:
     return math.pow(a, b)
 
 
-def _derived(index: int, start: int, step: int) -> int:
+def _derive_index(index: int, start: int, step: int) -> int:
     """The number at a place of a range."""
     return start + index * step
 
 
-def _counted(start: int, end: int, step: int) -> int:
+def _range_length(start: int, end: int, step: int) -> int:
     """How many numbers a range has."""
     return length(range(start, end, step))
 
 
-def _shifted(a: int, b: int) -> int:
+def _shift_left(a: int, b: int) -> int:
     if not 0 <= b < 64:
         raise ValueError(f"a shift by {b}")
     return (a << b) if abs(a) < 2**63 else a
 
 
-def _split(text: str, by: str | None = None, most: int = -1) -> list[str]:
+def _split_text(text: str, by: str | None = None, most: int = -1) -> list[str]:
     return text.split(by, most)
 
 
-def _replaced(text: str, old: str, new: str, most: int = -1) -> str:
-    _short(text, len(text) + text.count(old) * len(new))
+def _replace_text(text: str, old: str, new: str, most: int = -1) -> str:
+    _require_short(text, len(text) + text.count(old) * len(new))
     return text.replace(old, new, most)
 
 
-def _appended(items: list[Any], item: Any) -> list[Any]:
-    _short(items, len(items) + 1)
+def _append_item(items: list[Any], item: Any) -> list[Any]:
+    _require_short(items, len(items) + 1)
     items.append(item)
     return items
 
 
-def _extended_itself(items: list[Any], others: Sequence[Any]) -> list[Any]:
-    _extended(items, others)
+def _extend_and_return(items: list[Any], others: Sequence[Any]) -> list[Any]:
+    _extend_list(items, others)
     return items
 
 
@@ -152,39 +154,39 @@ def _contains(items: Any, item: Any) -> bool:
     return item in items
 
 
-def _joined(text: str, items: Sequence[str]) -> str:
-    _short(text, len(text) * len(items) + sum(len(item) for item in items))
+def _join_text(text: str, items: Sequence[str]) -> str:
+    _require_short(text, len(text) * len(items) + sum(len(item) for item in items))
     return text.join(items)
 
 
-def _extended(items: list[Any], others: Sequence[Any]) -> None:
-    _short(items, len(items) + len(others))
+def _extend_list(items: list[Any], others: Sequence[Any]) -> None:
+    _require_short(items, len(items) + len(others))
     items.extend(list(others))
 
 
-def _inserted(items: list[Any], index: int, item: Any) -> None:
-    _short(items, len(items) + 1)
+def _insert_item(items: list[Any], index: int, item: Any) -> None:
+    _require_short(items, len(items) + 1)
     items.insert(index, item)
 
 
-def _set(items: Any, index: Any, value: Any) -> Any:
-    _short(items, len(items))
+def _set_item(items: Any, index: Any, value: Any) -> Any:
+    _require_short(items, len(items))
     items[index] = value
     return items
 
 
-def _truncated(a: int, b: int) -> int:
+def _truncate_divide(a: int, b: int) -> int:
     if b == 0:
         raise InvalidModelError("the code divides by zero", rule="division-by-zero")
     return a // b if (a < 0) == (b < 0) else -(-a // b)
 
 
-def _whole(value: Any) -> int:
-    _short(value, len(value)) if isinstance(value, str) else None
+def _to_int(value: Any) -> int:
+    _require_short(value, len(value)) if isinstance(value, str) else None
     return int(value)
 
 
-def _get(items: Any, index: Any) -> Any:
+def _get_item(items: Any, index: Any) -> Any:
     if isinstance(items, dict):
         return items[index]
     if not -len(items) <= index < len(items):
@@ -192,33 +194,34 @@ def _get(items: Any, index: Any) -> Any:
     return items[index]
 
 
-def _sliced(items: Any, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+def _slice_items(items: Any, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
     return items[start:end:step]
 
 
-def _formatted(text: str, *values: Any) -> str:
+def _format_text(text: str, *values: Any) -> str:
     for value in values:
         text = text.replace("{}", str(value)[:80] if isinstance(value, (str, int, float)) else "...", 1)
     return text[:1000]
 
 
 _PLAIN: Mapping[str, Callable[..., Any]] = {
-    "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _divided,
-    "aten::floordiv": _floor_divided, "aten::__floordiv__": _floor_divided, "aten::__round_to_zero_floordiv": _truncated,
+    "aten::add": _sum, "aten::sub": lambda a, b, alpha=1: a - b * alpha, "aten::mul": _product, "aten::div": _divide,
+    "aten::floordiv": _floor_divide, "aten::__floordiv__": _floor_divide, "aten::__round_to_zero_floordiv": _truncate_divide,
     "aten::remainder": _remainder, "aten::pow": _power, "aten::neg": operator.neg, "aten::eq": operator.eq, "aten::ne": operator.ne,
     "aten::lt": operator.lt, "aten::le": operator.le, "aten::gt": operator.gt, "aten::ge": operator.ge, "aten::__not__": operator.not_,
-    "aten::__and__": operator.and_, "aten::__or__": operator.or_, "aten::__xor__": operator.xor, "aten::__lshift__": _shifted,
-    "aten::__rshift__": operator.rshift, "aten::divmod": divmod, "aten::__derive_index": _derived, "aten::__range_length": _counted,
-    "aten::Int": _whole, "aten::Float": float, "aten::Bool": bool, "prim::int": _whole, "prim::float": float, "prim::bool": bool,
+    "aten::__and__": operator.and_, "aten::__or__": operator.or_, "aten::__xor__": operator.xor, "aten::__lshift__": _shift_left,
+    "aten::__rshift__": operator.rshift, "aten::divmod": divmod, "aten::__derive_index": _derive_index,
+    "aten::__range_length": _range_length,
+    "aten::Int": _to_int, "aten::Float": float, "aten::Bool": bool, "prim::int": _to_int, "prim::float": float, "prim::bool": bool,
     "aten::ceil": math.ceil, "aten::floor": math.floor,
     "aten::round": lambda value: float(round(value)),
-    "aten::abs": abs, "prim::abs": abs, "aten::format": _formatted, "aten::str": lambda value: str(value)[:80],
+    "aten::abs": abs, "prim::abs": abs, "aten::format": _format_text, "aten::str": lambda value: str(value)[:80],
     "aten::manual_seed": lambda *values: None, "aten::Complex": complex, "prim::NumToTensor": lambda value: value,
     "aten::ScalarImplicit": lambda value: value, "aten::IntImplicit": lambda value: value, "aten::FloatImplicit": lambda value: value,
-    "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(count)) if _short([], count) else [],
+    "aten::device": lambda *values: None, "prim::rangelist": lambda count: list(range(count)) if _require_short([], count) else [],
     "aten::startswith": lambda text, start: text.startswith(start), "aten::endswith": lambda text, end: text.endswith(end),
     "aten::lower": lambda text: text.lower(), "aten::upper": lambda text: text.upper(), "aten::is_scripting": lambda: True,
-    "aten::split": _split, "aten::replace": _replaced, "aten::strip": lambda text: text.strip(),
+    "aten::split": _split_text, "aten::replace": _replace_text, "aten::strip": lambda text: text.strip(),
     "aten::find": lambda text, part: text.find(part),
     "aten::is_grad_enabled": lambda: False, "aten::set_grad_enabled": lambda enabled: None,
     "prim::min": min, "prim::max": max, "aten::radians": math.radians, "aten::degrees": math.degrees,
@@ -228,18 +231,19 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
     )},
 }  # fmt: skip
 _OF_LISTS: Mapping[str, Callable[..., Any]] = {
-    "aten::len": len, "aten::append": _appended, "aten::extend": _extended, "aten::insert": _inserted, "aten::__getitem__": _get,
-    "aten::_set_item": _set, "aten::slice": _sliced, "aten::list": list, "aten::copy": lambda items: items.copy(),
+    "aten::len": len, "aten::append": _append_item, "aten::extend": _extend_list, "aten::insert": _insert_item,
+    "aten::__getitem__": _get_item,
+    "aten::_set_item": _set_item, "aten::slice": _slice_items, "aten::list": list, "aten::copy": lambda items: items.copy(),
     "aten::clear": lambda items: items.clear(), "aten::pop": lambda items, *place: items.pop(*place),
     "aten::Delete": lambda items, place: items.pop(place), "aten::reverse": lambda items: items.reverse(), "aten::keys": list,
     "aten::values": lambda items: list(items.values()), "aten::items": lambda items: list(items.items()),
     "aten::get": lambda items, key, other=None: items.get(key, other), "aten::dict": dict, "aten::__contains__": _contains,
     "aten::index": lambda items, item: items.index(item), "aten::count": lambda items, item: items.count(item),
     "aten::sort": lambda items, reverse=False: items.sort(reverse=reverse), "aten::sorted": sorted, "aten::any": any, "aten::all": all,
-    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": _extended_itself,
+    "aten::sum": sum, "aten::add": _sum, "aten::mul": _product, "aten::add_": _extend_and_return,
     "prim::enumerate": lambda items: list(enumerate(items)),
     "prim::zip": lambda *lists: list(zip(*lists, strict=False)), "prim::min": min, "prim::max": max,
-    "aten::join": _joined,
+    "aten::join": _join_text,
 }  # fmt: skip
 #: What compares items with each other, whatever stands in them.
 _COMPARING = frozenset(f"aten::{name}" for name in ("__contains__", "index", "count", "sort", "sorted")) | {"prim::min", "prim::max"}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.torch.constants import Constants
-from qconvert.formats.torch.packed import is_packed, unpacked
-from qconvert.formats.torch.stored import ScriptObject, StoredTensor
+from qconvert.formats.torch.packed_parameters import is_packed, unpack_parameters
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor
 from qconvert.formats.torch.torchscript.code import Code
 from qconvert.formats.torch.torchscript.frame import Frame
 from qconvert.formats.torch.values import UNKNOWN, Named, Packed, PackedCell, Unknown
@@ -57,7 +57,7 @@ class Objects:
         method = self._code.method(target.class_name, "__setstate__")
         if method is not None:
             state, target.state = target.state, {}
-            self._interpreter.followed(method, [target, state], {}, self.place(target))
+            self._interpreter.run_method(method, [target, state], {}, self.place(target))
 
     def attribute(self, target: Any, name: str, where: str) -> Any:
         """An attribute of an object of the file."""
@@ -69,7 +69,7 @@ class Objects:
             self.make_ready(target)
             if isinstance(target.state, dict):
                 if name in target.state:
-                    return self.placed(target.state[name], ".".join(filter(None, (self.place(target), name))))
+                    return self.register_value(target.state[name], ".".join(filter(None, (self.place(target), name))))
                 default = self._code.value(target.class_name, name)
                 if default is not None:
                     return Frame(self._interpreter, default.method, "", {}).value(default.node)
@@ -84,18 +84,18 @@ class Objects:
             raise InvalidModelError("an attribute is set on something that has no attributes", where=where, rule="unknown-name")
         target.state[name] = value
 
-    def placed(self, value: Any, place: str) -> Any:
+    def register_value(self, value: Any, place: str) -> Any:
         """A value of the file, with its place noted and packed parameters unpacked."""
         if isinstance(value, StoredTensor):
             self._constants.place(value, place)
         elif is_packed(value):
             if id(value) not in self._packed:
-                self._packed[id(value)] = unpacked(value, layer_of(place))
+                self._packed[id(value)] = unpack_parameters(value, layer_of(place))
             return self._packed[id(value)]
         elif isinstance(value, ScriptObject):
             self._places.setdefault(id(value), place)
         elif isinstance(value, (list, tuple)) and any(isinstance(item, (StoredTensor, ScriptObject)) for item in value):
-            items = [self.placed(item, f"{place}.{index}") for index, item in enumerate(value)]
+            items = [self.register_value(item, f"{place}.{index}") for index, item in enumerate(value)]
             if isinstance(value, tuple):
                 return tuple(items)
             value[:] = items
@@ -114,13 +114,13 @@ class Objects:
             name = f"{wanted}_{count}"
         return name
 
-    def bare(self, class_name: str) -> ScriptObject:
+    def create_empty(self, class_name: str) -> ScriptObject:
         """A new object of a class, without attributes."""
         made = ScriptObject(class_name)
         self._ready[id(made)] = made
         return made
 
-    def made(self, class_name: str, given: list[Any], named: Mapping[str, Any], where: str) -> Any:
+    def create_object(self, class_name: str, given: list[Any], named: Mapping[str, Any], where: str) -> Any:
         """A new object of a class: a tuple for one whose fields have names and nothing else."""
         fields = self._code.fields(class_name)
         if fields is not None:
@@ -130,7 +130,7 @@ class Objects:
                     f"{class_name} has {len(fields)} fields and is given {len(given) + len(named)}", where=where, rule="counts-differ"
                 )
             return Named.of({name: values[name] for name in fields})
-        made = self.bare(class_name)
+        made = self.create_empty(class_name)
         if self._code.method(class_name, "__init__") is not None:
             self._interpreter.invoke(made, "__init__", given, named, where)
         return made

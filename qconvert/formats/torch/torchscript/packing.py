@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.packed import cell_of, verified
-from qconvert.formats.torch.stored import StoredTensor
+from qconvert.formats.torch.packed_parameters import cell_of, verify_packed
+from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Packed, PackedCell
 
 __all__ = ["PACKING", "method_of_packed"]
@@ -39,7 +39,9 @@ def _convolution(place: str, weight: Any, bias: Any, stride: Any, padding: Any, 
     return Packed(place, weight, bias, sizes[0], sizes[1], sizes[2], (0,) * rank, int(groups))
 
 
-def _transposed(place: str, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any, groups: Any) -> Packed:
+def _conv_transpose(
+    place: str, weight: Any, bias: Any, stride: Any, padding: Any, output_padding: Any, dilation: Any, groups: Any
+) -> Packed:
     rank = len(weight.shape) - 2
     sizes = [_numbers(value, rank) for value in (stride, padding, dilation, output_padding)]
     return Packed(place, weight, bias, sizes[0], sizes[1], sizes[2], sizes[3], int(groups), True)
@@ -49,7 +51,7 @@ def _linear(place: str, weight: Any, bias: Any = None) -> Packed:
     return Packed(place, weight, bias)
 
 
-def _half(place: str, weight: Any, bias: Any = None) -> Packed:
+def _half_linear(place: str, weight: Any, bias: Any = None) -> Packed:
     if isinstance(weight, StoredTensor) and weight.dtype != "float32":
         raise TypeError(f"weights of {weight.dtype} in float16")
     return Packed(place, weight, bias)
@@ -81,7 +83,7 @@ def _packing(make: Callable[..., Packed | PackedCell]) -> Callable[..., Any]:
             return found
         if not isinstance(found.weight, StoredTensor):
             raise InvalidModelError("the code packs weights that are not constant", where=where, rule="weights-not-constant")
-        return verified(found)
+        return verify_packed(found)
 
     return pack
 
@@ -96,7 +98,7 @@ def _unpacking(read: Callable[[Packed], Any]) -> Callable[..., Any]:
     return unpack
 
 
-def _both(packed: Packed) -> Any:
+def _weight_and_bias(packed: Packed) -> Any:
     return packed.weight, packed.bias
 
 
@@ -107,17 +109,17 @@ def _sizes(name: str) -> Callable[[Packed], Any]:
 #: Operator -> (place, where, its arguments) -> what it gives.
 PACKING: dict[str, Callable[..., Any]] = {
     **{f"quantized::{name}_prepack": _packing(_convolution) for name in ("conv", "conv1d", "conv2d", "conv3d")},
-    **{f"quantized::conv_transpose{rank}d_prepack": _packing(_transposed) for rank in (1, 2, 3)},
+    **{f"quantized::conv_transpose{rank}d_prepack": _packing(_conv_transpose) for rank in (1, 2, 3)},
     "quantized::linear_prepack": _packing(_linear),
-    "quantized::linear_prepack_fp16": _packing(_half),
+    "quantized::linear_prepack_fp16": _packing(_half_linear),
     "quantized::make_quantized_cell_params_dynamic": _packing(_dynamic_cell),
     "quantized::make_quantized_cell_params_fp16": _packing(_half_cell),
     "quantized::embedding_bag_prepack": _packing(_embedding),
     **{
-        f"quantized::{name}_unpack": _unpacking(_both)
+        f"quantized::{name}_unpack": _unpacking(_weight_and_bias)
         for name in ("conv", "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "linear")
     },
-    "quantized::linear_unpack_fp16": _unpacking(_both),
+    "quantized::linear_unpack_fp16": _unpacking(_weight_and_bias),
     "quantized::embedding_bag_unpack": _unpacking(lambda packed: packed.weight),
     **{
         f"quantized::{layer}_{name}": _unpacking(_sizes(name))

@@ -11,17 +11,17 @@ from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.calls import Calls
 from qconvert.formats.torch.constants import Constants
 from qconvert.formats.torch.dtypes import SCALAR_TYPES
-from qconvert.formats.torch.finishing import finished
+from qconvert.formats.torch.finishing import finish_graph
 from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.ops import OPERATORS
-from qconvert.formats.torch.outputs import flattened
-from qconvert.formats.torch.pickled import unpickled
+from qconvert.formats.torch.outputs import flatten_outputs
 from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.stored import ScriptObject
+from qconvert.formats.torch.stored_values import ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
-from qconvert.formats.torch.torchscript.guesses import Guesses, guessed
 from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
+from qconvert.formats.torch.torchscript.shape_guesses import Guesses, guess_shapes
+from qconvert.formats.torch.unpickler import unpickle
 from qconvert.formats.torch.values import EndlessError, Ref, leaves
 from qconvert.graph import Graph
 from qconvert.graph.metadata import GUESSED_SHAPES
@@ -51,24 +51,24 @@ def read_named(archive: Archive, name: str, given: GivenInputs) -> tuple[Graph, 
         InvalidModelError, UnsupportedError: see Interpreter.
     """
     script = _Script(archive)
-    inputs = inputs_of(script.forward, _traced(archive), given)
+    inputs = inputs_of(script.forward, _read_traced_inputs(archive), given)
     unknown = [item for item in leaves(inputs) if isinstance(item, Input) and item.shape is None]
-    outputs, guesses = _first_read(script, inputs, unknown)
+    outputs, guesses = _read_with_guesses(script, inputs, unknown)
     metadata = {}
     if guesses:
         metadata[GUESSED_SHAPES] = json.dumps([f"{key}: {', '.join(map(str, shape))}" for key, (shape, _) in guesses.items()])
     names = [item.name for item in leaves(inputs) if isinstance(item, Input)]
-    graph = finished(script.session, name, names, outputs, "TorchScript", metadata=metadata)
+    graph = finish_graph(script.session, name, names, outputs, "TorchScript", metadata=metadata)
     return graph, {key: value.name for key, value in script.variables.items() if isinstance(value, Ref)}
 
 
-def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[list[str], Guesses]:
+def _read_with_guesses(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[list[str], Guesses]:
     """Read the model with the first guess of unknown shapes that works; without a guess if none does."""
     refused: UnsupportedError | None = None
-    for guesses in guessed(unknown, lambda draft, tried: script.followed(inputs, draft, tried)) if unknown else ():
+    for guesses in guess_shapes(unknown, lambda draft, tried: script.run_forward(inputs, draft, tried)) if unknown else ():
         draft = Draft()
         try:
-            return script.followed(inputs, draft, guesses), guesses
+            return script.run_forward(inputs, draft, guesses), guesses
         except UnsupportedError as error:
             refused = refused or error
         except EndlessError:
@@ -77,7 +77,7 @@ def _first_read(script: _Script, inputs: list[Any], unknown: list[Input]) -> tup
             continue
     draft = Draft()
     try:
-        return script.followed(inputs, draft, {}), {}
+        return script.run_forward(inputs, draft, {}), {}
     except UnsupportedError as error:
         raise refused or error from error
 
@@ -99,7 +99,7 @@ class _Script:
         self._most = _STEPS + min(size, _MOST_FURTHER)
         self.variables: dict[str, Any] = {}
 
-    def followed(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
+    def run_forward(self, inputs: list[Any], draft: Draft, guesses: Guesses) -> list[str]:
         """Follows `forward`; the names of its outputs."""
         constants = Constants(draft)
         self.session = Session(draft, constants, SCALAR_TYPES)
@@ -107,11 +107,11 @@ class _Script:
         interpreter = Interpreter(self._code, calls, constants, self._constants(), Budget(self._most))
         result = interpreter.run(self._model(), "forward", arguments(inputs, draft, guesses))
         self.variables = interpreter.variables
-        return flattened(result, constants)
+        return flatten_outputs(result, constants)
 
     def _model(self) -> ScriptObject:
         """The objects of the file, again, since methods may change them."""
-        model = unpickled(self._archive.read("data.pkl"), lambda key: self._archive.storage(f"data/{key}"), "data.pkl")
+        model = unpickle(self._archive.read("data.pkl"), lambda key: self._archive.storage(f"data/{key}"), "data.pkl")
         if not isinstance(model, ScriptObject):
             raise InvalidModelError("data.pkl does not hold a module", rule="malformed-entry")
         return model
@@ -121,7 +121,7 @@ class _Script:
         if "constants.pkl" not in self._archive:
             return []
         content = self._archive.read("constants.pkl")
-        found = unpickled(content, lambda key: self._archive.storage(self._constant_storage(key)), "constants.pkl")
+        found = unpickle(content, lambda key: self._archive.storage(self._constant_storage(key)), "constants.pkl")
         if not isinstance(found, (list, tuple)):
             raise InvalidModelError("constants.pkl does not hold a list", rule="malformed-entry")
         return list(found)
@@ -151,10 +151,10 @@ def _verify_version(archive: Archive) -> None:
         )
 
 
-def _traced(archive: Archive) -> list[Any]:
+def _read_traced_inputs(archive: Archive) -> list[Any]:
     """The inputs that a trace was made with: shapes and types alone, since PyTorch does not write their values."""
     if "traced_inputs.pkl" not in archive:
         return []
-    found = unpickled(archive.read("traced_inputs.pkl"), None, "traced_inputs.pkl")
+    found = unpickle(archive.read("traced_inputs.pkl"), None, "traced_inputs.pkl")
     values = found.get("forward") if isinstance(found, dict) else found
     return list(values) if isinstance(values, (list, tuple)) else []

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from qconvert.formats.torch.writers import (
+    data_movement,
     detection,
     elementwise,
     indexing,
     layers,
-    moves,
     norm,
     numbers,
     pool,
@@ -29,7 +29,7 @@ _WRITERS: Mapping[str, WriteFunction] = {
     **elementwise.WRITERS,
     **norm.WRITERS,
     **pool.WRITERS,
-    **moves.WRITERS,
+    **data_movement.WRITERS,
     **recurrent.WRITERS,
     **resize.WRITERS,
     **indexing.WRITERS,
@@ -38,4 +38,4 @@ _WRITERS: Mapping[str, WriteFunction] = {
     **sizes.WRITERS,
     **space.WRITERS,
 }
-WRITERS = {kind: sizes.followed(write) if kind in sizes.FOLLOWED else write for kind, write in _WRITERS.items()}
+WRITERS = {kind: sizes.defer_sizes(write) if kind in sizes.FOLLOWED else write for kind, write in _WRITERS.items()}

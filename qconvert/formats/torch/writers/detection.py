@@ -22,16 +22,16 @@ def write_detection(op: Op, b: Builder) -> None:
     classes = min(int(op["max_classes_per_detection"]), int(op["num_classes"]))
     steps = min(int(op["max_detections"]), -(-rows // max(classes, 1)))
     if op["use_regular_nms"]:
-        raise b.unsupported(op, "a suppression for each class", rule="variant-not-writable")
+        raise b.unsupported_error(op, "a suppression for each class", rule="variant-not-writable")
     if steps > _MOST:
-        raise b.unsupported(op, f"{steps} detections")
+        raise b.unsupported_error(op, f"{steps} detections")
     b.note_operator()
-    boxes = _decoded(op, b)
+    boxes = _decode_boxes(op, b)
     count = static_shape(op, b, op.inputs[1])[-1]
     scores = b.aten("slice.Tensor", b.aten("select.int", _real(b, op.inputs[1]), 0, 0), 1, count - int(op["num_classes"]), count)
     order = b.aten("sort.stable", scores, stable=True, dim=1, descending=True)
     ordered, places = (b.aten("slice.Tensor", b.call("operator.getitem", order, place), 1, 0, classes) for place in (0, 1))
-    chosen = _suppressed(op, b, boxes, b.aten("amax", scores, [1]), steps)
+    chosen = _suppress_boxes(op, b, boxes, b.aten("amax", scores, [1]), steps)
     index = b.aten("cat", [node for node, _ in chosen], 0)
     found = b.aten("cat", [is_found for _, is_found in chosen], 0)
     picked = [b.aten("index_select", node, 0, index) for node in (boxes, places, ordered)]
@@ -45,25 +45,25 @@ def write_detection(op: Op, b: Builder) -> None:
             node = b.aten("reshape", node, [1, -1])
             shares = b.aten("reshape", b.aten("expand", b.aten("unsqueeze", found, 1), [steps, classes]), [1, -1])
         kept = b.aten("where.self", shares, node, b.aten("zeros_like", node))
-        _end(op, b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
+        _set_output(op, b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
     total = b.aten("sum.dim_IntList", b.aten("to.dtype", found, wide), [0], True)
-    b.set(op.outputs[3], b.aten("to.dtype", total, b.dtype(b.tensor(op.outputs[3]).dtype)))
+    b.set_node(op.outputs[3], b.aten("to.dtype", total, b.dtype(b.tensor(op.outputs[3]).dtype)))
 
 
-def _end(op: Op, b: Builder, name: str, node: Node, missing: int) -> None:
+def _set_output(op: Op, b: Builder, name: str, node: Node, missing: int) -> None:
     if not name:
         return
     if missing > 0:  # rows that nothing can fill
         node = b.aten("constant_pad_nd", node, [*[0] * (2 * (b.tensor(name).rank or 2) - 4), 0, missing], 0.0)
-    b.set(name, b.aten("to.dtype", node, b.dtype(b.tensor(name).dtype)))
+    b.set_node(name, b.aten("to.dtype", node, b.dtype(b.tensor(name).dtype)))
 
 
 def _real(b: Builder, name: str) -> Node:
     """Float values in float64."""
-    return b.real(name) if b.wide else b.widened(b.stored(name))
+    return b.real(name) if b.wide else b.widen(b.stored_value(name))
 
 
-def _decoded(op: Op, b: Builder) -> Node:
+def _decode_boxes(op: Op, b: Builder) -> Node:
     """Boxes as (y min, x min, y max, x max) of offsets to the anchors' centres and sizes."""
     scales = np.array([op[f"{name}_scale"] for name in "yxhw"], np.float64)
     coded, anchors = b.aten("select.int", _real(b, op.inputs[0]), 0, 0), _real(b, op.inputs[2])
@@ -71,15 +71,15 @@ def _decoded(op: Op, b: Builder) -> Node:
     def part(node: Node, start: int) -> Node:
         return b.aten("slice.Tensor", node, 1, start, start + 2)
 
-    def scaled(start: int) -> Node:
+    def scale_part(start: int) -> Node:
         return b.aten("div.Tensor", part(coded, start), b.buffer(scales[start : start + 2], f"{op.outputs[0]}/scales"))
 
-    centres = b.aten("add.Tensor", b.aten("mul.Tensor", scaled(0), part(anchors, 2)), part(anchors, 0))
-    halves = b.aten("mul.Tensor", b.aten("mul.Tensor", b.aten("exp", scaled(2)), 0.5), part(anchors, 2))
+    centres = b.aten("add.Tensor", b.aten("mul.Tensor", scale_part(0), part(anchors, 2)), part(anchors, 0))
+    halves = b.aten("mul.Tensor", b.aten("mul.Tensor", b.aten("exp", scale_part(2)), 0.5), part(anchors, 2))
     return b.aten("cat", [b.aten("sub.Tensor", centres, halves), b.aten("add.Tensor", centres, halves)], 1)
 
 
-def _suppressed(op: Op, b: Builder, boxes: Node, best: Node, steps: int) -> list[tuple[Node, Node]]:
+def _suppress_boxes(op: Op, b: Builder, boxes: Node, best: Node, steps: int) -> list[tuple[Node, Node]]:
     """For each detection the place of its box, and whether there is one; a list of one each."""
     lowest = b.buffer(np.array(-np.inf), f"{op.outputs[0]}/suppressed")
     left = b.aten("where.self", b.aten("ge.Scalar", best, float(op["nms_score_threshold"])), best, lowest)

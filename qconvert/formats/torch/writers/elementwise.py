@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.writers.kernels import curved_as_tflite, lined_as_xnnpack, pair_as_kernels
+from qconvert.formats.torch.writers.kernels import write_kernel_binary, write_tflite_hard_swish, write_xnnpack_line
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import Scope, conditions
@@ -37,7 +37,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
         return
 
     def single(node: Any) -> Any:
-        return b.widened(b.aten("to.dtype", node, b.dtype("float32")))
+        return b.widen(b.aten("to.dtype", node, b.dtype("float32")))
 
     scale = float(quantization.scale[0])
     root = single(b.aten("sqrt", single(node)))
@@ -50,7 +50,7 @@ def write_clip(op: Op, b: Builder) -> None:
     bounds = bounds_of(op, b)
     if any(isinstance(bound, float | int) or bound is None for bound in bounds) and not any(_is_node(bound) for bound in bounds):
         node = b.real(op.inputs[0])
-        b.finish(op, node if bounds == [None, None] else b.clipped(node, *bounds))
+        b.finish(op, node if bounds == [None, None] else b.clip(node, *bounds))
         return
     node = b.real(op.inputs[0])
     for operator, name in zip(("maximum", "minimum"), names, strict=True):
@@ -97,13 +97,13 @@ def _slopes(op: Op, scope: Scope) -> str:
 
 def write_hard_swish(op: Op, b: Builder) -> None:
     """HardSwish, as a kernel rounds it if the operator asks for it."""
-    if not curved_as_tflite(op, b):
+    if not write_tflite_hard_swish(op, b):
         simple("hardswish")(op, b)
 
 
 def write_leaky_relu(op: Op, b: Builder) -> None:
     """LeakyRelu, as a kernel rounds it if the operator asks for it."""
-    if not lined_as_xnnpack(op, b):
+    if not write_xnnpack_line(op, b):
         simple("leaky_relu", "alpha")(op, b)
 
 
@@ -153,7 +153,7 @@ def write_selu(op: Op, b: Builder) -> None:
 
 def write_where(op: Op, b: Builder) -> None:
     """Where: of plain numbers, or of float values."""
-    condition = b.stored(op.inputs[0])
+    condition = b.stored_value(op.inputs[0])
     b.finish(op, b.aten("where.self", condition, *(b.real(name) for name in op.inputs[1:])))
 
 
@@ -182,7 +182,7 @@ def write_pair(operator: str) -> WriteFunction:
     """Add, Sub and Mul."""
 
     def write(op: Op, b: Builder) -> None:
-        if not pair_as_kernels(op, b):
+        if not write_kernel_binary(op, b):
             b.finish(op, b.aten(operator, *b.reals(op)))
 
     return write

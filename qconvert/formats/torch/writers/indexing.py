@@ -21,24 +21,24 @@ def static_shape(op: Op, b: Builder, name: str) -> tuple[int, ...]:
     """The shape of a tensor in numbers; raises UnsupportedError if a size is known only at run time."""
     shape = b.tensor(name).static_shape
     if shape is None:
-        raise b.unsupported(op, f"{name!r} of unknown size", rule="unknown-size")
+        raise b.unsupported_error(op, f"{name!r} of unknown size", rule="unknown-size")
     return shape
 
 
 def indices(b: Builder, name: str) -> Node:
     """Indices as int64."""
-    node: Node = b.stored(name)
+    node: Node = b.stored_value(name)
     return node if b.tensor(name).dtype == "int64" else b.aten("to.dtype", node, b.dtype("int64"))
 
 
-def _from_front(op: Op, b: Builder, node: Node, size: int | str) -> Node:
+def _wrap_negative(op: Op, b: Builder, node: Node, size: int | str) -> Node:
     """Indices of which negative ones count from the end."""
     if isinstance(size, str):
-        raise b.unsupported(op, "indices along an axis of unknown size", rule="unknown-size")
+        raise b.unsupported_error(op, "indices along an axis of unknown size", rule="unknown-size")
     return b.aten("remainder.Scalar", node, size)
 
 
-def _counts(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: str) -> Node:
+def _count_along(b: Builder, shape: Sequence[int], axis: int, rank: int, hint: str) -> Node:
     """0, 1, 2 … along one axis of several."""
     values = np.arange(shape[axis], dtype=np.int64).reshape([-1 if place == axis else 1 for place in range(rank)])
     return b.buffer(values, f"{hint}/places")
@@ -48,28 +48,28 @@ def write_gather_nd(op: Op, b: Builder) -> None:
     """GatherND: an index for each of the first axes; the first `batch_dims` go together."""
     batch, rows = int(op["batch_dims"]), static_shape(op, b, op.inputs[1])
     index = indices(b, op.inputs[1])
-    own = [_counts(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
+    own = [_count_along(b, rows, axis, len(rows) - 1, op.outputs[0]) for axis in range(batch)]
     chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
     b.note_operator()
-    b.set(op.outputs[0], b.aten("index.Tensor", b.stored(op.inputs[0]), [*own, *chosen]))
+    b.set_node(op.outputs[0], b.aten("index.Tensor", b.stored_value(op.inputs[0]), [*own, *chosen]))
 
 
 def write_gather_elements(op: Op, b: Builder) -> None:
     """GatherElements."""
     axis = int(op["axis"]) % b.rank(op)
-    index = _from_front(op, b, indices(b, op.inputs[1]), b.shape(op, op.inputs[0])[axis])
+    index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op, op.inputs[0])[axis])
     b.note_operator()
-    b.set(op.outputs[0], b.aten("gather", b.stored(op.inputs[0]), axis, index))
+    b.set_node(op.outputs[0], b.aten("gather", b.stored_value(op.inputs[0]), axis, index))
 
 
-def _summing(op: Op, b: Builder) -> tuple[Node, Node, bool]:
+def _data_and_updates(op: Op, b: Builder) -> tuple[Node, Node, bool]:
     """Data and updates as they are written: sums of quantized values in int64, without their zero point in the updates."""
-    data, updates = b.stored(op.inputs[0]), b.stored(op.inputs[2])
+    data, updates = b.stored_value(op.inputs[0]), b.stored_value(op.inputs[2])
     quantization = b.tensor(op.inputs[0]).quantization
     if quantization is None or op["reduction"] not in ("add", "mul"):
         return data, updates, False
     if op["reduction"] == "mul":
-        raise b.unsupported(op, "products of quantized values", rule="quantized-data")
+        raise b.unsupported_error(op, "products of quantized values", rule="quantized-data")
     wide = [b.aten("to.dtype", node, b.dtype("int64")) for node in (data, updates)]
     return wide[0], b.aten("sub.Tensor", wide[1], int(quantization.zero_point[0])), True
 
@@ -79,13 +79,13 @@ def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
     if summed and tensor.quantization is not None:
         node = b.aten("to.dtype", b.aten("clamp", node, *b.limits(tensor.dtype, tensor.quantization)), b.dtype(tensor.dtype))
     b.note_operator()
-    b.set(tensor.name, node)
+    b.set_node(tensor.name, node)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND: rows that are put, or joined with what is there."""
     rows, reduction = static_shape(op, b, op.inputs[1]), str(op["reduction"])
-    data, updates, summed = _summing(op, b)
+    data, updates, summed = _data_and_updates(op, b)
     index = indices(b, op.inputs[1])
     if reduction in ("none", "add"):
         chosen = [b.aten("select.int", index, -1, place) for place in range(rows[-1])]
@@ -94,7 +94,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
     shape = static_shape(op, b, op.inputs[0])
     depth, flat = rows[-1], b.buffer(np.zeros((), np.int64), f"{op.outputs[0]}/first")
     for place in range(depth):
-        at = _from_front(op, b, b.aten("select.int", index, -1, place), shape[place])
+        at = _wrap_negative(op, b, b.aten("select.int", index, -1, place), shape[place])
         flat = b.aten("add.Tensor", b.aten("mul.Tensor", flat, shape[place]), at)
     whole = b.aten("reshape", data, [int(np.prod(shape[:depth], dtype=int)), -1])
     parts = b.aten("reshape", updates, [int(np.prod(rows[:-1], dtype=int)), -1])
@@ -105,8 +105,8 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
 def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements."""
     axis, reduction = int(op["axis"]) % b.rank(op), str(op["reduction"])
-    index = _from_front(op, b, indices(b, op.inputs[1]), b.shape(op, op.inputs[0])[axis])
-    data, updates, summed = _summing(op, b)
+    index = _wrap_negative(op, b, indices(b, op.inputs[1]), b.shape(op, op.inputs[0])[axis])
+    data, updates, summed = _data_and_updates(op, b)
     if reduction == "none":
         node = b.aten("scatter.src", data, axis, index, updates)
     elif reduction == "add":
@@ -120,12 +120,12 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
     """ReverseSequence: a gather along the time, whose indices fall up to a sequence's length."""
     shape = static_shape(op, b, op.inputs[0])
     time, batch, rank = int(op["time_axis"]) % len(shape), int(op["batch_axis"]) % len(shape), len(shape)
-    places = _counts(b, shape, time, rank, op.outputs[0])
+    places = _count_along(b, shape, time, rank, op.outputs[0])
     lengths = b.aten("reshape", indices(b, op.inputs[1]), [-1 if axis == batch else 1 for axis in range(rank)])
     turned = b.aten("sub.Tensor", b.aten("sub.Tensor", lengths, 1), places)
     index = b.aten("where.self", b.aten("lt.Tensor", places, lengths), turned, places)
     b.note_operator()
-    b.set(op.outputs[0], b.aten("gather", b.stored(op.inputs[0]), time, b.aten("expand", index, list(shape))))
+    b.set_node(op.outputs[0], b.aten("gather", b.stored_value(op.inputs[0]), time, b.aten("expand", index, list(shape))))
 
 
 def write_dynamic_update_slice(op: Op, b: Builder) -> None:
@@ -134,19 +134,19 @@ def write_dynamic_update_slice(op: Op, b: Builder) -> None:
     starts, places = indices(b, op.inputs[2]), []
     for axis, (size, own) in enumerate(zip(shape, block, strict=True)):
         start = b.aten("clamp", b.aten("select.int", starts, 0, axis), 0, size - own)
-        places.append(b.aten("add.Tensor", _counts(b, block, axis, len(shape), op.outputs[0]), start))
+        places.append(b.aten("add.Tensor", _count_along(b, block, axis, len(shape), op.outputs[0]), start))
     b.note_operator()
-    b.set(op.outputs[0], b.aten("index_put", b.stored(op.inputs[0]), places, b.stored(op.inputs[1])))
+    b.set_node(op.outputs[0], b.aten("index_put", b.stored_value(op.inputs[0]), places, b.stored_value(op.inputs[1])))
 
 
 def write_sparse_to_dense(op: Op, b: Builder) -> None:
     """SparseToDense: values at indices, which are rows, single numbers or one, among one default."""
     shape, rank = b.integers(op, 1), b.rank(op)
-    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored(op.inputs[3]), [1] * len(shape)), shape))
+    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_value(op.inputs[3]), [1] * len(shape)), shape))
     index = b.aten("reshape", indices(b, op.inputs[0]), [-1, len(shape) if rank == 2 else 1])
     places = [b.aten("select.int", index, -1, place) for place in range(len(shape))]
     b.note_operator()
-    b.set(op.outputs[0], b.aten("index_put", whole, places, b.stored(op.inputs[2])))
+    b.set_node(op.outputs[0], b.aten("index_put", whole, places, b.stored_value(op.inputs[2])))
 
 
 def write_segments(op: Op, b: Builder) -> None:
@@ -156,7 +156,7 @@ def write_segments(op: Op, b: Builder) -> None:
     reduction = "sum" if op.kind == "SegmentSum" else str(op["reduction"])
     if op.kind == "SegmentSum":
         if ids is None:
-            raise b.unsupported(op, "segments that are computed at run time", rule="not-constant")
+            raise b.unsupported_error(op, "segments that are computed at run time", rule="not-constant")
         count = int(ids.max(initial=-1)) + 1
     else:
         count = b.integers(op, 2)[0]
@@ -165,38 +165,38 @@ def write_segments(op: Op, b: Builder) -> None:
     index = b.aten("where.self", b.aten("lt.Scalar", index, 0), last, index)
     rest = list(shape[rank:])
     start = np.full((count + 1, *rest), first_value(reduction, numpy_dtype(data.dtype)))
-    rows = b.aten("reshape", b.stored(data.name), [-1, *rest])
+    rows = b.aten("reshape", b.stored_value(data.name), [-1, *rest])
     empty = b.buffer(start.astype(numpy_dtype(data.dtype)), f"{op.outputs[0]}/empty")
     if reduction == "sum":
         found = b.aten("index_add", empty, 0, index, rows)
     else:
         found = b.aten("index_reduce", empty, 0, index, rows, _REDUCE[reduction])
     b.note_operator()
-    b.set(op.outputs[0], b.aten("slice.Tensor", found, 0, 0, count))
+    b.set_node(op.outputs[0], b.aten("slice.Tensor", found, 0, 0, count))
 
 
 def write_top_k(op: Op, b: Builder) -> None:
     """TopK: a sort that keeps the order of equal values, cut off."""
     (count,) = b.integers(op, 1)
     axis = int(op["axis"]) % b.rank(op)
-    found = b.aten("sort.stable", b.stored(op.inputs[0]), stable=True, dim=axis, descending=bool(op["largest"]))
+    found = b.aten("sort.stable", b.stored_value(op.inputs[0]), stable=True, dim=axis, descending=bool(op["largest"]))
     b.note_operator()
     for place, name in enumerate(op.outputs):
         if name:
             node = b.aten("slice.Tensor", b.call("operator.getitem", found, place), axis, 0, count)
             dtype = b.tensor(name).dtype
-            b.set(name, b.aten("to.dtype", node, b.dtype(dtype)) if place and dtype != "int64" else node)
+            b.set_node(name, b.aten("to.dtype", node, b.dtype(dtype)) if place and dtype != "int64" else node)
 
 
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero: as many columns as there are."""
-    node, quantization = b.stored(op.inputs[0]), b.tensor(op.inputs[0]).quantization
+    node, quantization = b.stored_value(op.inputs[0]), b.tensor(op.inputs[0]).quantization
     if quantization is not None:
         node = b.aten("ne.Scalar", node, int(quantization.zero_point[0]))
     found = b.aten("permute", b.aten("nonzero", node), [1, 0])
     dtype = b.tensor(op.outputs[0]).dtype
     b.note_operator()
-    b.set(op.outputs[0], found if dtype == "int64" else b.aten("to.dtype", found, b.dtype(dtype)))
+    b.set_node(op.outputs[0], found if dtype == "int64" else b.aten("to.dtype", found, b.dtype(dtype)))
 
 
 def write_one_hot(op: Op, b: Builder) -> None:
@@ -208,18 +208,18 @@ def write_one_hot(op: Op, b: Builder) -> None:
         index = b.aten("where.self", b.aten("lt.Scalar", index, 0), b.aten("add.Tensor", index, depth), index)
     places = np.arange(depth, dtype=np.int64).reshape([-1 if place == axis else 1 for place in range(rank + 1)])
     chosen = b.aten("eq.Tensor", b.aten("unsqueeze", index, axis), b.buffer(places, f"{op.outputs[0]}/places"))
-    off, on = (b.aten("select.int", b.stored(op.inputs[2]), 0, place) for place in (0, 1))
+    off, on = (b.aten("select.int", b.stored_value(op.inputs[2]), 0, place) for place in (0, 1))
     b.note_operator()
-    b.set(op.outputs[0], b.aten("where.self", chosen, on, off))
+    b.set_node(op.outputs[0], b.aten("where.self", chosen, on, off))
 
 
 def gather_in_batches(op: Op, b: Builder) -> None:
     """Gather whose first axes of data and indices go together: the axis is moved after them, and the others back."""
     batch, rank, count = int(op["batch_dims"]), b.rank(op), b.tensor(op.inputs[1]).rank or 0
     axis, rows = int(op["axis"]) % rank, static_shape(op, b, op.inputs[1])
-    data = b.stored(op.inputs[0])
+    data = b.stored_value(op.inputs[0])
     moved = [*range(batch), axis, *(place for place in range(batch, rank) if place != axis)]
-    own = [_counts(b, rows, place, count, op.outputs[0]) for place in range(batch)]
+    own = [_count_along(b, rows, place, count, op.outputs[0]) for place in range(batch)]
     found = b.aten("index.Tensor", b.aten("permute", data, moved), [*own, indices(b, op.inputs[1])])
     between = axis - batch
     order: list[Any] = [
@@ -229,7 +229,7 @@ def gather_in_batches(op: Op, b: Builder) -> None:
         *range(count + between, count + rank - batch - 1),
     ]
     b.note_operator()
-    b.set(op.outputs[0], b.aten("permute", found, order))
+    b.set_node(op.outputs[0], b.aten("permute", found, order))
 
 
 WRITERS: Mapping[str, WriteFunction] = {

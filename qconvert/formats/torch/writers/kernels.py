@@ -11,8 +11,8 @@ from qconvert.arithmetic import (
     INTEGER_FACTORS,
     PAIR_BITS,
     TORCH_AVERAGES,
-    adds_as,
     effective_scale,
+    has_addition,
     pair_factors,
     quantize,
     quantize_multiplier,
@@ -27,11 +27,18 @@ from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import reduced_count
 
-__all__ = ["averaged_as_pytorch", "curved_as_tflite", "end_stored", "lined_as_xnnpack", "pair_as_kernels", "reduced_as_kernels",
-           "rounded_as_tflite"]  # fmt: skip
+__all__ = [
+    "finish_stored",
+    "finish_tflite_conv",
+    "finish_torch_average",
+    "write_kernel_binary",
+    "write_kernel_reduction",
+    "write_tflite_hard_swish",
+    "write_xnnpack_line",
+]  # fmt: skip
 
 
-def end_stored(op: Op, b: Builder, steps: Node) -> None:
+def finish_stored(op: Op, b: Builder, steps: Node) -> None:
     """Ends an operator with integers, clipped to the limits of the quantization and of a fused activation."""
     tensor = b.tensor(op.outputs[0])
     quantization = tensor.quantization
@@ -42,61 +49,61 @@ def end_stored(op: Op, b: Builder, steps: Node) -> None:
         for bound, limit in zip(bounds, b.limits(tensor.dtype, quantization), strict=True)
     ]
     b.note_operator()
-    b.set(tensor.name, b.aten("to.dtype", b.aten("clamp", steps, *limits), b.dtype(tensor.dtype)))
+    b.set_node(tensor.name, b.aten("to.dtype", b.aten("clamp", steps, *limits), b.dtype(tensor.dtype)))
 
 
-def pair_as_kernels(op: Op, b: Builder) -> bool:
+def write_kernel_binary(op: Op, b: Builder) -> bool:
     """Writes an Add, Sub or Mul with the integers of the kernel that it names; False if it names none, or lacks a quantization."""
     tensors = [b.tensor(name) for name in (*op.inputs, *op.outputs)]
     first, second, output = (tensor.quantization for tensor in tensors)
     if not b.wide or not op["arithmetic"] or first is None or second is None or output is None:
         return False
     if op["arithmetic"] in ADDITIONS:
-        return _added(op, b, tensors, (first, second), output)
+        return _write_add(op, b, tensors, (first, second), output)
     *factors, last = pair_factors(op.kind, (first, second), output)
-    x, y = (b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")) for tensor in tensors[:2])
+    x, y = (b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")) for tensor in tensors[:2])
     if op.kind != "Mul":
         once = op.kind == "Add" and tensors[0].shape == tensors[1].shape
         x, y = (
-            _rounded_once(b, node, factor) if once else _rounded_twice(b, b.aten("mul.Tensor", node, 2**PAIR_BITS), factor)
+            _rescale_once(b, node, factor) if once else _rescale_twice(b, b.aten("mul.Tensor", node, 2**PAIR_BITS), factor)
             for node, factor in zip((x, y), factors, strict=True)
         )
     total = b.aten({"Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor"}[op.kind], x, y)
-    end_stored(op, b, _rounded_twice(b, total, last))
+    finish_stored(op, b, _rescale_twice(b, total, last))
     return True
 
 
-def _added(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Quantization, Quantization], output: Quantization) -> bool:
+def _write_add(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Quantization, Quantization], output: Quantization) -> bool:
     """Writes an Add with the integers of its kernel; False if the kernel does not take these quantizations."""
     name, point = str(op["arithmetic"]), int(output.zero_point[0])
-    if not adds_as(name, quantizations, output):
+    if not has_addition(name, quantizations, output):
         return False
     if name not in INTEGER_FACTORS:
         sides = [_fused_reals(b, tensor, quantization) for tensor, quantization in zip(tensors, quantizations, strict=False)]
         steps = b.aten("mul.Tensor", b.aten("add.Tensor", *sides), float(np.float32(1) / output.scale[0]))
-        end_stored(op, b, _shifted(b, b.aten("round", steps), point))
+        finish_stored(op, b, _add_offset(b, b.aten("round", steps), point))
         return True
     multipliers, shift = INTEGER_FACTORS[name](quantizations, output)
     sides = [b.aten("mul.Tensor", _steps(b, tensor), multiplier) for tensor, multiplier in zip(tensors, multipliers, strict=False)]
     total = b.aten("add.Tensor", *sides)
     if name == "xnnpack":
-        end_stored(op, b, _shifted(b, _half_up(b, total, shift), point))
+        finish_stored(op, b, _add_offset(b, _shift_half_up(b, total, shift), point))
         return True
-    away = b.aten("mul.Tensor", _half_up(b, b.aten("abs", total), shift), b.aten("sign", total))
-    end_stored(op, b, _shifted(b, away, point))
+    away = b.aten("mul.Tensor", _shift_half_up(b, b.aten("abs", total), shift), b.aten("sign", total))
+    finish_stored(op, b, _add_offset(b, away, point))
     return True
 
 
 def _fused_reals(b: Builder, tensor: Tensor, quantization: Quantization) -> Node:
     """q * scale - zero point * scale in float32, rounded once: the product is exact in float64."""
     low = integer_range(tensor.dtype)[0]
-    stored = b.aten("to.dtype", _shifted(b, b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")), -low), b.dtype("float64"))
+    stored = b.aten("to.dtype", _add_offset(b, b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")), -low), b.dtype("float64"))
     offset = np.float32(quantization.zero_point[0] - low) * quantization.scale[0]
     real = b.aten("sub.Tensor", b.aten("mul.Tensor", stored, float(quantization.scale[0])), float(offset))
     return b.aten("to.dtype", real, b.dtype("float32"))
 
 
-def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> None:
+def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> None:
     """Ends an average as PyTorch's kernel named by `arithmetic` rounds it (arithmetic/torch_kernels.py).
 
     Args:
@@ -111,24 +118,24 @@ def averaged_as_pytorch(op: Op, b: Builder, total: Node, sizes: list[int]) -> No
     low, stored = integer_range(result.dtype)[0], int(quantization.zero_point[0])
     point = stored - low
     if name in ("fbgemm_frames", "fbgemm_means"):
-        plain = b.aten("to.dtype", _shifted(b, total, int(count) * point), b.dtype("float32"))
+        plain = b.aten("to.dtype", _add_offset(b, total, int(count) * point), b.dtype("float32"))
         share = np.float32(1)
         for size in sizes:
             share = share / np.float32(size)
         steps = b.aten("div.Tensor", plain, float(count)) if name == "fbgemm_means" else b.aten("mul.Tensor", plain, float(share))
-        end_stored(op, b, _shifted(b, b.aten("round", steps), low))
+        finish_stored(op, b, _add_offset(b, b.aten("round", steps), low))
         return
     factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
     wide = "float64" if name == "fbgemm_adaptive" else "float32"
     steps = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype(wide)), float(factor))
     if name in ("qnnpack", "fbgemm_vectors"):
-        end_stored(op, b, _shifted(b, b.aten("round", steps), stored))
+        finish_stored(op, b, _add_offset(b, b.aten("round", steps), stored))
         return
-    moved = b.aten("to.dtype", _shifted(b, steps, point), b.dtype("float32"))
-    end_stored(op, b, _shifted(b, b.aten("round", moved), low))
+    moved = b.aten("to.dtype", _add_offset(b, steps, point), b.dtype("float32"))
+    finish_stored(op, b, _add_offset(b, b.aten("round", moved), low))
 
 
-def lined_as_xnnpack(op: Op, b: Builder) -> bool:
+def write_xnnpack_line(op: Op, b: Builder) -> bool:
     """Writes a Requantize or LeakyRelu in whole 256ths of the ratio of the scales, ties up, as XNNPACK does; False without `arithmetic`."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
@@ -139,24 +146,24 @@ def lined_as_xnnpack(op: Op, b: Builder) -> bool:
     if op.kind == "LeakyRelu":
         below = b.aten("mul.Tensor", steps, int(np.rint(256 * (ratio * np.float32(op["alpha"])))))
         scaled = b.aten("where.self", b.aten("lt.Scalar", steps, 0), below, scaled)
-    end_stored(op, b, _shifted(b, _half_up(b, scaled, 8), int(result.quantization.zero_point[0])))
+    finish_stored(op, b, _add_offset(b, _shift_half_up(b, scaled, 8), int(result.quantization.zero_point[0])))
     return True
 
 
-def curved_as_tflite(op: Op, b: Builder) -> bool:
+def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
     """Writes a HardSwish of 8 bits as a table of the results of TFLite's kernel; False if it names no kernel."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if not b.wide or not op["arithmetic"] or data.quantization is None or result.quantization is None:
         return False
     low, high = integer_range(data.dtype)
     values = tflite_hard_swish(np.arange(low, high + 1), data.quantization, result.quantization, result.dtype)
-    places = _shifted(b, b.aten("to.dtype", b.stored(data.name), b.dtype("int64")), -low)
+    places = _add_offset(b, b.aten("to.dtype", b.stored_value(data.name), b.dtype("int64")), -low)
     b.note_operator()
-    b.set(result.name, b.aten("index.Tensor", b.buffer(values, f"{result.name}/table"), [places]))
+    b.set_node(result.name, b.aten("index.Tensor", b.buffer(values, f"{result.name}/table"), [places]))
     return True
 
 
-def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
+def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     """Writes a ReduceMean or ReduceSum with the integers of the kernel that it names; False if it names none."""
     data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     given, output, count = data.quantization, result.quantization, reduced_count(b.graph, op)
@@ -165,24 +172,24 @@ def reduced_as_kernels(op: Op, b: Builder, axes: list[int]) -> bool:
         return False
     if arithmetic in TORCH_AVERAGES:
         if data.shares_quantization(result):
-            averaged_as_pytorch(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
+            finish_torch_average(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
         return data.shares_quantization(result)
-    total = b.aten("sum.dim_IntList", b.aten("to.dtype", b.stored(data.name), b.dtype("int64")), axes, bool(op["keepdims"]))
+    total = b.aten("sum.dim_IntList", b.aten("to.dtype", b.stored_value(data.name), b.dtype("int64")), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
-        steps = _shifted(b, total, -count * int(given.zero_point[0]))
-        scaled = _by_multiplier(b, steps, *tflite_mean_multiplier(given, output, count))
-        end_stored(op, b, _shifted(b, scaled, int(output.zero_point[0])))
+        steps = _add_offset(b, total, -count * int(given.zero_point[0]))
+        scaled = _multiply_quantized(b, steps, *tflite_mean_multiplier(given, output, count))
+        finish_stored(op, b, _add_offset(b, scaled, int(output.zero_point[0])))
         return True
     low = integer_range("int8" if arithmetic == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
-    factor, offset = xnnpack_reduction(given.shifted(-shift), output.shifted(-shift), count, op.kind == "ReduceMean")
-    real = b.aten("to.dtype", _shifted(b, total, -shift * count), b.dtype("float32"))
+    factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
+    real = b.aten("to.dtype", _add_offset(b, total, -shift * count), b.dtype("float32"))
     real = b.aten("add.Tensor", b.aten("mul.Tensor", real, float(factor)), float(offset))
-    end_stored(op, b, _shifted(b, b.aten("round", real), shift))
+    finish_stored(op, b, _add_offset(b, b.aten("round", real), shift))
     return True
 
 
-def rounded_as_tflite(op: Op, b: Builder, total: Node, quantizations: tuple[Quantization, Quantization, Quantization]) -> None:
+def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Quantization, Quantization, Quantization]) -> None:
     """Ends a convolution of 16-bit data: its sums, whole numbers with the bias among them, by 16 bits of the multiplier, ties up.
 
     Args:
@@ -200,38 +207,38 @@ def rounded_as_tflite(op: Op, b: Builder, total: Node, quantizations: tuple[Quan
     scaled = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype("int64")), along(multipliers))
     half = np.left_shift(np.int64(1), bits) >> 1
     steps = b.aten("bitwise_right_shift.Tensor", b.aten("add.Tensor", scaled, along(half)), along(bits))
-    end_stored(op, b, _shifted(b, steps, int(quantizations[2].zero_point[0])))
+    finish_stored(op, b, _add_offset(b, steps, int(quantizations[2].zero_point[0])))
 
 
 def _steps(b: Builder, tensor: Tensor) -> Node:
     """Stored integers less their zero point."""
     assert tensor.quantization is not None
-    return _shifted(b, b.aten("to.dtype", b.stored(tensor.name), b.dtype("int64")), -int(tensor.quantization.zero_point[0]))
+    return _add_offset(b, b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")), -int(tensor.quantization.zero_point[0]))
 
 
-def _shifted(b: Builder, node: Node, offset: int) -> Node:
+def _add_offset(b: Builder, node: Node, offset: int) -> Node:
     return b.aten("add.Tensor", node, offset) if offset else node
 
 
-def _half_up(b: Builder, node: Node, bits: int) -> Node:
+def _shift_half_up(b: Builder, node: Node, bits: int) -> Node:
     """x / 2^bits, ties up."""
     return b.aten("bitwise_right_shift.Tensor_Scalar", b.aten("add.Tensor", node, 2**bits >> 1), bits) if bits else node
 
 
-def _rounded_once(b: Builder, node: Node, factor: float) -> Node:
+def _rescale_once(b: Builder, node: Node, factor: float) -> Node:
     multiplier, shift = (int(value) for value in quantize_multiplier(factor))
-    return _half_up(b, b.aten("mul.Tensor", node, multiplier * 2**PAIR_BITS), 31 - shift)
+    return _shift_half_up(b, b.aten("mul.Tensor", node, multiplier * 2**PAIR_BITS), 31 - shift)
 
 
-def _rounded_twice(b: Builder, node: Node, factor: float) -> Node:
+def _rescale_twice(b: Builder, node: Node, factor: float) -> Node:
     multiplier, shift = (int(value) for value in quantize_multiplier(factor))
-    return _by_multiplier(b, node, multiplier, shift)
+    return _multiply_quantized(b, node, multiplier, shift)
 
 
-def _by_multiplier(b: Builder, node: Node, multiplier: int, shift: int) -> Node:
+def _multiply_quantized(b: Builder, node: Node, multiplier: int, shift: int) -> Node:
     """arithmetic.multiply_by_quantized_multiplier(): the high 32 bits of a product, then a shift with ties away from zero."""
     high = b.aten("mul.Tensor", node, multiplier << max(shift, 0))
-    high = b.aten("clamp_max", _half_up(b, high, 31), 2**31 - 1)
+    high = b.aten("clamp_max", _shift_half_up(b, high, 31), 2**31 - 1)
     if shift >= 0:
         return high
     mask = 2**-shift - 1

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.writers.dynamic import rounded_data
+from qconvert.formats.torch.writers.dynamic import round_data
 from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
-from qconvert.formats.torch.writers.windows import padded, pads_of, real_data, symmetric, torch_pads
+from qconvert.formats.torch.writers.windows import is_symmetric, pad_conv_data, pads_of, real_data, torch_pads
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
@@ -37,21 +37,21 @@ def _bias(op: Op, b: Builder) -> Any:
 def write_conv(op: Op, b: Builder) -> None:
     """Conv of one, two or three axes; padding that differs on both sides is added to the stored integers before."""
     spatial = b.rank(op) - 2
-    data, pads = padded(op, b, spatial)
+    data, pads = pad_conv_data(op, b, spatial)
     sizes = (list(op["strides"]), pads, list(op["dilations"]), int(op["group"]))
 
-    def convolved(x: Node, w: Node, bias: Node | None) -> Node:
+    def emit_conv(x: Node, w: Node, bias: Node | None) -> Node:
         return b.aten(f"conv{spatial}d", x, w, bias, *sizes)
 
-    if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, convolved):
+    if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, emit_conv):
         return
-    real = integer_sum(op, b, data, convolved, 1, _length(op, b))
-    b.finish(op, convolved(_data(op, b, data), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+    real = integer_sum(op, b, data, emit_conv, 1, _length(op, b))
+    b.finish(op, emit_conv(_data(op, b, data), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
 
 
 def _data(op: Op, b: Builder, node: Node) -> Node:
     """Real data, which an operator of dynamic range rounds."""
-    return rounded_data(op, b, node) if is_dynamic(op) else real_data(op, b, node)
+    return round_data(op, b, node) if is_dynamic(op) else real_data(op, b, node)
 
 
 def _length(op: Op, b: Builder) -> int:
@@ -65,49 +65,51 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     spatial, pads = b.rank(op) - 2, [int(pad) for pad in op["pads"]]
     begins, ends, extra = pads[:spatial], pads[spatial:], [int(value) for value in op["output_padding"]]
     less = [min(pair) for pair in zip(begins, ends, strict=True)]
-    extra = extra if symmetric(pads) else [0] * spatial
+    extra = extra if is_symmetric(pads) else [0] * spatial
     sizes = (list(op["strides"]), less, extra, int(op["group"]), list(op["dilations"]))
     operator = f"conv_transpose{spatial}d" + (".input" if spatial > 1 else "")
 
-    def convolved(x: Node, w: Node, bias: Node | None) -> Node:
-        return b.aten(operator, x, _turned(op, b, w), bias, *sizes)
+    def emit_conv_transpose(x: Node, w: Node, bias: Node | None) -> Node:
+        return b.aten(operator, x, _transpose_weights(op, b, w), bias, *sizes)
 
-    real = integer_sum(op, b, b.stored(op.inputs[0]), convolved, 1, _length(op, b))
+    real = integer_sum(op, b, b.stored_value(op.inputs[0]), emit_conv_transpose, 1, _length(op, b))
     if real is None:
-        data = _data(op, b, b.stored(op.inputs[0]))
-        weights = _turned(op, b, b.real(op.inputs[1])) if b.wide else _turned_weights(op, b)
+        data = _data(op, b, b.stored_value(op.inputs[0]))
+        weights = _transpose_weights(op, b, b.real(op.inputs[1])) if b.wide else _float_weights(op, b)
         real = b.aten(operator, data, weights, _bias(op, b), *sizes)
     node = real
-    if not symmetric(pads):
+    if not is_symmetric(pads):
         shape = b.shape(op, op.outputs[0])
         for axis, (begin, least) in enumerate(zip(begins, less, strict=True)):
             size = shape[2 + axis]
             if isinstance(size, str):
-                raise b.unsupported(op, "different cropping on both sides of an axis of unknown size", rule="unknown-size")
+                raise b.unsupported_error(op, "different cropping on both sides of an axis of unknown size", rule="unknown-size")
             node = b.aten("slice.Tensor", node, 2 + axis, begin - least, begin - least + size)
     b.finish(op, node)
 
 
-def _turned(op: Op, b: Builder, weights: Node) -> Node:
+def _transpose_weights(op: Op, b: Builder, weights: Node) -> Node:
     """Weights O,I/group,spatial as I,O/group,spatial, when the program runs."""
     group, (outputs, inputs, *kernel) = int(op["group"]), b.shape(op, op.inputs[1])
     if group == 1:
         return b.aten("transpose.int", weights, 0, 1)
     if isinstance(outputs, str) or isinstance(inputs, str) or any(isinstance(size, str) for size in kernel):
-        raise b.unsupported(op, "groups of weights of unknown size", rule="unknown-size")
+        raise b.unsupported_error(op, "groups of weights of unknown size", rule="unknown-size")
     split = b.aten("transpose.int", b.aten("reshape", weights, [group, outputs // group, inputs, *kernel]), 1, 2)
     return b.aten("reshape", split, [group * inputs, outputs // group, *kernel])
 
 
-def _turned_weights(op: Op, b: Builder) -> Any:
+def _float_weights(op: Op, b: Builder) -> Any:
     """Real weights I,O/group,spatial of the canonical O,I/group,spatial."""
     weights, group = b.tensor(op.inputs[1]), int(op["group"])
     if weights.data is None:
         if group != 1:
-            raise b.unsupported(op, "weights of groups that are computed at run time", rule="not-constant")
+            raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="not-constant")
         return b.aten("transpose.int", b.real(weights.name), 0, 1)
     if weights.quantization is not None:
-        return _turned(op, b, b.real(weights.name))  # inductor takes a transposed convolution of dequantized weights for another one
+        return _transpose_weights(
+            op, b, b.real(weights.name)
+        )  # inductor takes a transposed convolution of dequantized weights for another one
     return b.buffer(swapped_weights(weights.data, group), weights.name)
 
 
@@ -121,45 +123,48 @@ def write_gemm(op: Op, b: Builder) -> None:
         return b.aten("add.Tensor", b.aten("linear", x, w, None), bias)
 
     axis = (b.tensor(op.outputs[0]).rank or 0) - 1
-    real = integer_sum(op, b, b.stored(op.inputs[0]), linear, axis, _length(op, b))
-    b.finish(op, linear(_data(op, b, b.stored(op.inputs[0])), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+    real = integer_sum(op, b, b.stored_value(op.inputs[0]), linear, axis, _length(op, b))
+    b.finish(op, linear(_data(op, b, b.stored_value(op.inputs[0])), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
     """MatMulInteger, in int32; zero points along rows and columns are turned so that they broadcast."""
     operands = []
     for index, axis in ((0, -1), (1, -2)):
-        node = b.aten("to.dtype", b.stored(op.inputs[index]), b.dtype("int32"))
+        node = b.aten("to.dtype", b.stored_value(op.inputs[index]), b.dtype("int32"))
         point = op.inputs[index + 2] if len(op.inputs) > index + 2 else ""
         if point:
-            zero = b.aten("to.dtype", b.stored(point), b.dtype("int32"))
+            zero = b.aten("to.dtype", b.stored_value(point), b.dtype("int32"))
             if b.tensor(point).rank == 1 and b.tensor(point).static_shape != (1,):
                 zero = b.aten("unsqueeze", zero, axis)
             node = b.aten("sub.Tensor", node, zero)
         operands.append(node)
     b.note_operator()
-    b.set(op.outputs[0], b.aten("matmul", *operands))
+    b.set_node(op.outputs[0], b.aten("matmul", *operands))
 
 
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger: a convolution of whole numbers in float64, which holds all sums of int32."""
     spatial = b.rank(op) - 2
-    data, pads = b.stored(op.inputs[0]), pads_of(op, b, [int(size) for size in static_shape(op, b, op.inputs[1])[2:]], op["dilations"])
-    weights = b.aten("to.dtype", b.stored(op.inputs[1]), b.dtype("float64"))
+    data, pads = (
+        b.stored_value(op.inputs[0]),
+        pads_of(op, b, [int(size) for size in static_shape(op, b, op.inputs[1])[2:]], op["dilations"]),
+    )
+    weights = b.aten("to.dtype", b.stored_value(op.inputs[1]), b.dtype("float64"))
     data = b.aten("to.dtype", data, b.dtype("float64"))
     points = [*op.inputs[2:], "", ""][:2]
     if points[0]:
-        data = b.aten("sub.Tensor", data, b.aten("reshape", b.stored(points[0]), []))
+        data = b.aten("sub.Tensor", data, b.aten("reshape", b.stored_value(points[0]), []))
     if points[1]:
         shape = [-1, *[1] * (spatial + 1)]
-        weights = b.aten("sub.Tensor", weights, b.aten("reshape", b.stored(points[1]), shape))
-    if not symmetric(pads):
+        weights = b.aten("sub.Tensor", weights, b.aten("reshape", b.stored_value(points[1]), shape))
+    if not is_symmetric(pads):
         data, pads = b.aten("constant_pad_nd", data, torch_pads(pads[:spatial], pads[spatial:]), 0.0), [0] * (2 * spatial)
     sizes = (list(op["strides"]), pads[:spatial], list(op["dilations"]), int(op["group"]))
     b.channels_first(op)
     b.note_operator()
     total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)
-    b.set(op.outputs[0], b.aten("to.dtype", total, b.dtype("int32")))
+    b.set_node(op.outputs[0], b.aten("to.dtype", total, b.dtype("int32")))
 
 
 def write_einsum(op: Op, b: Builder) -> None:
@@ -177,8 +182,8 @@ def write_matmul(op: Op, b: Builder) -> None:
 
     shape = b.shape(op, op.inputs[0])
     length = shape[-2 if op["trans_a"] and len(shape) > 1 else -1]
-    real = integer_sum(op, b, b.stored(op.inputs[0]), product, 0, length if isinstance(length, int) else 2**24)
-    b.finish(op, product(_data(op, b, b.stored(op.inputs[0])), b.real(op.inputs[1]), None) if real is None else real)
+    real = integer_sum(op, b, b.stored_value(op.inputs[0]), product, 0, length if isinstance(length, int) else 2**24)
+    b.finish(op, product(_data(op, b, b.stored_value(op.inputs[0])), b.real(op.inputs[1]), None) if real is None else real)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

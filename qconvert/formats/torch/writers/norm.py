@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from qconvert.formats.torch.writers.kernels import reduced_as_kernels
+from qconvert.formats.torch.writers.kernels import write_kernel_reduction
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
@@ -27,9 +27,9 @@ def write_layer_norm(op: Op, b: Builder) -> None:
     shape = b.shape(op, op.inputs[0])
     sizes = shape[int(op["axis"]) % len(shape) :]
     if op.outputs[1:]:
-        raise b.unsupported(op, "further results")
+        raise b.unsupported_error(op, "further results")
     first = len(shape) - len(sizes)
-    known = [b.aten("sym_size.int", b.stored(op.inputs[0]), first + place) if isinstance(size, str) else size
+    known = [b.aten("sym_size.int", b.stored_value(op.inputs[0]), first + place) if isinstance(size, str) else size
              for place, size in enumerate(sizes)]  # fmt: skip
     names = (*op.inputs[1:3], "", "")[:2]
     if all(not name or b.tensor(name).shape == tuple(sizes) for name in names):
@@ -74,7 +74,7 @@ def write_reduction(operator: str) -> WriteFunction:
     def write(op: Op, b: Builder) -> None:
         if op.kind in ("ReduceMean", "ReduceSum") and "int" in b.tensor(op.inputs[0]).dtype and not b.tensor(op.inputs[0]).is_quantized:
             _reduce_integers(op, b)
-        elif not reduced_as_kernels(op, b, axes_of(op, b)):
+        elif not write_kernel_reduction(op, b, axes_of(op, b)):
             b.note_operator()  # its axes keep their name
             b.finish(op, b.aten(operator, b.real(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
 
@@ -84,14 +84,14 @@ def write_reduction(operator: str) -> WriteFunction:
 def _reduce_integers(op: Op, b: Builder) -> None:
     """Sums of plain integers, which PyTorch makes in int64, and means, which are cut off."""
     axes, tensor = axes_of(op, b), b.tensor(op.outputs[0])
-    node = b.aten("sum.dim_IntList", b.stored(op.inputs[0]), axes, bool(op["keepdims"]))
+    node = b.aten("sum.dim_IntList", b.stored_value(op.inputs[0]), axes, bool(op["keepdims"]))
     if op.kind == "ReduceMean":
         sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes]
         if any(isinstance(size, str) for size in sizes):
-            raise b.unsupported(op, "the mean of an unknown number of integers", rule="unknown-size")
+            raise b.unsupported_error(op, "the mean of an unknown number of integers", rule="unknown-size")
         node = b.aten("div.Tensor_mode", node, math.prod(int(size) for size in sizes), rounding_mode="trunc")
     b.note_operator()
-    b.set(tensor.name, node if tensor.dtype == "int64" else b.aten("to.dtype", node, b.dtype(tensor.dtype)))
+    b.set_node(tensor.name, node if tensor.dtype == "int64" else b.aten("to.dtype", node, b.dtype(tensor.dtype)))
 
 
 def axes_of(op: Op, b: Builder) -> list[int]:
@@ -107,7 +107,7 @@ def write_arg(operator: str) -> WriteFunction:
     def write(op: Op, b: Builder) -> None:
         node = b.aten(operator, b.real(op.inputs[0]), int(op["axis"]), bool(op["keepdims"]))
         dtype = b.tensor(op.outputs[0]).dtype
-        b.set(op.outputs[0], node if dtype == "int64" else b.aten("to.dtype", node, b.dtype(dtype)))
+        b.set_node(op.outputs[0], node if dtype == "int64" else b.aten("to.dtype", node, b.dtype(dtype)))
 
     return write
 
@@ -149,7 +149,7 @@ def write_local_response(op: Op, b: Builder) -> None:
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
     count = b.shape(op, op.inputs[0])[1]
     if isinstance(count, str):
-        raise b.unsupported(op, "channels of unknown number", rule="unknown-size")
+        raise b.unsupported_error(op, "channels of unknown number", rule="unknown-size")
     total = b.aten("slice.Tensor", squares, 1, 0, count)
     for place in range(1, size):
         total = b.aten("add.Tensor", total, b.aten("slice.Tensor", squares, 1, place, place + count))

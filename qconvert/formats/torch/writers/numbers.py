@@ -19,30 +19,30 @@ def plain(operator: str) -> WriteFunction:
 
     def write(op: Op, b: Builder) -> None:
         b.note_operator()
-        b.set(op.outputs[0], b.aten(operator, *(b.stored(name) for name in op.inputs)))
+        b.set_node(op.outputs[0], b.aten(operator, *(b.stored_value(name) for name in op.inputs)))
 
     return write
 
 
 def write_bit_shift(op: Op, b: Builder) -> None:
     """BitShift: by all bits or more gives 0 to the left, and what all bits but one give to the right."""
-    data, by = (b.stored(name) for name in op.inputs)
+    data, by = (b.stored_value(name) for name in op.inputs)
     bits = 8 * numpy_dtype(b.tensor(op.inputs[0]).dtype).itemsize
     inside = b.aten("clamp", by, 0, bits - 1)
     node = b.aten("bitwise_right_shift.Tensor" if op["direction"] == "RIGHT" else "bitwise_left_shift.Tensor", data, inside)
     if op["direction"] != "RIGHT":
         node = b.aten("where.self", b.aten("eq.Tensor", inside, by), node, b.aten("zeros_like", node))
     b.note_operator()
-    b.set(op.outputs[0], node)
+    b.set_node(op.outputs[0], node)
 
 
 def write_bitcast(op: Op, b: Builder) -> None:
     """Bitcast: the same bytes, with a last axis more or less where the types differ in size."""
-    node, ratio, dtype = b.stored(op.inputs[0]), int(op["ratio"]), b.dtype(str(op["to"]))
+    node, ratio, dtype = b.stored_value(op.inputs[0]), int(op["ratio"]), b.dtype(str(op["to"]))
     node = b.aten("unsqueeze", node, -1) if ratio > 1 else node
     node = b.aten("view.dtype", b.aten("clone", node), dtype)
     b.note_operator()
-    b.set(op.outputs[0], b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
+    b.set_node(op.outputs[0], b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
 
 
 def write_known(op: Op, b: Builder) -> None:
@@ -52,7 +52,7 @@ def write_known(op: Op, b: Builder) -> None:
     if op.kind == "Rank":
         found = np.array(b.rank(op), dtype)
     elif any(value is None for value in values):
-        raise b.unsupported(op, "numbers that are computed at run time", rule="not-constant")
+        raise b.unsupported_error(op, "numbers that are computed at run time", rule="not-constant")
     elif op.kind == "Range":
         start, _, step = (np.asarray(value).reshape(()) for value in values)
         (count,) = static_shape(op, b, op.outputs[0])
@@ -60,27 +60,27 @@ def write_known(op: Op, b: Builder) -> None:
     else:
         found = np.array(np.broadcast_shapes(*(tuple(np.asarray(value).tolist()) for value in values)), dtype)
     b.note_operator()
-    b.set(op.outputs[0], b.aten("alias", b.buffer(np.asarray(found, dtype), f"{op.outputs[0]}/known")))
+    b.set_node(op.outputs[0], b.aten("alias", b.buffer(np.asarray(found, dtype), f"{op.outputs[0]}/known")))
 
 
 def write_trilu(op: Op, b: Builder) -> None:
     """Trilu from a known diagonal on."""
     first = b.integers(op, 1)[0] if op.has(1) else 0
     b.note_operator()
-    b.set(op.outputs[0], b.aten("triu" if op["upper"] else "tril", b.stored(op.inputs[0]), first))
+    b.set_node(op.outputs[0], b.aten("triu" if op["upper"] else "tril", b.stored_value(op.inputs[0]), first))
 
 
 def write_set_diagonal(op: Op, b: Builder) -> None:
     """MatrixSetDiag."""
     b.note_operator()
-    b.set(op.outputs[0], b.aten("diagonal_scatter", *(b.stored(name) for name in op.inputs), 0, -2, -1))
+    b.set_node(op.outputs[0], b.aten("diagonal_scatter", *(b.stored_value(name) for name in op.inputs), 0, -2, -1))
 
 
 def write_interior_pad(op: Op, b: Builder) -> None:
     """InteriorPad: the elements that are left are put at their places among fillers."""
     before, after = static_shape(op, b, op.inputs[0]), static_shape(op, b, op.outputs[0])
-    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored(op.inputs[1]), [1] * len(after)), list(after)))
-    node, places = b.stored(op.inputs[0]), []
+    whole = b.aten("clone", b.aten("expand", b.aten("reshape", b.stored_value(op.inputs[1]), [1] * len(after)), list(after)))
+    node, places = b.stored_value(op.inputs[0]), []
     for axis, (size, wanted) in enumerate(zip(before, after, strict=True)):
         at = op["low"][axis] + np.arange(size) * (op["interior"][axis] + 1)
         kept = np.flatnonzero((at >= 0) & (at < wanted))
@@ -89,29 +89,31 @@ def write_interior_pad(op: Op, b: Builder) -> None:
         shape = [-1 if place == axis else 1 for place in range(len(after))]
         places.append(b.buffer(at[kept].reshape(shape), f"{op.outputs[0]}/places"))
     b.note_operator()
-    b.set(op.outputs[0], b.aten("index_put", whole, places, node))
+    b.set_node(op.outputs[0], b.aten("index_put", whole, places, node))
 
 
 def write_bucketize(op: Op, b: Builder) -> None:
     """Bucketize."""
     b.note_operator()
-    b.set(op.outputs[0], b.aten("bucketize.Tensor", b.stored(op.inputs[0]), b.stored(op.inputs[1]), out_int32=True, right=True))
+    b.set_node(
+        op.outputs[0], b.aten("bucketize.Tensor", b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1]), out_int32=True, right=True)
+    )
 
 
 def write_fake_quant(op: Op, b: Builder) -> None:
     """FakeQuant, in float64."""
     low, high, scale = fake_quant_quantization(op["min"], op["max"], op["num_bits"], bool(op["narrow_range"]))
-    node = b.aten("clamp", b.widened(b.stored(op.inputs[0])), low, high)
+    node = b.aten("clamp", b.widen(b.stored_value(op.inputs[0])), low, high)
     steps = b.aten("floor", b.aten("add.Tensor", b.aten("div.Tensor", b.aten("sub.Tensor", node, low), scale), 0.5))
     real = b.aten("add.Tensor", b.aten("mul.Tensor", steps, scale), low)
-    b.set(op.outputs[0], b.aten("to.dtype", real, b.dtype(b.tensor(op.outputs[0]).dtype)))
+    b.set_node(op.outputs[0], b.aten("to.dtype", real, b.dtype(b.tensor(op.outputs[0]).dtype)))
 
 
 def write_rfft2d(op: Op, b: Builder) -> None:
     """Rfft2d, whose complex numbers become parts along a last axis."""
     b.note_operator()
-    found = b.aten("fft_rfft2", b.stored(op.inputs[0]), b.integers(op, 1), [-2, -1])
-    b.set(op.outputs[0], b.aten("view_as_real", found))
+    found = b.aten("fft_rfft2", b.stored_value(op.inputs[0]), b.integers(op, 1), [-2, -1])
+    b.set_node(op.outputs[0], b.aten("view_as_real", found))
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES
-from qconvert.formats.torch.writers.kernels import averaged_as_pytorch, end_stored
-from qconvert.formats.torch.writers.sums import whole
-from qconvert.formats.torch.writers.windows import padded_data, pads_of, real_data, symmetric
+from qconvert.formats.torch.writers.kernels import finish_stored, finish_torch_average
+from qconvert.formats.torch.writers.sums import subtract_zero_point
+from qconvert.formats.torch.writers.windows import is_symmetric, pad_data, pads_of, real_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
@@ -24,8 +24,8 @@ def write_max_pool(op: Op, b: Builder) -> None:
     kernel = [int(size) for size in op["kernel_shape"]]
     dilations = [int(step) for step in op["dilations"]] or [1] * len(kernel)
     pads = pads_of(op, b, kernel, dilations)
-    fits = symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
-    data = real_data(op, b, b.stored(op.inputs[0]) if fits else padded_data(op, b, pads, float("-inf")))
+    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    data = real_data(op, b, b.stored_value(op.inputs[0]) if fits else pad_data(op, b, pads, float("-inf")))
     padding = pads[: len(kernel)] if fits else [0] * len(kernel)
     b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, list(op["strides"]), padding, dilations, bool(op["ceil_mode"])))
 
@@ -35,7 +35,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     b.channels_first(op)
     kernel, strides = [int(size) for size in op["kernel_shape"]], [int(step) for step in op["strides"]]
     pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
-    fits = symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
     operator = f"avg_pool{len(kernel)}d"
     several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
     if (
@@ -51,17 +51,19 @@ def write_average_pool(op: Op, b: Builder) -> None:
         data = b.real(op.inputs[0])
         b.finish(op, b.aten(operator, data, kernel, strides, pads[: len(kernel)], bool(op["ceil_mode"]), counts))
         return
-    node = b.aten(operator, real_data(op, b, padded_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
+    node = b.aten(operator, real_data(op, b, pad_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
     if not counts:
-        node = b.aten("mul.Tensor", node, b.buffer(_shares(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares"))
+        node = b.aten("mul.Tensor", node, b.buffer(_window_ratios(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares"))
     b.finish(op, node)
 
 
-def _shares(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
+def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
     """Window size divided by the number of elements that are not padding, at each position."""
     sizes, count = b.shape(op, op.inputs[0])[2:], len(kernel)
     if any(isinstance(size, str) for size in sizes) or op["ceil_mode"]:
-        raise b.unsupported(op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size")
+        raise b.unsupported_error(
+            op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size"
+        )
     share = np.ones((1, 1, *[1] * count), np.float64)
     for axis, (size, taps, step) in enumerate(zip(sizes, kernel, strides, strict=True)):
         starts = np.arange(0, int(size) + pads[axis] + pads[count + axis] - taps + 1, step) - pads[axis]
@@ -75,18 +77,18 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
     data, result, size = b.tensor(op.inputs[0]), b.tensor(op.outputs[0]), math.prod(kernel)
     quantization = data.quantization
     assert quantization is not None
-    node = padded_data(op, b, pads, None) if any(pads) else b.stored(data.name)
-    node = whole(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", quantization, 0)
+    node = pad_data(op, b, pads, None) if any(pads) else b.stored_value(data.name)
+    node = subtract_zero_point(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", quantization, 0)
     flat = len(kernel) == 1
     node = b.aten("unsqueeze", node, 2) if flat else node
     lengths = ([1, *kernel], [1, *strides], [0, 0]) if flat else (kernel, strides, [0] * len(kernel))
     total = b.aten("avg_pool3d" if len(kernel) == 3 else "avg_pool2d", node, *lengths, bool(op["ceil_mode"]), True, 1)
     total = b.aten("squeeze.dim", total, 2) if flat else total
     if op["arithmetic"] in TORCH_AVERAGES:
-        averaged_as_pytorch(op, b, total, kernel)
+        finish_torch_average(op, b, total, kernel)
         return
     zero = 128 if result.dtype == "uint8" else 0
-    count = _counts(op, b, kernel, strides, pads)
+    count = _window_counts(op, b, kernel, strides, pads)
 
     def number(values: np.ndarray) -> Any:
         return float(values.reshape(())) if values.size == 1 else b.buffer(values.astype(np.float64), f"{result.name}/counts")
@@ -98,10 +100,10 @@ def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: li
     average = b.aten("floor", b.aten("div.Tensor", part, divisor))
     average = b.aten("mul.Tensor", average, b.aten("sign", total)) if away else average
     average = b.aten("add.Tensor", average, float(zero)) if zero else average
-    end_stored(op, b, average)
+    finish_stored(op, b, average)
 
 
-def _counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
+def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
     """The number of elements that each window counts: one number if no window crosses the border, else one for each position."""
     spatial, counts = len(kernel), bool(op["count_include_pad"])
     if not op["ceil_mode"] and (counts or not any(pads)):
@@ -110,7 +112,7 @@ def _counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: lis
     places = zip(b.shape(op, op.inputs[0])[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
     for axis, (size, wanted, taps, step) in enumerate(places):
         if isinstance(size, str) or isinstance(wanted, str):
-            raise b.unsupported(op, "windows of different sizes along axes of unknown size", rule="unknown-size")
+            raise b.unsupported_error(op, "windows of different sizes along axes of unknown size", rule="unknown-size")
         front, back = (pads[axis], pads[spatial + axis]) if counts else (0, 0)
         starts = np.arange(wanted) * step - pads[axis]
         inside = np.minimum(starts + taps, size + back) - np.maximum(starts, -front)
@@ -126,8 +128,8 @@ def write_global_pool(op: Op, b: Builder) -> None:
     sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
     known = b.wide and len(sizes) == spatial and data.shares_quantization(b.tensor(op.outputs[0]))
     if op.attributes.get("arithmetic") and known and data.quantization is not None:
-        node = whole(b, b.stored(data.name), "float64", data.quantization, 0)
-        averaged_as_pytorch(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
+        node = subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
+        finish_torch_average(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
         return
     if op.kind == "GlobalAveragePool" and spatial <= 3:
         b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.real(op.inputs[0]), [1] * spatial))

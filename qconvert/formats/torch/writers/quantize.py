@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.formats.torch.writers.kernels import lined_as_xnnpack
+from qconvert.formats.torch.writers.kernels import write_xnnpack_line
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, integer_range
 
@@ -15,38 +15,38 @@ __all__ = ["WRITERS"]
 
 def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of float values. The quantize of quantized_decomposed takes float32 alone."""
-    if op.kind == "Requantize" and lined_as_xnnpack(op, b):
+    if op.kind == "Requantize" and write_xnnpack_line(op, b):
         return
     node, source, result = b.real(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if b.wide and op.attributes.get("arithmetic") and (quantization := result.quantization) is not None and quantization.is_per_tensor:
         b.note_operator()
         low = integer_range(result.dtype)[0]
-        wide = b.aten("to.dtype", b.stored(source.name), b.dtype("float64"))
+        wide = b.aten("to.dtype", b.stored_value(source.name), b.dtype("float64"))
         total = b.aten("mul.Tensor", wide, float(np.float32(1) / quantization.scale[0]))
         total = b.aten("to.dtype", b.aten("add.Tensor", total, float(quantization.zero_point[0] - low)), b.dtype("float32"))
         stored = b.aten("clamp", b.aten("round", total), 0.0, 255.0)
         stored = b.aten("add.Tensor", stored, float(low)) if low else stored
-        b.set(op.outputs[0], b.aten("to.dtype", stored, b.dtype(result.dtype)))
+        b.set_node(op.outputs[0], b.aten("to.dtype", stored, b.dtype(result.dtype)))
         return
     if not b.wide and not source.is_quantized and source.dtype != "float32":
         node = b.aten("to.dtype", node, b.dtype("float32"))
-    b.set(op.outputs[0], b.quantize(node, result))
+    b.set_node(op.outputs[0], b.quantize(node, result))
 
 
 def write_dequantize(op: Op, b: Builder) -> None:
     """Dequantize, in float32; another type after a cast."""
     node, dtype = b.real(op.inputs[0]), b.tensor(op.outputs[0]).dtype
-    b.set(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
+    b.set_node(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
 
 
 def write_reinterpret(op: Op, b: Builder) -> None:
     """Reinterpret: the same integers; their readers dequantize them by the new quantization."""
-    b.set(op.outputs[0], b.aten("alias", b.stored(op.inputs[0])))
+    b.set_node(op.outputs[0], b.aten("alias", b.stored_value(op.inputs[0])))
 
 
 def write_dynamic_quantize(op: Op, b: Builder) -> None:
     """DynamicQuantizeLinear, as ONNX defines it: 255 steps from min(x, 0) to max(x, 0); zero is exact."""
-    data = b.stored(op.inputs[0])
+    data = b.stored_value(op.inputs[0])
     b.note_operator()
     low, high = (
         b.aten(side, b.aten(extreme, data), limit) for extreme, side, limit in (("min", "clamp_max", 0.0), ("max", "clamp_min", 0.0))
@@ -59,17 +59,17 @@ def write_dynamic_quantize(op: Op, b: Builder) -> None:
     kind = b.dtype("uint8")
     for name, node in zip(op.outputs, (b.aten("hardtanh", whole, 0.0, 255.0), scale, point), strict=True):
         if name:
-            b.set(name, node if node is scale else b.aten("to.dtype", node, kind))
+            b.set_node(name, node if node is scale else b.aten("to.dtype", node, kind))
 
 
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of plain numbers."""
-    b.set(op.outputs[0], b.aten("to.dtype", b.stored(op.inputs[0]), b.dtype(str(op["to"]))))
+    b.set_node(op.outputs[0], b.aten("to.dtype", b.stored_value(op.inputs[0]), b.dtype(str(op["to"]))))
 
 
 def write_identity(op: Op, b: Builder) -> None:
     """Identity."""
-    b.set(op.outputs[0], b.aten("alias", b.stored(op.inputs[0])))
+    b.set_node(op.outputs[0], b.aten("alias", b.stored_value(op.inputs[0])))
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.writers.dynamic import rounded
+from qconvert.formats.torch.writers.dynamic import round_recurrent_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.cells import GATES
 from qconvert.operators.recurrent import activation_names
+from qconvert.operators.recurrent_cells import GATES
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["WRITERS"]
@@ -35,7 +35,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
     data = b.aten("flip", data, [0]) if turned else data
     if is_dynamic(op):
         b.note_operator()
-        whole, *last = _unrolled(op, b, data)
+        whole, *last = _unroll_steps(op, b, data)
     else:
         params = [part for direction in range(directions) for part in _weights(op, b, direction)]
         states = _states(op, b, data, directions)
@@ -53,7 +53,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
             b.finish(op, node, index)
 
 
-def _lacks(op: Op, scope: Scope) -> str:
+def _find_obstacle(op: Op, scope: Scope) -> str:
     """A feature of the operator that PyTorch's layer lacks; "" if there is none."""
     for attribute in ("clip", "input_forget", "cell_clip", "projection_clip", "activation_alpha", "activation_beta"):
         if op.attributes.get(attribute):
@@ -63,11 +63,11 @@ def _lacks(op: Op, scope: Scope) -> str:
     if any(op.has(index) for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
         return "lengths of sequences, peepholes, a projection or a normalization"
     stated = [item.lower() for item in activation_names(op)]
-    known = len({*stated}) == 1 and stated[0] in ("tanh", "relu") if op.kind == "RNN" else stated == _plain(op)
+    known = len({*stated}) == 1 and stated[0] in ("tanh", "relu") if op.kind == "RNN" else stated == _default_activations(op)
     return "" if known else f"activations {', '.join(activation_names(op))}"
 
 
-def _plain(op: Op) -> list[str]:
+def _default_activations(op: Op) -> list[str]:
     each = ["sigmoid", "tanh", "tanh"] if op.kind == "LSTM" else ["sigmoid", "tanh"]
     return each * (2 if op["direction"] == "bidirectional" else 1)
 
@@ -76,12 +76,12 @@ def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
     """Matrices and biases of one direction, gates in PyTorch's order."""
     found = []
     for index in (1, 2):
-        found.append(_in_order(op, b, _direction(b, op.inputs[index], direction)))
+        found.append(_reorder_gates(op, b, _direction(b, op.inputs[index], direction)))
     half = GATES[op.kind] * int(op["hidden_size"])
     if op.has(_BIAS):
         both = _direction(b, op.inputs[_BIAS], direction)
         parts = [b.aten("slice.Tensor", both, 0, start, start + half) for start in (0, half)]
-        return [*found, *(_in_order(op, b, part) for part in parts)]
+        return [*found, *(_reorder_gates(op, b, part) for part in parts)]
     zeros = np.zeros(half, np.float64 if b.wide else np.float32)
     return [*found, *(b.buffer(zeros, f"{next(filter(None, op.outputs))}/bias") for _ in range(2))]
 
@@ -95,7 +95,7 @@ def _direction(b: Builder, name: str, direction: int) -> Node:
     return b.aten("select.int", b.real(name), 0, direction)
 
 
-def _in_order(op: Op, b: Builder, node: Node) -> Node:
+def _reorder_gates(op: Op, b: Builder, node: Node) -> Node:
     """Rows of all gates in PyTorch's order."""
     order, size = _ORDER[op.kind], int(op["hidden_size"])
     if len(order) == 1:
@@ -128,20 +128,20 @@ def _by_direction(b: Builder, whole: Node, cells: int, directions: int) -> Node:
     return b.aten("stack", [b.aten("slice.Tensor", whole, 2, place * cells, (place + 1) * cells) for place in range(directions)], 1)
 
 
-def _unrolled(op: Op, b: Builder, data: Node) -> list[Node]:
+def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
     """All steps, the last hidden values, and of an LSTM the last cells, of one direction that rounds its operands."""
     steps = b.shape(op, op.inputs[0])[1 if op["layout"] else 0]
     if op["direction"] == "bidirectional" or not isinstance(steps, int) or steps > _MOST_STEPS:
-        raise b.unsupported(
+        raise b.unsupported_error(
             op,
             f"data that it rounds in both directions, in more than {_MOST_STEPS} steps, or in a number that is open,",
             rule="unknown-size",
         )
     (w, r, wb, rb), states = _weights(op, b, 0), [b.aten("select.int", node, 0, 0) for node in _states(op, b, data, 1)]
-    sums = b.aten("linear", rounded(op, b, data, 3), w, wb)
+    sums = b.aten("linear", round_recurrent_data(op, b, data, 3), w, wb)
     shown = []
     for step in range(steps):
-        own = b.aten("linear", rounded(op, b, states[0], 2), r, rb)
+        own = b.aten("linear", round_recurrent_data(op, b, states[0], 2), r, rb)
         states = _STEPS[op.kind](op, b, b.aten("select.int", sums, 0, step), own, states)
         shown.append(states[0])
     whole = b.aten("unsqueeze", b.aten("stack", shown), 1)
@@ -173,4 +173,4 @@ def _gates(op: Op, b: Builder, node: Node) -> list[Node]:
 
 _STEPS: Mapping[str, Any] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
-WRITERS: dict[str, WriteFunction] = dict.fromkeys(GATES, conditions(_lacks)(write_recurrence))
+WRITERS: dict[str, WriteFunction] = dict.fromkeys(GATES, conditions(_find_obstacle)(write_recurrence))

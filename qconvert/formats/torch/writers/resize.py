@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.writers.kernels import end_stored
+from qconvert.formats.torch.writers.kernels import finish_stored
 from qconvert.formats.torch.writers.sizes import sizes_of
-from qconvert.formats.torch.writers.sums import whole
+from qconvert.formats.torch.writers.sums import subtract_zero_point
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Op
 from qconvert.operators.resize import nearest, positions
@@ -35,7 +35,7 @@ def write_resize(op: Op, b: Builder) -> None:
     elif aligned and (mode, spatial) in _SMOOTH:
         b.finish(op, b.aten(_SMOOTH[mode, spatial], b.real(op.inputs[0]), sizes_of(b, op.inputs[1]), places == "align_corners"))
     else:
-        raise b.unsupported(op, f"mode {mode} over {spatial} axes and {places} places")
+        raise b.unsupported_error(op, f"mode {mode} over {spatial} axes and {places} places")
 
 
 def known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
@@ -53,7 +53,7 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
         b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes_of(b, op.inputs[1])))
         return
     if known is None:
-        raise b.unsupported(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
+        raise b.unsupported_error(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
     node = b.real(op.inputs[0])
     b.note_operator()
     for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
@@ -75,23 +75,27 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
     data, total = b.tensor(op.inputs[0]), 1
     on_quantization = b.wide and data.quantization is not None and data.quantization.is_per_tensor
     b.note_operator()
-    node = whole(b, b.stored(data.name), "float64", data.quantization, 0) if on_quantization and data.quantization else b.real(data.name)
+    node = (
+        subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
+        if on_quantization and data.quantization
+        else b.real(data.name)
+    )
     for axis, (size, wanted) in enumerate(zip(before, after, strict=True), 2):
         numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
-        node = _interpolated(op, b, node, axis, size, (numerators, denominator))
+        node = _interpolate_axis(op, b, node, axis, size, (numerators, denominator))
         total *= denominator
     node = b.aten("div.Tensor", node, float(total))
     if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.tensor(op.outputs[0])):
         point, ties_up = int(data.quantization.zero_point[0]), op["arithmetic"] == "ties_up"
         stored = b.aten("add.Tensor", node, point + 0.5 * ties_up) if point or ties_up else node
-        end_stored(op, b, b.aten("floor" if ties_up else "round", stored))
+        finish_stored(op, b, b.aten("floor" if ties_up else "round", stored))
         return
     if on_quantization and data.quantization is not None:
         node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
     b.finish(op, node)
 
 
-def _interpolated(op: Op, b: Builder, node: Node, axis: int, size: int, places: tuple[Array, int]) -> Node:
+def _interpolate_axis(op: Op, b: Builder, node: Node, axis: int, size: int, places: tuple[Array, int]) -> Node:
     """Values between neighbours along an axis, times the denominator of their places; outside of the data the edge continues."""
     numerators, denominator = places
     lower = numerators // denominator

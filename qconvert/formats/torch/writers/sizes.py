@@ -12,7 +12,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 
-__all__ = ["FOLLOWED", "WRITERS", "followed", "sizes_of"]
+__all__ = ["FOLLOWED", "WRITERS", "defer_sizes", "sizes_of"]
 
 _ARITHMETIC = {"Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.floordiv, "FloorDiv": operator.floordiv}
 
@@ -37,7 +37,7 @@ def sizes_of(b: Builder, name: str) -> list[Any]:
     return found
 
 
-def followed(write: WriteFunction) -> WriteFunction:
+def defer_sizes(write: WriteFunction) -> WriteFunction:
     """The write function of a kind that may also compute dynamic sizes; these get a tensor only when one is read."""
 
     def write_or_defer(op: Op, b: Builder) -> None:
@@ -52,28 +52,30 @@ def followed(write: WriteFunction) -> WriteFunction:
 
 def _shape(op: Op, b: Builder) -> list[Any]:
     shape = b.shape(op, op.inputs[0])
-    return [b.aten("sym_size.int", b.stored(op.inputs[0]), axis) if isinstance(size, str) else size for axis, size in enumerate(shape)]
+    return [
+        b.aten("sym_size.int", b.stored_value(op.inputs[0]), axis) if isinstance(size, str) else size for axis, size in enumerate(shape)
+    ]
 
 
-def _same(op: Op, b: Builder) -> list[Any]:
+def _copy_sizes(op: Op, b: Builder) -> list[Any]:
     return sizes_of(b, op.inputs[0])
 
 
-def _joined(op: Op, b: Builder) -> list[Any]:
+def _concat_sizes(op: Op, b: Builder) -> list[Any]:
     return [size for name in op.inputs for size in sizes_of(b, name)]
 
 
-def _sliced(op: Op, b: Builder) -> list[Any]:
+def _slice_sizes(op: Op, b: Builder) -> list[Any]:
     steps = b.integers(op, 4) if op.has(4) else [1]
     return sizes_of(b, op.inputs[0])[slice(b.integers(op, 1)[0], b.integers(op, 2)[0], steps[0])]
 
 
-def _gathered(op: Op, b: Builder) -> list[Any]:
+def _gather_sizes(op: Op, b: Builder) -> list[Any]:
     found = sizes_of(b, op.inputs[0])
     return [found[index] for index in b.integers(op, 1)]
 
 
-def _computed(op: Op, b: Builder) -> list[Any]:
+def _compute_sizes(op: Op, b: Builder) -> list[Any]:
     left, right = (sizes_of(b, name) for name in op.inputs)
     count = max(len(left), len(right))
     pairs = zip(left * (count if len(left) == 1 else 1), right * (count if len(right) == 1 else 1), strict=True)
@@ -86,12 +88,12 @@ def _computed(op: Op, b: Builder) -> list[Any]:
 
 _FOLLOWED: Mapping[str, Any] = {
     "Shape": _shape,
-    "Concat": _joined,
-    "Pack": _joined,
-    "Slice": _sliced,
-    "Gather": _gathered,
-    **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"), _same),
-    **dict.fromkeys(_ARITHMETIC, _computed),
+    "Concat": _concat_sizes,
+    "Pack": _concat_sizes,
+    "Slice": _slice_sizes,
+    "Gather": _gather_sizes,
+    **dict.fromkeys(("Cast", "Identity", "Unsqueeze", "Squeeze", "Reshape"), _copy_sizes),
+    **dict.fromkeys(_ARITHMETIC, _compute_sizes),
 }
 
 
@@ -103,7 +105,7 @@ def write_shape(op: Op, b: Builder) -> None:
         b.sizes_of = sizes_of
     else:
         dtype = b.tensor(op.outputs[0]).dtype
-        b.set(op.outputs[0], b.aten("alias", b.buffer(np.array(_shape(op, b), dtype), f"{op.outputs[0]}/sizes")))
+        b.set_node(op.outputs[0], b.aten("alias", b.buffer(np.array(_shape(op, b), dtype), f"{op.outputs[0]}/sizes")))
 
 
 WRITERS: Mapping[str, WriteFunction] = {"Shape": write_shape}

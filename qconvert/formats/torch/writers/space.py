@@ -15,30 +15,30 @@ __all__ = ["WRITERS"]
 def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace: pixel_shuffle has the channels before the positions in a block (CRD); the other order is decomposed."""
     b.channels_first(op)
-    block, node = int(op["blocksize"]), b.stored(op.inputs[0])
+    block, node = int(op["blocksize"]), b.stored_value(op.inputs[0])
     if op["mode"] == "CRD":
-        b.set(op.outputs[0], b.aten("pixel_shuffle", node, block))
+        b.set_node(op.outputs[0], b.aten("pixel_shuffle", node, block))
         return
     channels, height, width = _sizes(op, b)
     node = b.aten("reshape", node, [-1, block, block, channels // block**2, height, width])
     node = b.aten("permute", node, [0, 3, 4, 1, 5, 2])
-    b.set(op.outputs[0], b.aten("reshape", node, [-1, channels // block**2, height * block, width * block]))
+    b.set_node(op.outputs[0], b.aten("reshape", node, [-1, channels // block**2, height * block, width * block]))
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
     """SpaceToDepth: the positions in a block come before the channels."""
     b.channels_first(op)
     block, (channels, height, width) = int(op["blocksize"]), _sizes(op, b)
-    node = b.aten("reshape", b.stored(op.inputs[0]), [-1, channels, height // block, block, width // block, block])
+    node = b.aten("reshape", b.stored_value(op.inputs[0]), [-1, channels, height // block, block, width // block, block])
     node = b.aten("permute", node, [0, 3, 5, 1, 2, 4])
-    b.set(op.outputs[0], b.aten("reshape", node, [-1, channels * block**2, height // block, width // block]))
+    b.set_node(op.outputs[0], b.aten("reshape", node, [-1, channels * block**2, height // block, width // block]))
 
 
 def _sizes(op: Op, b: Builder) -> list[int]:
     """The sizes after the batch, which must be known."""
     sizes = b.shape(op, op.inputs[0])[1:]
     if any(isinstance(size, str) for size in sizes):
-        raise b.unsupported(op, f"data of shape {sizes}")
+        raise b.unsupported_error(op, f"data of shape {sizes}")
     return [int(size) for size in sizes]
 
 
@@ -55,7 +55,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
     for index, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
     zero = 0 if quantization is None else int(quantization.zero_point[0])
-    node = b.pad(b.tensor(op.inputs[0]), b.stored(op.inputs[0]), torch_pads(begins, ends), zero)
+    node = b.pad(b.tensor(op.inputs[0]), b.stored_value(op.inputs[0]), torch_pads(begins, ends), zero)
     cut, inner, outer = [-1], [], [0]
     for axis in range(1, rank):
         size = sizes[axis - 1] + begins[axis] + ends[axis]
@@ -65,7 +65,7 @@ def write_space_to_batch(op: Op, b: Builder) -> None:
             inner.append(len(cut))
             cut.append(blocks[axes.index(axis)])
     node = b.aten("permute", b.aten("reshape", node, cut), [*inner, *outer])
-    b.set(op.outputs[0], b.aten("reshape", node, [-1, *(cut[place] for place in outer[1:])]))
+    b.set_node(op.outputs[0], b.aten("reshape", node, [-1, *(cut[place] for place in outer[1:])]))
 
 
 def write_batch_to_space(op: Op, b: Builder) -> None:
@@ -74,7 +74,7 @@ def write_batch_to_space(op: Op, b: Builder) -> None:
     count, sizes = len(blocks), _sizes(op, b)
     axes, batch = _block_axes(op, rank, count), b.shape(op, op.inputs[0])[0]
     rows = batch // math.prod(blocks) if isinstance(batch, int) else -1
-    node = b.aten("reshape", b.stored(op.inputs[0]), [*blocks, rows, *sizes])
+    node = b.aten("reshape", b.stored_value(op.inputs[0]), [*blocks, rows, *sizes])
     order: list[int] = []
     for axis in range(rank):
         order += [count + axis, axes.index(axis)] if axis in axes else [count + axis]
@@ -83,7 +83,7 @@ def write_batch_to_space(op: Op, b: Builder) -> None:
     for index, axis in enumerate(axes):
         if crops[index] or crops[count + index]:
             node = b.aten("slice.Tensor", node, axis, crops[index], whole[axis - 1] - crops[count + index])
-    b.set(op.outputs[0], node)
+    b.set_node(op.outputs[0], node)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

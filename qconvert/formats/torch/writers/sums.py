@@ -14,12 +14,12 @@ import numpy as np
 
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.writers.kernels import rounded_as_tflite
+from qconvert.formats.torch.writers.kernels import finish_tflite_conv
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 
-__all__ = ["computes_on_quantizations", "integer_sum", "sum_as_tflite", "whole"]
+__all__ = ["computes_on_quantizations", "integer_sum", "subtract_zero_point", "sum_as_tflite"]
 
 _EXACT_IN_FLOAT32 = 2.0**24
 _TYPES = ("int8", "uint8", "int16", "uint16", "int4", "uint4", "int2", "uint2")
@@ -61,9 +61,9 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     largest = _largest(x, w, length) + (_magnitude(bias) if bias is not None and joins else 0)
     dtype = "float32" if largest < _EXACT_IN_FLOAT32 else "float64"
     b.note_operator()
-    steps = whole(b, data, dtype, quantizations[0], 0)
-    weights = whole(b, b.stored(w.name), dtype, quantizations[1], w.rank or 0)
-    joined = b.aten("to.dtype", b.stored(bias.name), b.dtype(dtype)) if bias is not None and joins else None
+    steps = subtract_zero_point(b, data, dtype, quantizations[0], 0)
+    weights = subtract_zero_point(b, b.stored_value(w.name), dtype, quantizations[1], w.rank or 0)
+    joined = b.aten("to.dtype", b.stored_value(bias.name), b.dtype(dtype)) if bias is not None and joins else None
     total = made(steps, weights, joined)
     shape = [-1 if place == axis else 1 for place in range(_rank(op, b))]
     real = b.aten("mul.Tensor", total, b.buffer(scale.reshape(shape if scale.size > 1 else [1] * len(shape)), f"{op.outputs[0]}/factor"))
@@ -83,14 +83,14 @@ def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, No
     x, w, y = (b.tensor(name) for name in (*op.inputs[:2], *op.outputs))
     if x.quantization is None or w.quantization is None or y.quantization is None:
         return False
-    bias = b.aten("to.dtype", b.stored(op.inputs[2]), b.dtype("float64")) if op.has(2) else None
-    weights = whole(b, b.stored(w.name), "float64", w.quantization, w.rank or 0)
-    total = made(whole(b, data, "float64", x.quantization, 0), weights, bias)
-    rounded_as_tflite(op, b, total, (x.quantization, w.quantization, y.quantization))
+    bias = b.aten("to.dtype", b.stored_value(op.inputs[2]), b.dtype("float64")) if op.has(2) else None
+    weights = subtract_zero_point(b, b.stored_value(w.name), "float64", w.quantization, w.rank or 0)
+    total = made(subtract_zero_point(b, data, "float64", x.quantization, 0), weights, bias)
+    finish_tflite_conv(op, b, total, (x.quantization, w.quantization, y.quantization))
     return True
 
 
-def whole(b: Builder, node: Node, dtype: str, quantization: Quantization, rank: int) -> Node:
+def subtract_zero_point(b: Builder, node: Node, dtype: str, quantization: Quantization, rank: int) -> Node:
     """Stored integers less their zero point, as float32 or float64.
 
     Args:
@@ -111,7 +111,7 @@ def whole(b: Builder, node: Node, dtype: str, quantization: Quantization, rank: 
 def _rank(op: Op, b: Builder) -> int:
     rank = b.tensor(op.outputs[0]).rank
     if rank is None:
-        raise b.unsupported(op, "a result of unknown rank", rule="unknown-size")
+        raise b.unsupported_error(op, "a result of unknown rank", rule="unknown-size")
     return rank
 
 

@@ -1,0 +1,147 @@
+"""batch(): a folder of models in, a folder of results and a table out."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from qconvert.arguments import with_checked_arguments
+from qconvert.batches.jobs import Processes, read_record, run_job
+from qconvert.batches.planning import RECORDS, plan_batch
+from qconvert.batches.types import BatchReport, Job, Outcome
+from qconvert.errors import FileAccessError, OptionError
+from qconvert.files import require_utf8, whole_file
+from qconvert.plugins import format_named, target_named
+
+__all__ = ["batch"]
+
+#: Seconds, and GiB, that a model may be allowed.
+_LONGEST, _MOST = 10_000_000, 1_000_000
+
+
+@with_checked_arguments
+def batch(
+    folder: str | Path,
+    out: str | Path,
+    *,
+    to: str = "onnx",
+    target: str = "",
+    passes: Sequence[str] = (),
+    min_tensor_sqnr: float | None = None,
+    check: bool = False,
+    samples: int = 3,
+    min_sqnr: float | None = None,
+    jobs: int = 1,
+    scheduler: str = "",
+    seconds: float = 600.0,
+    memory: float = 8.0,
+    progress: Callable[[str, int, int], None] | None = None,
+    **options: Any,
+) -> BatchReport:
+    """Converts all models of a folder, each in a process of its own, and writes what came of them to `out`/qconvert-batch/results.json.
+
+    Finished models are recorded there, so an interrupted batch can be continued; with other options, another version or another file the
+    model is converted again.
+
+    Args:
+        folder: with models, in folders within it too. Links are not followed.
+        out: the folder of results, in which models lie as they do in `folder`; results in it are replaced.
+        to: the format to convert to.
+        target: see convert(); the same for all.
+        passes, min_tensor_sqnr: likewise.
+        check: whether each result is checked against its source.
+        samples, min_sqnr: of a check, as in check().
+        jobs: how many models at a time; 0 for as many as there are processors.
+        scheduler: the address of a scheduler of dask.distributed, whose workers see both folders at these paths, instead of `jobs`.
+        seconds: how long a conversion may take, and a check.
+        memory: GiB of address space that each may take, where the system can limit it; 0 for no limit.
+        progress: is called with (what, done, total).
+        options: of formats and passes, as for convert().
+
+    Raises:
+        QConvertError: a folder or an option is wrong. What is wrong with a model is in its outcome.
+    """
+    folder, out = Path(folder), Path(out)
+    require_utf8(out)
+    result = format_named(to)
+    if result.content != "model" or result.write is None:
+        raise OptionError(f"the format of the results is {to}; models cannot be written in it", rule="format-not-written")
+    if target and target_named(target).format != to:
+        raise OptionError(f"the target {target} is for the format {target_named(target).format}, not {to}", rule="target-of-other-format")
+    if samples < 1 or jobs < 0 or not 0 < seconds <= _LONGEST or not 0 <= memory <= _MOST:
+        raise OptionError(
+            f"samples must be at least 1, jobs at least 0, seconds more than 0 and at most {_LONGEST:,}, and GiB of memory from "
+            f"0 to {_MOST:,}",
+            rule="number-out-of-range",
+        )
+    named = [*(["--target", target] if target else []), *(["--pass", "", "--pass", "".join(passes)] if passes else [])]
+    convert = [*named, *_flag("--min-tensor-sqnr", min_tensor_sqnr), *_format_options(options)]
+    checked = ["--samples", str(samples), *_flag("--min-sqnr", min_sqnr)] if check else None
+    began = time.monotonic()
+    suffix = result.suffix_for({**(target_named(target).write_options if target else {}), **options})
+    plan = plan_batch(folder, out, result, suffix, convert, checked, seconds=seconds, memory=int(memory * 2**30))
+    _require_folder(out)
+    outcomes, total = list(plan.left_out), len(plan.jobs)
+    for count, found in enumerate(_outcomes(plan.jobs, jobs, scheduler), 1):
+        outcomes.append(found)
+        if progress is not None:
+            progress("models", count, total)
+    report = BatchReport(str(folder), str(out), tuple(sorted(outcomes, key=lambda item: item.name)), round(time.monotonic() - began, 3))
+    with whole_file(out / RECORDS / "results.json", force=True) as results:
+        results.write_text(json.dumps({**asdict(report), "counts": report.counts}, indent=1), encoding="utf-8")
+    return report
+
+
+def _flag(name: str, value: float | None) -> list[str]:
+    return [] if value is None else [name, str(float(value))]
+
+
+def _format_options(options: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in options.items():
+        yield from ("-O", f"{name}={str(value).lower() if isinstance(value, bool) else value}")
+
+
+def _require_folder(out: Path) -> None:
+    try:
+        (out / RECORDS).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise FileAccessError(
+            f"cannot be created: {getattr(error, 'strerror', '') or error}", file=str(out / RECORDS), rule="not-writable"
+        ) from error
+
+
+def _outcomes(jobs: Sequence[Job], count: int, scheduler: str) -> Iterator[Outcome]:
+    """Outcomes as they come: first those that records have."""
+    before = [read_record(job) for job in jobs]
+    yield from filter(None, before)
+    left = [job for job, found in zip(jobs, before, strict=True) if found is None]
+    if scheduler:
+        from qconvert.calibration.workers import workers_of
+
+        workers = workers_of(scheduler=scheduler)
+        try:
+            yield from workers.map(run_job, left)
+        finally:
+            workers.close()
+    else:
+        yield from _run_in_threads(left, count or os.cpu_count() or 1)
+
+
+def _run_in_threads(jobs: Iterable[Job], count: int) -> Iterator[Outcome]:
+    """By threads, each of which waits for the process of a model."""
+    from concurrent.futures import ThreadPoolExecutor, as_completed
+
+    pool, processes = ThreadPoolExecutor(count), Processes()
+    try:
+        for future in as_completed([pool.submit(run_job, job, processes) for job in jobs]):
+            yield future.result()
+    except BaseException:  # an interrupt, too: the processes of models do not hear of it
+        pool.shutdown(wait=False, cancel_futures=True)
+        processes.end_all()
+        raise
+    pool.shutdown()

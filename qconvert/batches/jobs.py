@@ -1,0 +1,183 @@
+"""One model of a batch: converted and checked in processes of their own, which may not take more than their time and memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+from qconvert.batches.types import STATUSES, Job, Outcome
+from qconvert.errors import QConvertError
+from qconvert.files import map_file, whole_file
+from qconvert.files.documents import integer, json_of, number, object_of, text
+from qconvert.files.processes import describe_exit
+
+__all__ = ["Processes", "read_record", "run_job"]
+
+#: Of what a command may print, which a model's names make up.
+_LONGEST = 64 * 2**20
+_SAID = 600
+#: The exit code of a fault (cli/exits.py), and what stands for the end of a process that printed no document, such as a crash.
+_FAULT = 3
+
+
+class BatchOverError(Exception):
+    """The batch is over before a model was done: nothing is known of it, and nothing is recorded."""
+
+
+class Processes:
+    """The processes of a batch, which never outlive it: each watches its standard input, which this object keeps open."""
+
+    def __init__(self) -> None:
+        self._lock, self._is_over = threading.Lock(), False
+        self._running: dict[subprocess.Popen[bytes], int] = {}
+
+    def run(self, line: list[str], seconds: float) -> tuple[int | None, bytes]:
+        """The exit code of a command, None if it took longer than so many seconds, and what it printed.
+
+        Raises:
+            BatchOverError: the batch is over.
+        """
+        process = self._start_process(line)
+        code, printed = None, b""
+        try:
+            with suppress(subprocess.TimeoutExpired):
+                printed, _ = process.communicate(timeout=seconds)
+                code = process.returncode
+        finally:
+            self._end(process)
+            with self._lock:
+                os.close(self._running.pop(process))
+            if process.stdout is not None:
+                process.stdout.close()
+        if self._is_over:
+            raise BatchOverError
+        return code, printed
+
+    def _start_process(self, line: list[str]) -> subprocess.Popen[bytes]:
+        with self._lock:  # none is started after end_all()
+            if self._is_over:
+                raise BatchOverError
+            ours, held = os.pipe()
+            try:
+                process = subprocess.Popen(line, stdin=ours, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+            except BaseException:
+                os.close(held)
+                raise
+            finally:
+                os.close(ours)
+            self._running[process] = held
+            return process
+
+    def end_all(self) -> None:
+        """Ends what runs; what waits for it gets BatchOverError."""
+        with self._lock:
+            self._is_over = True
+            for process in tuple(self._running):
+                self._end(process)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> None:
+        """Ends a process and those that it started, which are of its group."""
+        if os.name == "posix":
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        elif process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def run_job(job: Job, processes: Processes | None = None) -> Outcome:
+    """Does a job, unless its record says that it is done, and writes the record, whole or not at all.
+
+    Raises:
+        BatchOverError: the batch whose processes these are is over.
+    """
+    if (before := read_record(job)) is not None:
+        return before
+    began = time.monotonic()
+    found = replace(_run_commands(job, processes or Processes()), seconds=round(time.monotonic() - began, 3))
+    Path(job.record).parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(Path(job.record), force=True) as record:
+        record.write_text(json.dumps({"key": job.key, **asdict(found)}), encoding="utf-8")
+    return found
+
+
+def read_record(job: Job) -> Outcome | None:
+    """The outcome of a job that was done before, with these options and of this file; None if it was not."""
+    try:
+        key, found = _read(Path(job.record))
+    except QConvertError:  # there is none, or a damaged one
+        return None
+    is_whole = key == job.key and found.name == job.name and found.status in STATUSES
+    return found if is_whole and (not found.result or Path(job.result).exists()) else None
+
+
+def _read(record: Path) -> tuple[str, Outcome]:
+    """What is in a record: the key of its job, and the outcome."""
+    names = [item.name for item in fields(Outcome)]
+    found = object_of(json_of(bytes(map_file(record)), "the record"), "record", ("key", *names), ())
+    words = {name: text(found[name], name) for name in ("name", "status", "reason", "result", "target")}
+    seconds = number(found["seconds"], "seconds")
+    return text(found["key"], "key"), Outcome(**words, operators=integer(found["operators"], "operators", 0), seconds=seconds, before=True)
+
+
+def _run_commands(job: Job, processes: Processes) -> Outcome:
+    try:
+        Path(job.result).parent.mkdir(parents=True, exist_ok=True)
+        Path(job.result).unlink(missing_ok=True)  # of an earlier batch: it must not stand for a model that fails now
+    except OSError as error:
+        return Outcome(job.name, "refused", f"its result cannot be placed: {error.strerror}")
+    code, document, said = _run_command(job, "convert", job.convert, processes)
+    if code != 0:
+        return Outcome(job.name, _status_of_exit_code(code, "refused"), said)
+    operators, place = document.get("operators") or {}, os.path.relpath(job.result, Path(job.record).parents[1])
+    written = Outcome(job.name, "converted", "", place, str(document.get("target", "")), sum(operators.values()))
+    if job.check is None:
+        return written
+    code, document, said = _run_command(job, "check", job.check, processes)
+    if code == 0:
+        return replace(written, status="as declared" if document.get("verdict") == "as declared" else "passed")
+    problems = [*document.get("problems", ()), *document.get("unjudged", ())]
+    return replace(
+        written, status=_status_of_exit_code(code, "inconclusive"), reason=_shorten_text("; ".join(problems)) if problems else said
+    )
+
+
+def _status_of_exit_code(code: int | None, refused: str) -> str:
+    """The status of a model by the exit code of its command; None is the code of a command that was killed."""
+    return "ended" if code is None else {1: "not equal", 2: refused, 4: "inconclusive"}.get(code, "fault")
+
+
+def _run_command(job: Job, command: str, arguments: tuple[str, ...], processes: Processes) -> tuple[int | None, dict[str, Any], str]:
+    """The exit code of a command, None if it was ended; its document; and, if it did not pass, why, in words."""
+    # -P: no module is taken from where the command happens to be started, which may be a folder of somebody's models.
+    start = [sys.executable, "-P", "-m", "qconvert.cli.memory_limit", str(job.memory)]
+    line = [*start, command, job.source, job.result, *arguments, "--json", "--no-config"]
+    code, printed = processes.run(line, job.seconds)
+    if code is None:
+        return None, {}, f"{command} was ended after {job.seconds:g} s"
+    if code == -signal.SIGKILL:  # nobody here did it
+        return None, {}, f"{command} was ended from outside, as systems do that run out of memory"
+    try:
+        document = json.loads(printed[:_LONGEST])
+    except ValueError:
+        return _FAULT, {}, f"{command} {describe_exit(code)}"
+    if code == 0 or "error" not in document:
+        return code, document, f"{command} ended with exit code {code}"
+    if document["error"] == "out-of-memory":
+        return None, document, f"{command} was ended, as it needs more than {job.memory / 2**30:g} GiB of memory"
+    return code, document, _shorten_text(": ".join(filter(None, (str(document.get("where") or ""), str(document.get("reason", ""))))))
+
+
+def _shorten_text(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _SAID else f"{text[: _SAID - 1]}…"

@@ -1,0 +1,109 @@
+"""The encodings that calibration writes: quantizations of activations as they were chosen, and of weights so that biases fit integers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.calibration.places import Plan, Weights
+from qconvert.calibration.report import TensorReport
+from qconvert.calibration.weights import weight_quantization
+from qconvert.encodings import BATCH_NORM, FOLDED, Encoding, Encodings, Place, QParams
+from qconvert.errors import QConvertError
+from qconvert.graph import Array, Graph
+
+__all__ = ["Choices", "drop_tiny_scales", "encodings_of"]
+
+#: Below this a scale is none: the product of two is no normal number of float32 any more, and kernels take it for zero.
+_SMALLEST = 2.0**-63
+#: About as many steps as 8 bits have on one side of zero.
+_CODES = 128
+#: The largest integer of a bias, half of int32, so that corrected ones fit too.
+_LARGEST_BIAS = 2.0**30
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """How quantizations are chosen."""
+
+    method: str
+    options: Mapping[str, Any]
+    activations: str
+    symmetric: bool | None
+    weights: str
+    weights_method: str
+    per_channel: bool
+    histograms: bool
+
+
+def drop_tiny_scales(found: Plan, reports: tuple[TensorReport, ...]) -> tuple[Plan, tuple[TensorReport, ...], list[str]]:
+    """Plan and reports without activations whose scales would be too small, and what is said of them."""
+    gone = {report.names: None for report in reports if 0 < max(-report.lowest, report.highest) < _SMALLEST * _CODES}
+    notes = [_stays_float_note(names[0], "the values that were seen") for names in gone]
+    if not gone:
+        return found, reports, notes
+    groups = tuple(group for group in found.groups if group.names not in gone)
+    return replace(found, groups=groups), tuple(report for report in reports if report.names not in gone), notes
+
+
+def _stays_float_note(name: str, what: str) -> str:
+    return f"{name!r} stays float: {what} are so small that its scale times another would not be a normal float32"
+
+
+def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], chosen: Choices, origin: str) -> tuple[Encodings, list[str]]:
+    """The encodings of a network, and what is said of weights that stay float.
+
+    Args:
+        graph: the float network.
+        found: its places.
+        reports: the quantizations of activations.
+        chosen: how quantizations of weights are chosen.
+        origin: of all.
+
+    Raises:
+        QConvertError: weights are NaN or infinite.
+    """
+    entries = {Place(name): Encoding(report.qparams, origin=report.origin) for report in reports for name in report.names}
+    steps = {place.name: float(one.qparams.quantization.scale[0]) for place, one in entries.items() if one.qparams is not None}
+    notes = []
+    for item in found.weights:
+        data = graph[item.name].data
+        assert data is not None
+        try:
+            quantization = weight_quantization(data, chosen.weights_method, item.axis if chosen.per_channel else None, chosen.weights)
+        except QConvertError as error:
+            error.where = error.where or repr(item.name)
+            raise
+        if float(quantization.quantization.scale.max()) < _SMALLEST:
+            notes.append(_stays_float_note(item.name, "its values"))
+            continue
+        entries[Place(item.name)] = Encoding(
+            _widen_for_bias(graph, item, quantization, steps), origin=f"{chosen.weights_method} of the weights"
+        )
+    return Encodings(entries, origin, metadata={BATCH_NORM: FOLDED}), notes
+
+
+def _widen_for_bias(graph: Graph, item: Weights, quantization: QParams, steps: dict[str, float]) -> QParams:
+    """The quantization, with larger scales where a bias at input scale * weight scale would leave int32: channels of nearly nothing but a
+    bias."""
+    q = quantization.quantization
+    least = np.full(q.scale.shape, _SMALLEST)
+    for data, bias in item.layers:
+        values = graph.constant(bias) if bias else None
+        if values is not None and data in steps and values.size in (1, q.scale.size) and np.isfinite(values).all():
+            least = np.maximum(least, np.abs(values.reshape(-1).astype(np.float64)) / (steps[data] * _LARGEST_BIAS))
+        elif values is not None and data in steps and q.scale.size == 1 and np.isfinite(values).all():
+            least = np.maximum(least, float(np.abs(values).max(initial=0)) / (steps[data] * _LARGEST_BIAS))
+    scale = np.maximum(q.scale, least.astype(np.float32))
+    return (
+        quantization
+        if np.array_equal(scale, q.scale)
+        else replace(quantization, quantization=replace(q, scale=_replace_infinite(scale, q.scale)))
+    )
+
+
+def _replace_infinite(scale: Array, otherwise: Array) -> Array:
+    return np.where(np.isfinite(scale), scale, otherwise).astype(np.float32)

@@ -1,0 +1,155 @@
+"""Outputs that appear whole or not at all, and replace no file that is read."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from qconvert.errors import OptionError, QConvertError
+from qconvert.files.data import remove_obsolete
+from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable, require_writable_folder
+from qconvert.files.scratch import hold_folder_lock, scratch_folder
+
+__all__ = ["whole_file", "whole_folder"]
+
+
+@contextmanager
+def whole_file(
+    path: Path, *, force: bool = False, reads: Iterable[Path] = (), tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Path]:
+    """A temporary path of the same name, moved to `path` when the block succeeds and removed when it fails.
+
+    The temporary path lies in a folder of its own, and further files that the block writes there, such as external data, are
+    moved next to `path` with it: those first, so that a model is never there without its data. Files that the model
+    requires have to be named by their content (named_by_content): they never replace the data of a model that is still in place.
+
+    Args:
+        path: where the finished file goes; through a symbolic link, which stays.
+        force: whether existing files may be replaced.
+        reads: files that are read; none of them is replaced, whatever `force` says.
+        tell: is told, in words, which files of an earlier model of this name were removed.
+
+    Raises:
+        FileAccessError: a file exists and `force` is off, it is a device or a folder, its folder cannot be written, or the disk is full.
+        OptionError: a file that is read would be replaced, or two of the files are one.
+    """
+    reads = tuple(reads)
+    place = require_writable(path, force=force, reads=reads)
+    with access_errors(path), scratch_folder(place.parent) as folder:
+        temporary = folder / place.name
+        try:
+            yield temporary
+        except QConvertError as error:
+            if error.file.startswith(str(folder)):
+                error.file = str(path)
+            raise
+        files = [*sorted(item for item in folder.iterdir() if item.name != place.name), temporary]
+        _require_distinct(files)
+        with hold_folder_lock(place.parent) as alone:
+            require_replaceable(place, force, path)
+            for item in files[:-1]:
+                beside = place.with_name(item.name)
+                refuse_read_files(beside, reads)
+                require_replaceable(beside, force or _is_equal(item, beside))
+            _move(folder, files, place.parent)
+            if alone:
+                with suppress(OSError):
+                    for name in remove_obsolete(place, (*(place.with_name(item.name) for item in files), *reads)):
+                        tell(f"removed {name}, which belonged to the file that was replaced")
+
+
+@contextmanager
+def whole_folder(
+    path: Path, names: Iterable[str], *, force: bool = False, reads: Iterable[Path] = (), tell: Callable[[str], None] = lambda text: None
+) -> Iterator[Path]:
+    """A temporary folder of the same name, whose files are moved to `path` when the block succeeds; nothing is left when it fails.
+
+    Args:
+        path: where the files go; a folder that is there keeps its other files.
+        names: those that the files may have. Files of these names that are there and not made again go, so that no two results mix.
+        force: whether they may be replaced.
+        reads: files that are read; none of them is replaced, whatever `force` says.
+        tell: is told, in words, which files of an earlier result were removed.
+
+    Raises:
+        FileAccessError, OptionError: as whole_file().
+    """
+    names, reads = tuple(names), tuple(reads)
+    place = require_writable_folder(path, names, force=force, reads=reads)
+    with access_errors(path), scratch_folder(place.parent) as folder:
+        temporary = folder / place.name
+        temporary.mkdir()
+        try:
+            yield temporary
+        except QConvertError as error:
+            if error.file.startswith(str(folder)):
+                error.file = str(path) + error.file.removeprefix(str(temporary))
+            raise
+        files = sorted(temporary.iterdir())
+        _require_distinct(files)
+        with hold_folder_lock(place.parent):
+            if not place.exists():
+                os.rename(temporary, place)
+                return
+            require_writable_folder(path, [item.name for item in files], force=force, reads=reads)
+            _move(temporary, files, place)
+            for old in (place / name for name in names if name not in {item.name for item in files}):
+                if old.is_file():
+                    old.unlink()
+                    tell(f"removed {old.name}, which belonged to the result that was replaced")
+
+
+def _is_equal(item: Path, place: Path) -> bool:
+    """Whether what is in place is what would be put there."""
+    return item.is_file() and place.is_file() and filecmp.cmp(item, place, shallow=False)
+
+
+def _require_distinct(files: list[Path]) -> None:
+    """Raises OptionError for two files whose names are one where case does not count."""
+    names = [item.name.casefold() for item in files]
+    for item in files:
+        if names.count(item.name.casefold()) > 1:
+            raise OptionError(
+                f"two files would be written as {item.name!r}", remedy="Give the result another name.", rule="same-file-twice"
+            )
+
+
+def _move(folder: Path, files: list[Path], destination: Path) -> None:
+    """Moves files out of `folder`, all or none: where one fails, those before it are taken back and what they replaced returns."""
+    kept = Path(tempfile.mkdtemp(dir=folder))
+    done: list[Path] = []
+    try:
+        for item in files[:-1]:
+            place = destination / item.name
+            if place.exists():
+                _keep(place, kept / item.name)
+            done.append(place)
+            _replace(item, place)
+        _replace(files[-1], destination / files[-1].name)
+    except OSError:
+        for place in done:
+            place.unlink(missing_ok=True)
+            if (kept / place.name).exists():
+                os.replace(kept / place.name, place)
+        raise
+
+
+def _keep(place: Path, kept: Path) -> None:
+    """A second name for a file that is about to be replaced; it is moved where the file system knows no second names."""
+    try:
+        os.link(place, kept)
+    except OSError:
+        os.replace(place, kept)
+
+
+def _replace(item: Path, place: Path) -> None:
+    """Moves a file into place, where it gets the permissions of the one that it replaces."""
+    if place.exists():
+        with suppress(OSError):
+            shutil.copymode(place, item)
+    os.replace(item, place)

@@ -1,0 +1,164 @@
+"""The TFLite operators of a graph, made once for the rules of a target and for the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from qconvert.arithmetic.dtypes import REALS
+from qconvert.errors import QConvertError
+from qconvert.formats.tflite.counters import find_counters
+from qconvert.formats.tflite.inner_states import inner_states
+from qconvert.formats.tflite.variables import variable_keys
+from qconvert.formats.tflite.writing import Writing
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import kind_of
+from qconvert.operators.formulas import FORMULAS
+from qconvert.operators.functions import all_graphs, all_ops
+from qconvert.plugins import operators
+from qconvert.rewriting.inlining import without_calls
+from qconvert.rewriting.loops import loops_to_whiles
+from qconvert.rewriting.lowering import Legal, legality, legality_error, lower
+
+__all__ = ["Written", "take_operators", "write_initial_values", "write_operators"]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The operators that a graph becomes.
+
+    Attributes:
+        graph: the graph.
+        writing: what the writers made.
+        functions: the same of each function, in the order of their subgraphs.
+        failures: the operators that they refused, and why.
+        without_form: ids of the operators that have no writer, and were not lowered either.
+    """
+
+    graph: Graph
+    writing: Writing
+    functions: tuple[Writing, ...]
+    failures: tuple[tuple[Op, QConvertError], ...]
+    without_form: frozenset[int]
+
+
+#: Formulas that TFLite prefers to others.
+_PREFERRED = ("softmax_along_last", "lp_normalization_along_last")
+#: Where the subgraph with the first values of variables stands: after the main one.
+_INITIAL = 1
+
+#: What was made last, by the graph it was made of: a conversion judges a graph and then writes the same one.
+_last: dict[int, Written] = {}
+
+
+def write_operators(graph: Graph) -> Written:
+    """Run the writers on all operators that have one, so that every refusal is known at once."""
+    found = _last.get(id(graph))
+    if found is None or found.graph is not graph:
+        found = _write_network(graph)
+        _last.clear()
+        _last[id(graph)] = found
+    return found
+
+
+def take_operators(graph: Graph) -> Written:
+    """The same, but not kept for a later call, so that the caller may change it."""
+    found = write_operators(graph)
+    _last.clear()
+    return found
+
+
+def write_initial_values(graph: Graph) -> Writing | None:
+    """The subgraph that gives the variables their first values, which the runtime runs once; None without such states."""
+    inner = inner_states(graph)
+    outer = {name: state for name, state in graph.states.items() if name not in inner}
+    if not outer:
+        return None
+    made = Writing(Graph("first values", {}, (), (), ()))
+    made.variable_keys = variable_keys(graph)
+    for name, state in outer.items():
+        value = made.add(f"{name}/first", state.dtype, state.shape, state.data, state.quantization)
+        made.emit("ASSIGN_VARIABLE", [made.handle(name), value], [])
+    return made
+
+
+def _write_network(graph: Graph) -> Written:
+    failures: list[tuple[Op, QConvertError]] = []
+    writers = operators("tflite", "write")
+    lowered = lower(loops_to_whiles(without_calls(graph, lambda op: _is_composite(graph, op))), _legality(writers), prefers=_PREFERRED)
+    decomposed = lowered.graph
+    without_form = frozenset(id(op) for op in all_ops(decomposed) if op.kind not in writers)
+    first = _INITIAL + (inner_states(graph) != set(graph.states))
+    subgraphs = {name: first + position for position, name in enumerate(decomposed.functions)}
+    counted = find_counters(decomposed)
+    named = {"subgraphs": subgraphs, "variable_keys": variable_keys(graph), "whole": lowered.whole}
+    made = (_write_graph(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(decomposed))
+    writing, *functions = made
+    return Written(graph, writing, tuple(functions), tuple(failures), without_form)
+
+
+def _legality(writers: Mapping[str, Any]) -> Legal:
+    """What TFLite takes: operators that have a writer which takes them, on quantized data or on real ones."""
+    has_writer = legality(writers, also=("Call", "Loop", "Scan"))  # which are written as others
+
+    def legal(tensors: Mapping[str, Tensor], op: Op) -> str:
+        return has_writer(tensors, op) or _type_mixture(tensors, op)
+
+    return legal
+
+
+#: The kind whose kernel takes quantized data and gives real ones.
+_DEQUANTIZES = "DetectionPostProcess"
+
+
+def _type_mixture(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Why an operator of a formula would make an invalid file: it has quantized data next to real ones."""
+    kind = kind_of(op)
+    if kind.rule not in ("real", "index") or op.kind == _DEQUANTIZES:
+        return ""
+    sides = [tensors[name] for name in (*kind.data(op), *kind.results_of(op)) if name]
+    mixed = any(item.is_quantized for item in sides) and any(item.dtype in REALS for item in sides)
+    return "it has quantized data next to real ones" if mixed else ""
+
+
+def _not_lowered(op: Op, writing: Writing) -> QConvertError:
+    """The error for an operator that would be several on these data."""
+    sides = [writing.tensor(name) for name in (*op.inputs, *op.outputs) if name]
+    quantized = next((item.name for item in sides if item.is_quantized), "")
+    if quantized:
+        return writing.unsupported_error(op, f"quantized {quantized!r}, which TFLite composes of several operators,", rule="quantized-data")
+    seen = ", ".join(f"{item.dtype} of shape {item.shape}" for item in sides)
+    return writing.unsupported_error(op, f"{seen}, for which no formula holds,", rule="no-formula")
+
+
+def _is_composite(graph: Graph, op: Op) -> bool:
+    """Whether a region of a partition becomes a composite: it computes alone, without variables and without subgraphs of its own."""
+    if not op["target"] or not op.outputs:
+        return False
+    return all(kind_of(inner).rule not in ("state", "control") for inner in graph.functions[str(op["function"])].ops)
+
+
+def _write_graph(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> Writing:
+    """The operators of one graph; those that are refused join `failures`, and `known` are attributes of a Writing."""
+    writers, writing = operators("tflite", "write"), Writing(graph)
+    has_writer = legality(writers)
+    for name, value in known.items():
+        setattr(writing, name, value)
+    for name in graph.inputs:
+        writing.use(name)
+    if writing.inner_states != set(graph.states):
+        writing.emit("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=_INITIAL)
+    for op in graph.ops:
+        if op.kind not in writers:
+            if op.kind in FORMULAS:
+                failures.append((writing.whole.get(id(op), op), _not_lowered(op, writing)))
+            continue
+        if reason := has_writer(graph.tensors, op):
+            failures.append((writing.whole.get(id(op), op), legality_error(op, reason, "TFLite")))
+            continue
+        try:
+            writing.write(op, writers[op.kind])
+        except QConvertError as error:
+            failures.append((writing.whole.get(id(op), op), error))
+    return writing

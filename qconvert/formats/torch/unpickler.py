@@ -1,0 +1,395 @@
+"""Pickles of PyTorch, read without running them: only the names below mean anything, and what they make is data.
+
+A pickle is a program that may call whatever it names. This one is run by a machine of our own that knows the opcodes for data, and for
+which a name is a function of this page or an error. pickletools (standard library) takes the opcodes apart.
+"""
+
+from __future__ import annotations
+
+import math
+import pickletools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
+from qconvert.formats.torch.require_finite import require_finite
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.formats.torch.strided import Storages, require_sizes
+from qconvert.graph import Array
+
+__all__ = ["READABLE", "unpickle"]
+
+#: The largest real data.pkl seen has 60,000.
+_MOST_OPCODES = 1_000_000
+#: How a model is saved that is read without running anything.
+READABLE = (
+    "Save a file that holds a graph and no code of yours: in the program that has the model,\n"
+    "    import torch\n"
+    "    program = torch.export.export(model.eval(), example_inputs)\n"
+    "    torch.export.save(program, 'model.pt2')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Storage:
+    dtype: str
+    key: str
+    count: int
+
+
+class _Name:
+    """A global that a pickle names."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+_MARK = object()
+
+
+def unpickle(content: bytes, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str] = frozenset()) -> Any:
+    """Return the value in a pickle of PyTorch.
+
+    Args:
+        content: of the entry.
+        storage: key of a storage -> its bytes. None where only shapes and types count: every element is zero then.
+        what: the entry's name, for messages.
+        classes: further names whose objects are taken as ScriptObjects.
+
+    Raises:
+        InvalidModelError: it is damaged.
+        UnsupportedError: it names something that is not on the list, which PyTorch would import and run.
+    """
+    try:
+        return _Machine(storage, what, classes).run(content)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidModelError(f"the pickle {what} is damaged: {error}", rule="damaged-pickle") from error
+
+
+class _Machine:
+    def __init__(self, storage: Callable[[str], Array] | None, what: str, classes: frozenset[str]) -> None:
+        self._storage = storage
+        self._what = what
+        self._classes = classes
+        self._stack: list[Any] = []
+        self._memo: dict[int, Any] = {}
+        self._bytes: dict[str, Array] = {}
+        self._storages = Storages()
+
+    def run(self, content: bytes) -> Any:
+        for count, (opcode, argument, _) in enumerate(pickletools.genops(BytesIO(content))):
+            name = opcode.name
+            if name == "STOP":
+                break
+            if count > _MOST_OPCODES:
+                raise InvalidModelError(
+                    f"the pickle {self._what} has more than {_MOST_OPCODES} opcodes, which is the limit", rule="too-many-opcodes"
+                )
+            if name in _CONSTANTS:
+                self._stack.append(argument)
+            elif name in _HANDLERS:
+                _HANDLERS[name](self, argument)
+            else:
+                raise UnsupportedError(
+                    f"the pickle {self._what} has the opcode {name}, which PyTorch does not write",
+                    remedy=READABLE,
+                    rule="opcode-not-allowed",
+                )
+        if len(self._stack) != 1:
+            raise ValueError(f"{len(self._stack)} values are left")
+        found = self._pop()
+        require_finite(found, self._what)
+        return found
+
+    def _pop(self) -> Any:
+        value = self._stack.pop()
+        if value is _MARK:
+            raise ValueError("a value is missing after a mark")
+        return value
+
+    def _top(self) -> Any:
+        if self._stack[-1] is _MARK:
+            raise ValueError("a value is missing after a mark")
+        return self._stack[-1]
+
+    def _pop_mark(self) -> list[Any]:
+        place = len(self._stack) - 1
+        while self._stack[place] is not _MARK:
+            place -= 1
+            if place < 0:
+                raise ValueError("a mark is missing")
+        items = self._stack[place + 1 :]
+        del self._stack[place:]
+        return items
+
+    def push_get(self, index: int) -> None:
+        self._stack.append(self._memo[int(index)])
+
+    def put(self, index: int) -> None:
+        self._memo[int(index)] = self._top()
+
+    def memoize(self, _: Any) -> None:
+        self._memo[len(self._memo)] = self._top()
+
+    def push_global(self, text: str) -> None:
+        self._stack.append(self._resolve_name(text.replace(" ", ".", 1)))
+
+    def stack_global(self, _: Any) -> None:
+        name, module = self._pop(), self._pop()
+        self._stack.append(self._resolve_name(f"{module}.{name}"))
+
+    def push_mark(self, _: Any) -> None:
+        self._stack.append(_MARK)
+
+    def push_tuple(self, _: Any) -> None:
+        self._stack.append(tuple(self._pop_mark()))
+
+    def tuple_of(self, count: int) -> None:
+        items = tuple(self._stack[-count:]) if count else ()
+        if len(items) != count or _MARK in items:
+            raise ValueError("a tuple lacks items")
+        del self._stack[len(self._stack) - count :]
+        self._stack.append(items)
+
+    def push_list(self, _: Any) -> None:
+        self._stack.append(self._pop_mark())
+
+    def push_dict(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._stack.append(dict(zip(items[::2], items[1::2], strict=True)))
+
+    def append(self, _: Any) -> None:
+        item = self._pop()
+        self._list().append(item)
+
+    def appends(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._list().extend(items)
+
+    def setitem(self, _: Any) -> None:
+        value, key = self._pop(), self._pop()
+        self._dict()[key] = value
+
+    def setitems(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._dict().update(zip(items[::2], items[1::2], strict=True))
+
+    def _list(self) -> list[Any]:
+        found = self._stack[-1]
+        if type(found) is not list:
+            raise TypeError("items are appended to what is no list")
+        return found
+
+    def _dict(self) -> dict[Any, Any]:
+        found = self._stack[-1]
+        if type(found) is not dict:
+            raise TypeError("items are set in what is no dictionary")
+        return found
+
+    def persistent(self, _: Any) -> None:
+        """('storage', class, key, place, count, …): the only thing that PyTorch keeps outside of a pickle.
+
+        torch::jit::Unpickler reads its tuples by index and ignores what follows; so do the functions here.
+        """
+        tag, kind, key, _, count, *_ = self._pop()
+        if tag != "storage" or not isinstance(kind, _Name) or not isinstance(key, str) or type(count) is not int or count < 0:
+            raise ValueError("a persistent value is no storage")
+        self._stack.append(_Storage(STORAGES[kind.name.removeprefix("torch.").removeprefix("storage.")], key, count))
+
+    def make(self, _: Any) -> None:
+        arguments, kind = self._pop(), self._pop()
+        if not isinstance(kind, _Name) or type(arguments) is not tuple:
+            raise TypeError("an object is made of no class")
+        if not self._is_class(kind.name):
+            raise self._refusal_error(kind.name)
+        self._stack.append(ScriptObject(kind.name, arguments))
+
+    def reduce(self, _: Any) -> None:
+        arguments, function = self._pop(), self._pop()
+        if not isinstance(function, _Name) or type(arguments) is not tuple:
+            raise TypeError("what is called is no function")
+        if function.name in _FUNCTIONS:
+            self._stack.append(_FUNCTIONS[function.name](self, *arguments))
+        elif self._is_class(function.name):
+            self._stack.append(ScriptObject(function.name, arguments))
+        else:
+            raise self._refusal_error(function.name)
+
+    def build(self, _: Any) -> None:
+        state = self._pop()
+        target = self._stack[-1]
+        if isinstance(target, ScriptObject):
+            target.state = state
+        elif not (type(target) is dict and isinstance(state, dict)):  # an OrderedDict with _metadata: versions of modules
+            raise TypeError("a state is given to what has none")
+
+    def _is_class(self, name: str) -> bool:
+        return name.startswith(("__torch__.", "torchao.")) or name in self._classes
+
+    def _resolve_name(self, name: str) -> Any:
+        if name.startswith("torch.") and name[6:] in NAMES:
+            return TorchType(NAMES[name[6:]])
+        known = name in _FUNCTIONS or name in _VALUES or name.removeprefix("torch.").removeprefix("storage.") in STORAGES
+        if not (known or self._is_class(name)):
+            raise self._refusal_error(name)
+        return _Name(name)
+
+    def _refusal_error(self, name: str) -> UnsupportedError:
+        code = name.startswith(("torch.fx", "torch.nn", "torch.ao", "__main__"))
+        reason = "holds a whole module, that is, code of classes" if code else "names code, which loading the file would run"
+        return UnsupportedError(f"the pickle {self._what} {reason}", where=name, remedy=READABLE, rule="name-not-allowed")
+
+    def tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, *rest: Any) -> StoredTensor:
+        """torch._utils._rebuild_tensor_v2(storage, storage_offset, size, stride, requires_grad, backward_hooks)."""
+        data, dtype, shape = self._view(storage, offset, sizes, strides)
+        return StoredTensor(data, dtype, shape)
+
+    def make_quantized_tensor(self, storage: Any, offset: Any, sizes: Any, strides: Any, parameters: Any, *rest: Any) -> StoredTensor:
+        """torch._utils._rebuild_qtensor(storage, storage_offset, size, stride, quantizer_params, …)."""
+        data, dtype, shape = self._view(storage, offset, sizes, strides)
+        if dtype not in QUANTIZED:
+            raise ValueError(f"a quantized tensor of {dtype}")
+        scheme, *values = parameters
+        if not isinstance(scheme, _Name):
+            raise ValueError("a quantized tensor without a scheme")
+        if scheme.name == "torch.per_tensor_affine":
+            scale, zero_point, *_ = values
+            return StoredTensor(data, dtype, shape, np.array([float(scale)]), np.array([int(zero_point)], np.int64))
+        scales, zero_points = (np.asarray(value.data if isinstance(value, StoredTensor) else value) for value in values[:2])
+        axis = values[2]
+        if not 0 <= axis < len(shape) or scales.shape != (shape[axis],) or zero_points.shape != scales.shape:
+            raise ValueError(f"scales of shape {scales.shape} along axis {axis} of a tensor of shape {shape}")
+        return StoredTensor(data, dtype, shape, scales.astype(np.float64), zero_points, int(axis))
+
+    def make_wrapped_tensor(self, function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+        """torch._tensor._rebuild_from_type_v2(func, type, args, state): a tensor of a class, or with attributes of its own."""
+        if not isinstance(function, _Name) or function.name not in _FUNCTIONS or type(arguments) is not tuple:
+            raise ValueError("a tensor of no class")
+        if function.name != "torch._utils._rebuild_wrapper_subclass":
+            return _FUNCTIONS[function.name](self, *arguments)
+        if not isinstance(kind, _Name) or type(state) is not dict:
+            raise ValueError("a tensor of no class")
+        _, _, shape, *_ = arguments
+        if kind.name not in _WRAPPED:
+            raise UnsupportedError(f"weights of the class {kind.name} are not covered", where=self._what, rule="class-not-covered")
+        return WrappedTensor(kind.name, self.size(shape), {str(key): value for key, value in state.items()})
+
+    def parameter(self, data: Any, *rest: Any) -> Any:
+        """torch._utils._rebuild_parameter(data, requires_grad, backward_hooks)."""
+        return data
+
+    def make_ordered_dict(self, items: Any = (), *rest: Any) -> dict[Any, Any]:
+        """collections.OrderedDict."""
+        return dict(items)
+
+    def as_list(self, items: Any) -> list[Any]:
+        """torch.jit._pickle.build_intlist and its kin."""
+        return list(items)
+
+    def drop_type_tag(self, value: Any, tag: Any) -> Any:
+        """torch.jit._pickle.restore_type_tag(value, type)."""
+        return value
+
+    def size(self, sizes: Any = ()) -> tuple[int, ...]:
+        """torch.Size."""
+        return tuple(int(size) for size in sizes)
+
+    def ignore_arguments(self, *rest: Any) -> None:
+        """torch.device and the like: where something lay."""
+
+    def _view(self, storage: Any, offset: Any, sizes: Any, strides: Any) -> tuple[Array, str, tuple[int, ...]]:
+        """The values of a tensor in its storage: a view, whose every element lies within it."""
+        if not isinstance(storage, _Storage):
+            raise ValueError("a tensor without a storage")
+        shape = tuple(sizes)
+        kind = numpy_dtype(QUANTIZED.get(storage.dtype, storage.dtype))
+        require_sizes(offset, sizes, strides)
+        if self._storage is None:  # only shapes and types count
+            return np.broadcast_to(np.zeros((), kind), shape if math.prod(shape) < 2**40 else ()), storage.dtype, shape
+        if storage.key not in self._bytes:
+            self._bytes[storage.key] = self._storage(storage.key)
+        content = self._bytes[storage.key]
+        if storage.dtype in FLOAT_QPARAMS_STORAGES:
+            return content, storage.dtype, shape
+        return self._storages.view(storage.key, content, kind, (offset, sizes, strides), storage.count), storage.dtype, shape
+
+
+_Handler = Callable[[_Machine, Any], None]
+#: Opcodes whose argument is the value.
+_CONSTANTS = frozenset(
+    ["INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE",
+     "STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINUNICODE8"]
+)  # fmt: skip
+_HANDLERS: Mapping[str, _Handler] = {
+    "PROTO": lambda machine, _: None,
+    "FRAME": lambda machine, _: None,
+    "NONE": lambda machine, _: machine._stack.append(None),
+    "NEWTRUE": lambda machine, _: machine._stack.append(True),
+    "NEWFALSE": lambda machine, _: machine._stack.append(False),
+    "EMPTY_TUPLE": lambda machine, _: machine._stack.append(()),
+    "EMPTY_LIST": lambda machine, _: machine._stack.append([]),
+    "EMPTY_DICT": lambda machine, _: machine._stack.append({}),
+    "MARK": _Machine.push_mark,
+    "GET": _Machine.push_get,
+    "BINGET": _Machine.push_get,
+    "LONG_BINGET": _Machine.push_get,
+    "PUT": _Machine.put,
+    "BINPUT": _Machine.put,
+    "LONG_BINPUT": _Machine.put,
+    "MEMOIZE": _Machine.memoize,
+    "GLOBAL": _Machine.push_global,
+    "STACK_GLOBAL": _Machine.stack_global,
+    "TUPLE": _Machine.push_tuple,
+    "TUPLE1": lambda machine, _: machine.tuple_of(1),
+    "TUPLE2": lambda machine, _: machine.tuple_of(2),
+    "TUPLE3": lambda machine, _: machine.tuple_of(3),
+    "LIST": _Machine.push_list,
+    "DICT": _Machine.push_dict,
+    "APPEND": _Machine.append,
+    "APPENDS": _Machine.appends,
+    "SETITEM": _Machine.setitem,
+    "SETITEMS": _Machine.setitems,
+    "BINPERSID": _Machine.persistent,
+    "NEWOBJ": _Machine.make,
+    "REDUCE": _Machine.reduce,
+    "BUILD": _Machine.build,
+}
+#: What a pickle may call.
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "collections.OrderedDict": _Machine.make_ordered_dict,
+    "torch._utils._rebuild_tensor": _Machine.tensor,
+    "torch._utils._rebuild_tensor_v2": _Machine.tensor,
+    "torch._utils._rebuild_qtensor": _Machine.make_quantized_tensor,
+    "torch._utils._rebuild_parameter": _Machine.parameter,
+    "torch._utils._rebuild_parameter_with_state": _Machine.parameter,
+    "torch.jit._pickle.build_intlist": _Machine.as_list,
+    "torch.jit._pickle.build_tensorlist": _Machine.as_list,
+    "torch.jit._pickle.build_doublelist": _Machine.as_list,
+    "torch.jit._pickle.build_boollist": _Machine.as_list,
+    "torch.jit._pickle.restore_type_tag": _Machine.drop_type_tag,
+    "torch.Size": _Machine.size,
+    "torch.device": _Machine.ignore_arguments,
+    "torch.serialization._get_layout": _Machine.ignore_arguments,
+    "torch._tensor._rebuild_from_type_v2": _Machine.make_wrapped_tensor,
+    "torch._utils._rebuild_wrapper_subclass": _Machine.ignore_arguments,
+}
+#: torchao's classes of weights whose parts say what they are; the packed ones of its kernels do not.
+_WRAPPED = frozenset(
+    f"torchao.{module}{name}"
+    for name, modules in {
+        "Int8Tensor": ("quantization.", "quantization.quantize_.workflows.int8.int8_tensor."),
+        "IntxUnpackedToInt8Tensor": ("quantization.", "quantization.quantize_.workflows.intx.intx_unpacked_to_int8_tensor."),
+    }.items()
+    for module in modules
+)
+#: What it may name besides.
+_VALUES = _WRAPPED | frozenset(
+    ["torch.per_tensor_affine", "torch.per_tensor_symmetric", "torch.per_channel_affine", "torch.per_channel_symmetric",
+     "torch.per_channel_affine_float_qparams"]
+)  # fmt: skip

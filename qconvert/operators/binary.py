@@ -1,0 +1,246 @@
+"""Functions of pairs of elements, with broadcasting."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import ADDITIONS, has_addition, is_same_addition, nudge_add_scales, onnxruntime_add, tflite_pair
+from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.quantization import Quantization
+from qconvert.graph.schema import Graph, Op
+from qconvert.operators.attributes import choice, has
+from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Domain, Interval, Number, Operands, any_value, fixed_bounds
+from qconvert.operators.call import (
+    Call,
+    ExactResult,
+    Fold,
+    Function,
+    Result,
+    apply_activation,
+    clip_stored,
+)
+from qconvert.operators.common import (
+    ACTIVATION,
+    broadcast_shape,
+)
+from qconvert.operators.folds import (
+    extreme_fold,
+    floor_fold,
+    is_undefined,
+    numeric_fold,
+)
+from qconvert.operators.kind import Kind, kind
+from qconvert.operators.layout import ELEMENTWISE
+
+__all__ = ["KINDS", "nudge_input_scales"]
+
+
+def _with_activation(function: Callable[[Array, Array], Any]) -> Function:
+    """Likewise, with a fused activation."""
+    return lambda call: apply_activation(np.asarray(function(call.values(0), call.values(1))), call["activation"])
+
+
+def divide(a: Array, b: Array) -> Array:
+    """a / b; integers are divided towards zero, as in ONNX and TFLite."""
+    if a.dtype.kind == "f" or b.dtype.kind == "f":
+        return np.asarray(a / b)
+    return np.asarray(np.sign(a) * np.sign(b) * (np.abs(a) // np.abs(b)))
+
+
+def add(call: Call) -> Result:
+    """Add; with an `arithmetic` the stored result is that of the kernel named, while the real one stays exact."""
+    real = apply_activation(np.asarray(call.values(0) + call.values(1)), call["activation"])
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] == "tflite":
+        return _as_tflite(call, real)
+    name = str(call["arithmetic"])
+    if first is None or second is None or output is None or not has_addition(name, (first, second), output):
+        return real
+    stored = ADDITIONS[name](call.raw(0), call.raw(1), (first, second), output, call.results[0].dtype)
+    return ExactResult(real, clip_stored(call, stored))
+
+
+def subtract(call: Call) -> Result:
+    """Sub."""
+    return _as_tflite(call, apply_activation(np.asarray(call.values(0) - call.values(1)), call["activation"]))
+
+
+def multiply(call: Call) -> Result:
+    """Mul: the product of the whole steps is exact, and is scaled once."""
+    if call.quantization(0) is None and call.quantization(1) is None:
+        return apply_activation(np.asarray(call.values(0) * call.values(1)), call["activation"])
+    (a, a_scale), (b, b_scale) = call.factor(0), call.factor(1)
+    return _as_tflite(call, apply_activation(np.asarray(a * b * (a_scale * b_scale)), call["activation"]))
+
+
+def _as_tflite(call: Call, real: Array) -> Result:
+    """The real result; with the arithmetic "tflite" the stored one is that of TFLite's kernels of 16-bit data."""
+    first, second, output = call.quantization(0), call.quantization(1), call.results[0].quantization
+    if call["arithmetic"] != "tflite" or first is None or second is None or output is None:
+        return real
+    stored = tflite_pair(call.op.kind, call.raw(0), call.raw(1), (first, second), output)
+    return ExactResult(real, clip_stored(call, stored))
+
+
+def nudge_input_scales(graph: Graph, op: Op) -> tuple[Quantization, Quantization] | None:
+    """The quantizations next to its inputs' own at which an Add in float32 gives its `arithmetic`'s integers, if it has one; None if there
+    are none.
+
+    A constant would be read with the scale next to its own, as nothing else states it.
+    """
+    if op.kind != "Add" or op["arithmetic"] not in ADDITIONS or any(graph[name].is_constant for name in op.inputs):
+        return None
+    first, second, output = (graph[name].quantization for name in (*op.inputs, *op.outputs))
+    if first is None or second is None or output is None:
+        return None
+    return nudge_add_scales((first, second), output, integer_range(graph[op.outputs[0]].dtype)[0], str(op["arithmetic"]))
+
+
+def is_onnxruntime_add(graph: Graph, op: Op) -> bool:
+    """Whether onnxruntime's own addition gives the integers of an Add's `arithmetic`, for all pairs of inputs."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    first, second, output = (tensor.quantization for tensor in tensors)
+    kernel, types = str(op["arithmetic"]), {tensor.dtype for tensor in tensors}
+    if types not in ({"int8"}, {"uint8"}) or first is None or second is None or output is None:
+        return False
+    return has_addition(kernel, (first, second), output) and is_same_addition(
+        kernel, onnxruntime_add, (first, second), output, tensors[0].dtype
+    )
+
+
+def power(a: Array, b: Array) -> Array:
+    """a ** b; an integer to a negative power is rounded towards zero."""
+    if a.dtype.kind == "f" or b.dtype.kind == "f" or not (b < 0).any():
+        return np.asarray(a**b)
+    return np.asarray(np.trunc(a.astype(np.float64) ** b).astype(np.int64))
+
+
+def prelu(a: Array, slope: Array) -> Array:
+    """PRelu of ONNX; the slope broadcasts against the data."""
+    return np.where(a < 0, a * slope, a)
+
+
+def _divide_fold(a: Array, b: Array) -> Any:
+    """a / b; integers towards zero, and not where C leaves the result undefined."""
+    if a.dtype.kind == "f":
+        return a / b
+    if is_undefined(a, b):
+        return None
+    quotient = a // b
+    return quotient + ((quotient * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)
+
+
+def _sum(operands: Operands) -> Interval:
+    a, b = operands.data
+    return a[0] + b[0], a[1] + b[1]
+
+
+def _difference(operands: Operands) -> Interval:
+    a, b = operands.data
+    return a[0] - b[1], a[1] - b[0]
+
+
+def _product(operands: Operands) -> Interval:
+    ends = [0.0 if 0 in (x, y) else x * y for x in operands.data[0] for y in operands.data[1]]
+    return min(ends), max(ends)
+
+
+def _largest(operands: Operands) -> Interval:
+    return max(low for low, _ in operands.data), max(high for _, high in operands.data)
+
+
+def _smallest(operands: Operands) -> Interval:
+    return min(low for low, _ in operands.data), min(high for _, high in operands.data)
+
+
+def _divisor(operands: Operands, number: Number) -> Iterator[Demand]:
+    tensor = operands.tensor(1)
+    if tensor is not None and not tensor.is_quantized:
+        yield 1, 1.0 if "int" in tensor.dtype else POSITIVE, math.inf
+
+
+def _exponent(operands: Operands, number: Number) -> Iterator[Demand]:
+    """A real power of a negative number is no number, a large one no finite one."""
+    exponent, data = operands.constant(1), operands.tensor(0)
+    if data is not None and "float" in data.dtype and (exponent is None or (exponent != np.rint(exponent)).any()):
+        yield 0, POSITIVE, math.inf
+
+
+def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, *,
+          domain: Domain | None = None, chooses: bool = False, scales_channels: bool = False) -> Kind:  # fmt: skip
+    """An operator that is a numpy function of its two inputs."""
+
+    def evaluate(call: Call) -> Array:
+        return np.asarray(function(call.values(0), call.values(1)))
+
+    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, domain=domain,
+                chooses=chooses, scales_channels=scales_channels)  # fmt: skip
+
+
+_SIXTEEN = choice(("", "tflite"), "")
+
+KINDS = (
+    kind(
+        "Add",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=add,
+        bounds=_sum,
+        fold=numeric_fold(np.add),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
+    ),
+    kind(
+        "Sub",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=subtract,
+        bounds=_difference,
+        fold=numeric_fold(np.subtract),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
+    ),
+    kind(
+        "Mul",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=multiply,
+        bounds=_product,
+        fold=numeric_fold(np.multiply),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
+    ),
+    kind(
+        "Div",
+        "data data",
+        shape=broadcast_shape,
+        evaluate=_with_activation(divide),
+        bounds=any_value,
+        domain=_divisor,
+        fold=numeric_fold(_divide_fold),
+        layout=ELEMENTWISE,
+        attributes=has(ACTIVATION),
+    ),
+    _pair("Max", np.maximum, extreme_fold(np.maximum), _largest, chooses=True),
+    _pair("Min", np.minimum, extreme_fold(np.minimum), _smallest, chooses=True),
+    _pair("Pow", power, domain=_exponent),
+    _pair("FloorDiv", np.floor_divide, floor_fold(np.floor_divide)),
+    _pair("FloorMod", np.mod, floor_fold(np.mod)),
+    _pair("Mod", np.fmod),
+    _pair("SquaredDifference", lambda a, b: (a - b) ** 2, None, fixed_bounds(0.0)),
+    _pair("PRelu", prelu, scales_channels=True),
+    _pair("Atan2", np.arctan2, None, fixed_bounds(-np.pi, np.pi)),
+    kind(
+        "Sum",
+        "data...",
+        shape=broadcast_shape,
+        bounds=lambda operands: (sum(low for low, _ in operands.data), sum(high for _, high in operands.data)),
+        evaluate=lambda call: np.asarray(functools.reduce(np.add, call.all_values())),
+        layout=ELEMENTWISE,
+    ),
+)

@@ -1,0 +1,265 @@
+"""One walk over the operators of a graph, in which integers take the place of float values between Dequantize and Quantize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import accumulator_scale, is_accumulator_scale, quantize
+from qconvert.evaluate.folding import evaluate_constant
+from qconvert.evaluate.known_values import KnownValues
+from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph.activations import clip_range, is_exact
+from qconvert.operators import kind_of
+from qconvert.passes.absorb.lookahead import Lookahead
+from qconvert.rewriting import Rewriter
+from qconvert.rules.validation.quantization import is_axis_kept
+
+__all__ = ["Absorber"]
+
+
+class Absorber:
+    """One walk over a graph; `count` is how many operators became quantized."""
+
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter, self._graph = rewriter, rewriter.graph
+        self._known = KnownValues(self._graph.tensors, rewriter.producers)
+        self._ahead = Lookahead(rewriter, self._known)
+        self._stored: dict[str, str] = {}  # float values -> the tensor of stored integers that they come from
+        self.count = 0
+
+    def visit(self, op: Op) -> None:
+        """Put the new form of the next operator in its place, if it has one."""
+        read = replace(op, inputs=tuple(map(self._rewriter.resolve, op.inputs)))
+        if op.kind == "Dequantize" and self._graph[op.outputs[0]].dtype == "float32":
+            self._stored[op.outputs[0]] = read.inputs[0]
+        elif self._replace_quantize(read) or self._move_integers(read) or self._quantize_operator(read) or self._quantize_clip(read):
+            self._rewriter.remove(op)
+
+    def _stored_of(self, real: str) -> str:
+        """Return the tensor of stored integers that float values come from; "" if they come from none."""
+        return self._rewriter.resolve(self._stored.get(real, ""))
+
+    def _replace_quantize(self, op: Op) -> bool:
+        """Put a Requantize in the place of a Quantize of values that came from integers, or nothing if the quantization is theirs."""
+        source = self._stored_of(op.inputs[0]) if op.kind == "Quantize" else ""
+        if not source:
+            return False
+        result = self._rewriter[op.outputs[0]]
+        if source == result.name:
+            return True
+        if not self._rewriter[source].shares_quantization(result):
+            self._rewriter.emit(replace(op, kind="Requantize", inputs=(source,), attributes={}))
+        elif result.name in self._graph.public:
+            self._rewriter.emit(replace(op, kind="Identity", inputs=(source,), attributes={}))
+        else:
+            self._rewriter.forward(result.name, source)
+        return True
+
+    # data movement
+
+    def _move_integers(self, op: Op) -> bool:
+        """Move integers instead of the float values after a Dequantize, if all data have one quantization."""
+        spec = kind_of(op)
+        if spec.rule != "move":
+            return False
+        data = spec.positions(op, "data")
+        names = [self._stored_of(op.inputs[index]) for index in data]
+        first = self._rewriter[names[0]] if names and names[0] else None
+        if first is None or first.quantization is None or not all(n and self._rewriter[n].shares_quantization(first) for n in names):
+            return False
+        filler = self._stored_filler(op, first) if op.kind == "Pad" else ""
+        outputs = spec.results_of(op)
+        quantizations = [self._moved_quantization(op, first, name) for name in outputs]
+        if filler is None or any(quantization is None for quantization in quantizations):
+            return False
+        inputs = list(op.inputs)
+        for index, name in zip(data, names, strict=True):
+            inputs[index] = name
+        if op.kind == "Pad":
+            inputs[2:] = [filler] if filler else []
+        if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, quantizations[0], inputs):
+            return True
+        written = [
+            self._integers(name, first.dtype, quantization)
+            for name, quantization in zip(outputs, quantizations, strict=True)
+            if quantization is not None
+        ]
+        self._rewriter.emit(replace(op, inputs=tuple(inputs), outputs=(*written, *op.outputs[len(written) :])))
+        for real, stored in zip(outputs, written, strict=True):
+            self._dequantize(stored, real, op)
+        return True
+
+    def _move_constant(self, op: Op, source: Tensor, quantization: Quantization | None, inputs: Sequence[str]) -> bool:
+        """Move the integers of a constant now. The result takes the constant's name if nobody else reads it."""
+        moved = replace(op, inputs=tuple(inputs))
+        values = [self._data(name) if name else None for name in inputs]
+        plain = {name: replace(self._rewriter[name], quantization=None) for name in inputs if name}
+        found = evaluate_constant(moved, plain, values)
+        if found is None:
+            return False
+        real = op.outputs[0]
+        is_alone = self._rewriter.is_read_once(source.name) and len(self._rewriter.readers.get(op.inputs[0], ())) == 1
+        is_turned = op.kind == "Transpose" and source is self._graph.tensors.get(source.name)
+        name = source.name if is_alone else self._integers(real, source.dtype, _require_quantization(quantization))
+        self._rewriter.forget((name,) if is_alone else ())
+        constant = Tensor(name, source.dtype, found[0].shape, found[0], quantization)
+        self._rewriter.define(constant, permutation=op["perm"] if is_alone and is_turned else ())
+        self._dequantize(name, real, op)
+        return True
+
+    def _data(self, name: str) -> Array | None:
+        moved = self._rewriter[name].data if name in self._rewriter else None  # perhaps by a movement before this one
+        return moved if moved is not None else self._known.get(name)
+
+    def _moved_quantization(self, op: Op, source: Tensor, output: str) -> Quantization | None:
+        """Return the quantization of moved integers; None if scales along an axis do not survive the movement."""
+        quantization, shape = source.quantization, self._graph[output].shape
+        assert quantization is not None
+        if quantization.axis is None:
+            return quantization
+        if op.kind == "Transpose":
+            return quantization.transpose(op["perm"])
+        if quantization.block_size or shape is None or source.shape is None:
+            return quantization if op.kind == "Identity" else None
+        for axis in range(len(shape)):
+            if is_axis_kept(self._graph, op, source.shape, shape, quantization.axis, axis):
+                return quantization.with_axis(axis)
+        return None
+
+    def _stored_filler(self, op: Op, data: Tensor) -> str | None:
+        """Return the padding value with the quantization of the data: "" for real zero, None if it is not with the quantization or not
+        known."""
+        if op["mode"] != "constant" or len(op.inputs) < 3 or not op.inputs[2]:
+            return ""
+        value, quantization = self._known.get(op.inputs[2]), data.quantization
+        if value is None or value.size != 1 or quantization is None or not quantization.is_per_tensor:
+            return None
+        real = float(value.reshape(-1)[0])
+        stored = quantize(np.array([real], np.float32), quantization, data.dtype)
+        steps = np.float32(stored[0].astype(np.float32) - np.float32(quantization.zero_point[0])) * quantization.scale[0]
+        if steps != np.float32(real):
+            return None
+        if stored[0] == quantization.zero_point[0]:
+            return ""
+        filler = stored.reshape(()).astype(numpy_dtype(data.dtype))
+        return self._rewriter.constant(f"{op.outputs[0]}/padding", filler, data.dtype, quantization)
+
+    # operators in float
+
+    def _quantize_operator(self, op: Op) -> bool:
+        """Give an operator the integers after its real inputs, and its result a quantization, where both are there."""
+        spec = kind_of(op)
+        taken = self._find_stored_inputs(op)
+        if not any(taken):
+            return False
+        quantization = self._ahead.quantization(op.outputs[0]) if spec.rule == "real" else None
+        if quantization is None and spec.rule == "real" and not spec.sums_products:
+            return False
+        op = replace(op, inputs=tuple(new or old for new, old in zip(taken, op.inputs, strict=True)))
+        if quantization is None:
+            self._rewriter.emit(op)
+            self.count += 1
+        else:
+            self._emit_on_quantization(op, quantization)
+        return True
+
+    def _find_stored_inputs(self, op: Op) -> list[str]:
+        """Return for each input the tensor of stored integers that the operator reads in its place, or ""; empty if it reads none."""
+        spec = kind_of(op)
+        stored = [self._stored_of(name) for name in op.inputs]
+        if not any(stored) or len(op.outputs) != 1:
+            return []
+        if spec.rule == "index":
+            return stored if op.kind in ("ArgMax", "ArgMin") else []
+        if spec.rule != "real":
+            return []
+        if spec.sums_products:
+            return self._linear_inputs(op, stored)
+        data = spec.positions(op, "data")
+        return [name if index in data else "" for index, name in enumerate(stored)]
+
+    def _emit_on_quantization(self, op: Op, quantization: Tensor) -> None:
+        """Emit the operator, which reads integers already, with integers on `quantization` as its result, and its float values after
+        those."""
+        real = op.outputs[0]
+        name = self._integers(real, quantization.dtype, _require_quantization(quantization.quantization))
+        op = replace(op, outputs=(name,))
+        if not self._quantize_clip(op):
+            self._rewriter.emit(op)
+            self.count += 1
+        self._dequantize(self._rewriter.resolve(name), real, op)
+
+    # clipping
+
+    def _quantize_clip(self, op: Op) -> bool:
+        """Emit a Relu or Clip of integers with one quantization as a Clip whose bounds have the quantization, or nothing if the
+        quantization is no wider."""
+        bounds = self._ahead.bounds(op)
+        if bounds is None:
+            return False
+        source, result = self._rewriter[op.inputs[0]], self._rewriter[op.outputs[0]]
+        q = source.quantization
+        if q is None or not q.is_per_tensor or not source.shares_quantization(result) or not is_exact(bounds, source):
+            return False
+        limits = clip_range(source, bounds)
+        if limits == integer_range(source.dtype) and result.name not in self._graph.public:
+            if source.name in self._graph or result.name not in self._graph:
+                self._rewriter.forward(result.name, source.name)
+            else:  # a name of the file, by which a check finds the tensor
+                self._rewriter.define(replace(source, name=result.name))
+                self._rewriter.rename(source.name, result.name)
+            return True
+        with np.errstate(over="ignore"):  # at scales near the largest float32 a bound is infinite
+            ends = [np.float32(limit - q.zero_point[0]) * q.scale[0] for limit in limits]
+        names = [
+            self._rewriter.constant(f"{result.name}/{word}", np.array(end)) for word, end in zip(("lowest", "highest"), ends, strict=True)
+        ]
+        self._rewriter.emit(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
+        return True
+
+    def _linear_inputs(self, op: Op, stored: Sequence[str]) -> list[str]:
+        """Return the integers of data and weights if both have them and the kernels' arithmetic fits, with a bias that has their scale."""
+        if not (stored[0] and stored[1]):
+            return [""] * len(stored)
+        data, weights = (self._rewriter[name] for name in stored[:2])
+        assert data.quantization is not None and weights.quantization is not None
+        along = weights.quantization.axis
+        if not data.quantization.is_per_tensor or (op.kind != "MatMul" and along not in (None, 0) and not weights.quantization.block_size):
+            return [""] * len(stored)
+        if len(stored) > 2 and stored[2]:
+            return [*stored[:2], stored[2] if self._is_accumulated(data, weights, self._rewriter[stored[2]]) else ""]
+        return list(stored)
+
+    @staticmethod
+    def _is_accumulated(data: Tensor, weights: Tensor, bias: Tensor) -> bool:
+        """Return whether a bias can be added to the sum of products: int32 with their scale, and zero point 0."""
+        assert data.quantization is not None and weights.quantization is not None and bias.quantization is not None
+        if bias.dtype != "int32" or not bias.quantization.is_symmetric or weights.quantization.block_size:
+            return False
+        exact = accumulator_scale(data.quantization, weights.quantization)
+        stated = bias.quantization.scale
+        if stated.size not in (1, exact.size) and exact.size != 1:
+            return False
+        return is_accumulator_scale(stated, exact)
+
+    def _integers(self, real: str, dtype: str, quantization: Quantization) -> str:
+        """Return a tensor for the stored integers of `real`: the result of a Quantize of just this quantization, or one with a new name."""
+        shape = self._graph[real].shape
+        wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, quantization)
+        for reader in (op for op in self._rewriter.readers.get(real, ()) if op.kind == "Quantize"):
+            result = self._graph[reader.outputs[0]]
+            if result.shares_quantization(wanted):
+                return self._rewriter.define(replace(result, shape=shape if result.shape is None else result.shape))
+        return self._rewriter.add(wanted.name, wanted)
+
+    def _dequantize(self, stored: str, real: str, op: Op) -> None:
+        self._rewriter.emit(Op("Dequantize", (stored,), (real,), {}, op.source))
+        self._stored[real] = stored
+
+
+def _require_quantization(quantization: Quantization | None) -> Quantization:
+    assert quantization is not None
+    return quantization

@@ -1,0 +1,175 @@
+"""A graph whose activations lose their zero points, while it is rewritten."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.rewriting import Rewriter
+
+__all__ = ["Shifting"]
+
+#: Real types of 16 bits.
+_SHORT = ("float16", "bfloat16")
+
+
+class Shifting:
+    """What stands for the tensors of a graph while their zero points go. All operators are emitted.
+
+    Args:
+        rewriter: of the graph.
+        points: the zero points that go, by tensor.
+        held: tensors that stay as they are; those among `points` have a twin with the zero point 0, and a Reinterpret between.
+
+    Attributes:
+        rewriter: of the graph.
+        graph: the old one.
+        counts: what was done, by words for it.
+        biases: those that took shifts in, and whether they were there before.
+    """
+
+    def __init__(self, rewriter: Rewriter, points: Mapping[str, int], held: Collection[str]) -> None:
+        self.rewriter, self.graph = rewriter, rewriter.graph
+        self.counts: Counter[str] = Counter()
+        self.biases: dict[str, bool] = {}
+        self._points = points
+        self._padded: dict[tuple[str, tuple[int, ...]], str] = {}
+        self._shifted = dict[str, int]()
+        self._twins: dict[str, str] = {}
+        for name, point in points.items():
+            quantization = self.quantization(name)
+            quantization = replace(quantization, zero_point=np.zeros_like(quantization.zero_point))
+            if name in held:
+                self._twins[name] = rewriter.add(f"{name}/shifted", self.graph[name], data=self.graph[name].data, quantization=quantization)
+            else:
+                rewriter.define(replace(self.graph[name], quantization=quantization), shift=0)
+            self._shifted[self[name]] = point
+
+    def __getitem__(self, name: str) -> str:
+        """Return what stands for a tensor where its shift is known: its twin, or itself."""
+        return self._twins.get(name, name)
+
+    def shift(self, name: str) -> float:
+        """Return by how much the float values of a tensor are larger than they were; 0 where they are not."""
+        quantization = self.graph[name].quantization
+        return float(quantization.scale[0]) * self._points[name] if name in self._points and quantization is not None else 0.0
+
+    def quantization(self, name: str) -> Quantization:
+        """Return the old quantization of a tensor."""
+        found = self.graph[name].quantization
+        assert found is not None
+        return found
+
+    def bias(self, old: str, channels: Array, result: str) -> str:
+        """Define a bias of float values, in place of an old one where nobody else reads that. Return its name.
+
+        Args:
+            old: its name; "" if there was none.
+            channels: the values.
+            result: of the operator that reads it.
+        """
+        alone = bool(old) and self.rewriter.is_read_once(old)
+        new = Tensor(old, "float32", channels.shape, channels.astype(np.float32))
+        if alone:
+            self.rewriter.forget((old,))
+        else:
+            new = replace(new, name=self.rewriter.fresh(f"{old or result}/shifted_bias"))
+        self.rewriter.define(new)
+        self.biases[new.name] = bool(old)
+        return new.name
+
+    def emit(self, kind: str, inputs: tuple[str, ...], output: str, source: str = "", **attributes: Any) -> str:
+        """Emit an operator with one result; return the result."""
+        self.rewriter.emit(Op(kind, inputs, (output,), attributes, source))
+        return output
+
+    def compute(self, kind: str, inputs: tuple[str, ...], wanted: str, like: str, source: str = "", **attributes: Any) -> str:
+        """Emit an operator with a new float32 result of the shape of another tensor; return the result."""
+        result = self.rewriter.add(wanted, self.rewriter[like], dtype="float32", quantization=None)
+        return self.emit(kind, inputs, result, source, **attributes)
+
+    def plus(self, value: str, amount: float, source: str = "", result: str = "") -> str:
+        """Add a constant to a float value; return the value itself if the constant is 0 and no result is given.
+
+        Args:
+            value: the name of a tensor, old or new.
+            amount: the constant.
+            source: where the operator comes from.
+            result: the name of the sum; by default a new one.
+        """
+        if not amount and not result:
+            return value
+        value = self._wide(value, source) if amount else value
+        tensor = self.rewriter[value]
+        short = bool(amount and result) and self.graph[result].dtype in _SHORT
+        total = self.rewriter.add(f"{result}/float32", tensor, dtype="float32") if short else result
+        total = total or self.rewriter.add(f"{value}/moved", tensor)
+        if not amount:
+            return self.emit("Identity", (value,), total, source)
+        constant = self.rewriter.constant(f"{value}/shift", np.array(abs(amount), numpy_dtype(tensor.dtype)))
+        self.emit("Add" if amount > 0 else "Sub", (value, constant), total, source)
+        return self.emit("Cast", (total,), result, source, to=self.graph[result].dtype) if short else total
+
+    def _wide(self, value: str, source: str) -> str:
+        """Cast float values of 16 bits to float32: a shift in 16 would cost them bits that a step of the quantization needs."""
+        short = self.rewriter[value].dtype in _SHORT
+        return self.compute("Cast", (value,), f"{value}/float32", value, source, to="float32") if short else value
+
+    def real(self, name: str, source: str = "") -> str:
+        """Dequantize what stands for a tensor; its float values are shifted if that is."""
+        return self.compute("Dequantize", (self[name],), f"{name}/shifted_value", name, source)
+
+    def quantize(self, value: str, name: str, source: str = "") -> None:
+        """Quantize float values, shifted as the result is, to its quantization."""
+        self.emit("Quantize", (value,), self[name], source)
+        self.finish(name)
+
+    def finish(self, name: str) -> None:
+        """Give a tensor the integers of its twin, after what wrote the twin."""
+        if name in self._twins:
+            self.emit("Reinterpret", (self._twins[name],), name)
+
+    def settle(self, name: str) -> None:
+        """Give the twin of a tensor its integers, after what wrote the tensor."""
+        if name in self._twins:
+            self.emit("Reinterpret", (name,), self._twins[name])
+
+    def pad_with_zero(self, name: str, amounts: tuple[int, ...]) -> str:
+        """Put real zero around what stands for a tensor.
+
+        Args:
+            name: of the tensor.
+            amounts: what is added before each axis, and then after.
+        """
+        if not any(amounts):
+            return self[name]
+        if (name, amounts) in self._padded:
+            return self._padded[name, amounts]
+        shape = self.graph[name].shape
+        assert shape is not None
+        more = [before + after for before, after in zip(amounts[: len(shape)], amounts[len(shape) :], strict=True)]
+        sizes = tuple(size + extra if isinstance(size, int) else size if not extra else f"{size}+{extra}"
+                      for size, extra in zip(shape, more, strict=True))  # fmt: skip
+        value = self.real(name)
+        wide = self.rewriter.add(f"{name}/padded_value", self.rewriter[value], shape=sizes)
+        zero = self.rewriter.constant(f"{name}/zero", self.shift(name))
+        self.emit("Pad", (value, self.rewriter.constant(f"{name}/pads", amounts), zero), wide)
+        result = self.rewriter.add(f"{name}/padded", self.rewriter[self[name]], shape=sizes)
+        self._shifted[result] = self._points[name]
+        self.counts["are padded with zero, as convolutions padded them"] += 1
+        self._padded[name, amounts] = self.emit("Quantize", (wide,), result)
+        return result
+
+    def without_unread(self, graph: Graph) -> tuple[Graph, dict[str, int]]:
+        """Return the rewritten graph without twins that nothing reads, and the zero points that went, by the names of its tensors."""
+        rewriter, ends = Rewriter(graph), {*self._twins, *self._twins.values()} - graph.public
+        for op in rewriter:
+            if op.kind == "Reinterpret" and op.outputs[0] in ends and op.outputs[0] not in rewriter.readers:
+                rewriter.remove(op)
+        changed = rewriter.finish()
+        return changed, {name: point for name, point in self._shifted.items() if name in changed}
