@@ -50,7 +50,8 @@ than their format."""
 #: What the files of operators are called on the page.
 FAMILIES = {
     "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing", "normalize": "Normalization",
-    "softmax": "Softmax", "binary": "Arithmetic of two", "bits": "Bits", "logic": "Logic and comparisons", "elementwise": "Functions of one",
+    "softmax": "Softmax", "binary": "Arithmetic of two", "bits": "Bits", "logic": "Logic and comparisons",
+    "elementwise": "Functions of one",
     "activation": "Activations", "convert": "Quantization and types", "reduce": "Reductions", "search": "Search and order",
     "join": "Joining", "reshape": "Shapes", "slice": "Slices and pads", "gather": "Gathering and scattering", "segments": "Segments",
     "diagonals": "Diagonals", "windows": "Windows", "space": "Space and depth", "create": "Made from nothing", "detection": "Detection",

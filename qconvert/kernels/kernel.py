@@ -88,6 +88,8 @@ class Kernel:
             has another scale than the kernel fixes: this avoids a second rounding.
         arithmetic: the value of the attribute `arithmetic`, by which formats write an equivalent form for other runtimes; "" if none is
             known. An operator on one tensor of 8 bits needs none, since its reference is a table.
+        layout: the data_format in which the kernel runs an operator faster by more than a Transpose costs, of a format whose operator
+            takes any (ONNX's Resize); "" where it makes no such difference.
     """
 
     kinds: tuple[str, ...] = ()
@@ -103,6 +105,7 @@ class Kernel:
     tolerance: Tolerance | None = None
     reference: Reference | None = None
     arithmetic: Form | None = None
+    layout: Form | None = None
 
     def __post_init__(self) -> None:
         """Raise OptionError for unknown words."""
@@ -275,6 +278,11 @@ class Kernels:
             return ""
         row = self.of(graph, op)
         return row.fault(graph, op) if row is not None and row.fault is not None else ""
+
+    def layout(self, graph: Graph, op: Op) -> str:
+        """Return the data_format in which an operator's kernel is faster; "" if it runs as well in any."""
+        found = (row.layout(graph, op) for row in self._rows_by_kind.get(op.kind, ()) if row.layout is not None)
+        return next(filter(None, found), "")
 
     def tolerance(self, graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
         """Return how far the integers of an operator may be from the exact values before they are rounded; see Kernel.tolerance.

@@ -170,6 +170,16 @@ def _resize(graph: Graph, op: Op, exact: Array) -> Found:
     return (_sum if is_linear(op) else _float)(graph, op, exact)
 
 
+def _resize_layout(graph: Graph, op: Op) -> str:
+    """Linear interpolation to many elements takes half the time with the channels last (upsample.cc: UpsampleBilinear for each channel, or
+    NhwcUpsampleBilinear for all; 5.5 million elements of 21 channels: 12.6 and 6.9 ms)."""
+    sizes = [graph[name].static_shape for name in (op.inputs[0], op.outputs[0])]
+    if op["mode"] != "linear" or any(shape is None or len(shape) != 4 for shape in sizes):
+        return ""
+    data, result = (math.prod(shape or ()) for shape in sizes)
+    return "channels_last" if result >= 4 * data else ""
+
+
 def _softmax(graph: Graph, op: Op, exact: Array) -> Found:
     """It multiplies by the whole part of 1 / scale (qlinear_softmax.cc)."""
     result = graph[op.outputs[0]].quantization
@@ -225,7 +235,7 @@ ROWS = (
     *_OF_BYTES,
     # What ONNX's operators do on integers themselves.
     Kernel(("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min"), runs="stored", tolerance=_float),
-    Kernel(("Resize",), runs="stored", tolerance=_resize),
+    Kernel(("Resize",), runs="stored", tolerance=_resize, layout=_resize_layout),
     Kernel(("Sub", "ReduceMean", "ReduceSum", "Requantize"), runs="reals", tolerance=_sum),
     Kernel(("ConvTranspose",), runs="reals", rounds_bias=True, tolerance=_product),
     *(replace(row.on_reals(), types=()) for row in _OF_BYTES),

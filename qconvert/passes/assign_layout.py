@@ -37,6 +37,7 @@ __all__ = ["run"]
 _IMAGES = 4  # the rank that --io-layout is about
 _RANKS = (_IMAGES, 5)
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
+_LAYOUT_COST = 3 * 2**39  # what an operator's slower layout costs: one Transpose is worth avoiding it, two are not
 
 
 def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tuple[str, ...]]:
@@ -54,7 +55,7 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
     for rank in [rank for rank in _RANKS if any(graph[op.inputs[0]].rank == rank for op in other)]:
         io_label = int(rank == _IMAGES and {"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
         perm = permutation(wanted, rank)
-        graph = _Layout(Rewriter(_restore_transposes(graph, perm)), wanted, perm, io_label).apply()
+        graph = _Layout(Rewriter(_restore_transposes(graph, perm)), target, perm, io_label).apply()
     added = sum(op.kind == "Transpose" for op in graph.ops)
     moved = sum("data_format" in op.attributes for op in graph.ops)
     return graph, (f"{format_count(moved, 'spatial operator')} to {wanted}; {format_count(added, 'Transpose')} in the graph",)
@@ -92,9 +93,10 @@ def _cost(tensor: Tensor, perm: Sequence[int]) -> int:
 class _Labels:
     """The label of every operator: 0 as in the source, 1 transposed. A source's Transpose has one for each side."""
 
-    def __init__(self, rewriter: Rewriter, wanted: str, perm: tuple[int, ...], io_label: int) -> None:
+    def __init__(self, rewriter: Rewriter, target: Target, perm: tuple[int, ...], io_label: int) -> None:
         graph = rewriter.graph
-        self.roles = {id(op): role(graph, op, wanted, len(perm)) for op in graph.ops}
+        preferred = {id(op): target.kernels.layout(graph, op) for op in graph.ops}
+        self.roles = {id(op): role(graph, op, target.layout, len(perm), preferred[id(op)]) for op in graph.ops}
         self._flow = FlowGraph()
         self._perm = perm
         self._reads: dict[int, int] = {}
@@ -112,6 +114,8 @@ class _Labels:
             self._add_transpose(graph, op)
             return
         node = self._flow.node() if kind is Role.FREE else kind.value
+        if kind is Role.FREE and "data_format" in op.attributes:
+            self._flow.edge(0, node, _LAYOUT_COST)
         self._reads[id(op)] = self._writes[id(op)] = node
 
     def _add_transpose(self, graph: Graph, op: Op) -> None:
@@ -157,13 +161,13 @@ class _Labels:
 class _Layout:
     """The rewriting that the labels ask for."""
 
-    def __init__(self, rewriter: Rewriter, wanted: str, perm: tuple[int, ...], io_label: int) -> None:
+    def __init__(self, rewriter: Rewriter, target: Target, perm: tuple[int, ...], io_label: int) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
-        self._wanted = wanted
+        self._wanted = target.layout
         self._perm = perm
         self._rank = len(perm)
         self._back = tuple(int(axis) for axis in np.argsort(self._perm))
-        self._labels = _Labels(rewriter, wanted, perm, io_label)
+        self._labels = _Labels(rewriter, target, perm, io_label)
         self._io_label = io_label
         self._stored: dict[tuple[str, int], str] = {}  # (tensor, label) -> the name under which it exists
         self._variants: dict[tuple[str, str, bytes], str] = {}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from qconvert import Graph, Op, Quantization, Tensor
+from qconvert import Graph, Op, Quantization, Tensor, convert, load
+from qconvert import run as run_model
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import TRANSPOSED
 from qconvert.passes.assign_layout import run
@@ -198,3 +200,46 @@ def test_minimum_cut_against_all_labellings() -> None:
 
         best = min(cost([0, 1, *(number >> i & 1 for i in range(6))]) for number in range(64))
         assert cost(flow.labels()) == best
+
+
+def resized(op: str, sizes: tuple[int, int], mode: str = "linear", last: tuple[Op, ...] = ()) -> Graph:
+    """A pool, a Resize of its result to `sizes`, and more operators, channels last as in .tflite files."""
+    attributes = {"mode": mode, "coordinate_transformation_mode": "align_corners", "data_format": "channels_last"}
+    tensors = [tensor("a", 1, 6, 6, 3), tensor("b", 1, 6, 6, 3), tensor("s", data=np.int64(sizes)), tensor("c", 1, *sizes, 3)]
+    tensors += [tensor(item.outputs[0], 1, *sizes, 3) for item in last]
+    ops = [*pooled("ab"), Op(op, ("b", "s"), ("c",), attributes), *last]
+    return graph(tensors, ops, ("a",), (ops[-1].outputs[0],))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mode", "layout"),
+    [((12, 12), "linear", "channels_last"), ((11, 11), "linear", "channels_first"), ((12, 12), "nearest", "channels_first")],
+)
+def test_large_interpolated_data_stay_channels_last(sizes: tuple[int, int], mode: str, layout: str) -> None:
+    """The Transpose then stands before the Resize, where data are a quarter; both have one at the start."""
+    source = resized("Resize", sizes, mode)
+    result, _ = run(source, TARGET)
+    validate(result)
+    assert [op["data_format"] for op in result.ops if op.kind == "Resize"] == [layout]
+    assert transposes(result) == 2
+    values = {"a": RNG.normal(size=(1, 6, 6, 3)).astype(np.float32)}
+    assert np.allclose(evaluate(source, values)["c"], evaluate(result, values)["c"], rtol=0, atol=1e-6)
+
+
+def test_interpolated_data_between_layers_are_not_transposed_for_it() -> None:
+    source = resized("Resize", (12, 12), last=(Op("MaxPool", ("c",), ("d",), POOL),))
+    result, _ = run(source, TARGET)
+    assert [op["data_format"] for op in result.ops if op.kind == "Resize"] == ["channels_first"]
+    assert transposes(result) == 2
+
+
+@pytest.mark.onnxruntime
+def test_a_resize_with_channels_last_is_written_and_read(tmp_path: Path) -> None:
+    path = tmp_path / "resized.onnx"
+    source = resized("Resize", (13, 24))
+    values = {"a": RNG.normal(size=(1, 6, 6, 3)).astype(np.float32)}
+    convert(source, path, target="ort-x86")
+    assert [op["data_format"] for op in load(path).ops if op.kind == "Resize"] == ["channels_last"]
+    expected = evaluate(source, values)["c"]
+    assert np.allclose(evaluate(load(path), values)["c"], expected, rtol=0, atol=1e-5)
+    assert np.allclose(run_model(path, values)["c"], expected, rtol=0, atol=1e-5)

@@ -28,10 +28,15 @@ class Role(Enum):
     TRANSPOSE = 3
 
 
-def role(graph: Graph, op: Op, wanted: str, rank: int) -> Role:
-    """The role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`."""
+def role(graph: Graph, op: Op, wanted: str, rank: int, preferred: str = "") -> Role:
+    """The role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`.
+
+    `preferred` is the layout in which its kernel is faster: it may keep that one.
+    """
     suits = kind_of(op).layout.suits
     if suits is Suits.DECIDES:
+        if preferred == op["data_format"] != wanted and graph[op.inputs[0]].rank == rank:
+            return Role.FREE
         return Role.SOURCE if op["data_format"] == wanted or graph[op.inputs[0]].rank != rank else Role.TARGET
     if suits is Suits.TRANSPOSES:
         return Role.TRANSPOSE if graph[op.inputs[0]].rank == rank else Role.SOURCE

@@ -47,12 +47,11 @@ def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: st
     shape = r.tensor(0).shape
     if shape is None or len(shape) != 4 or mode not in ("nearest", "linear"):
         raise NotCoveredError(f"data of shape {shape} and mode {mode}")
-    spatial, target, result = shape[2:], "", [0]
+    spatial, target, result, layout = shape[2:], "", [0], "channels_first"
     if sizes is not None and sizes.size:
         wanted = [int(size) for size in sizes.reshape(-1)]
-        if len(wanted) != len(shape) or any(isinstance(a, int) and a != b for a, b in zip(shape[:2], wanted, strict=False)):
-            raise NotCoveredError(f"sizes {wanted} for shape {shape}")
-        result = wanted[2:]
+        layout = _resized_layout(shape, wanted)
+        result = wanted[2:] if layout == "channels_first" else wanted[1:-1]
     elif scales is not None and scales.size == len(shape) and all(isinstance(size, int) for size in spatial):
         products = [int(size) * float(scale) for size, scale in zip(spatial, scales.reshape(-1)[2:], strict=True)]
         result = [int(value) if abs(value) < _FAR else 0 for value in products]
@@ -62,9 +61,15 @@ def _emit_resize(r: Reading, scales: Array | None, sizes: Array | None, mode: st
         target = _computed_sizes(r, shape, scales)
     target = target or r.const(np.array(result, np.int64), "sizes")
     attributes: dict[str, Any] = {"nearest_mode": nearest} if mode == "nearest" else {}
-    r.emit(
-        "Resize", [r.input(0), target], mode=mode, coordinate_transformation_mode=coordinates, data_format="channels_first", **attributes
-    )
+    r.emit("Resize", [r.input(0), target], mode=mode, coordinate_transformation_mode=coordinates, data_format=layout, **attributes)
+
+
+def _resized_layout(shape: Shape, sizes: list[int]) -> str:
+    """The layout of data that get these sizes: those of batch and channels stay."""
+    for layout, fixed in (("channels_first", (0, 1)), ("channels_last", (0, 3))):
+        if len(sizes) == len(shape) and all(not isinstance(shape[axis], int) or shape[axis] == sizes[axis] for axis in fixed):
+            return layout
+    raise NotCoveredError(f"sizes {sizes} for shape {shape}")
 
 
 def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
@@ -101,8 +106,10 @@ def read_space_to_depth(r: Reading) -> None:
 
 
 def write_resize(op: Op, b: Builder) -> None:
-    """Resize of channels-first data: float values if it interpolates, stored integers if it takes the nearest."""
-    require_channels_first(op, b)
+    """Resize: of float values if it interpolates, of stored integers if it takes the nearest; only the former also with the channels last
+    (kernels/onnxruntime.py)."""
+    if op["mode"] != "linear":
+        require_channels_first(op, b)
     name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     sizes = _resize_sizes(op, b)
     coordinates, nearest = op["coordinate_transformation_mode"], op["nearest_mode"]
@@ -158,6 +165,11 @@ def _resize_sizes(op: Op, b: Builder) -> str:
     name, data = op.outputs[0], b.tensor(op.inputs[0])
     front, spatial = (data.shape or ())[:2], b.graph.constant(op.inputs[1])
     known = all(isinstance(size, int) for size in front)
+    if op["data_format"] == "channels_last":
+        sizes = b.tensor(name).static_shape
+        if sizes is None:
+            require_channels_first(op, b)
+        return b.const(np.array(sizes, np.int64), f"{name}/sizes")
     if known and spatial is not None:
         return b.const(np.array([*front, *spatial.reshape(-1)], np.int64), f"{name}/sizes")
     if known:
