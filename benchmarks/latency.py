@@ -26,7 +26,7 @@ from measures import Array, OnnxModel, SourceModel, random_inputs
 from page import Section, machine, publish
 
 from qconvert import QConvertError, convert, load
-from qconvert.conversion.adapting.subgraph import cut_out
+from qconvert.conversion.adapting.named_tensors import cut_out
 from qconvert.conversion.saving import save
 from qconvert.formats.tflite.probe import accepted_copy
 from qconvert.graph import Graph, Op

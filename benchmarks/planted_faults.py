@@ -30,7 +30,7 @@ from qconvert import check, convert, load, save
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.rewriting.cutting import cut
+from qconvert.rewriting.parts import cut
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 #: Largest source, in bytes: many small networks show more than a few large ones.

@@ -18,7 +18,7 @@ from pathlib import Path
 from page import Section, publish
 
 from qconvert import QConvertError, convert
-from qconvert.checking.checked_file import sides_of
+from qconvert.checking.file_in_runtime import sides_of
 from qconvert.checking.proof.classes import CLASSES, EQUAL_CLASSES
 from qconvert.checking.proof.proving import prove_sides
 

@@ -21,8 +21,7 @@ from measures import Array, interleaved_latency
 from page import Section, machine, publish
 
 from qconvert import convert
-from qconvert.runtimes.onnx_states import states_of
-from qconvert.runtimes.onnxruntime import OnnxRuntime
+from qconvert.runtimes.onnxruntime import OnnxRuntime, states_of
 from qconvert.streaming import Session
 
 HEADER = ["model", "form", "best (µs a step)", "median (µs a step)", "next to LiteRT in a Session", "nodes that run", "equal steps"]

@@ -27,7 +27,7 @@ from uint8_weights import FIXTURES
 
 from qconvert import convert
 from qconvert.calibration.files import calibrate_file
-from qconvert.runtimes.tensorrt_build import Builder
+from qconvert.runtimes.tensorrt import Builder
 
 MODEL = FIXTURES / "coral_tf2_mobilenet_v2_224_int8.tflite"
 HEADER = [

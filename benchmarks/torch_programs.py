@@ -20,7 +20,7 @@ import qconvert
 from qconvert.conversion.normalizing import normalize
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate, evaluate_op
-from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.program import torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels import KERNELS

@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from make_operators import DOCS, written
 
 from qconvert import AuditReport, BatchReport, BenchmarkReport, CheckReport, ConversionReport, PassCost, RoundtripReport, TargetAudits
-from qconvert.cli.documents import VERSION
+from qconvert.cli.outcome import VERSION
 
 PAGE = DOCS / "json.schema.json"
 _PLAIN = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}

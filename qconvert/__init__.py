@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from qconvert.checking.accuracy import Accuracy, accuracy
     from qconvert.checking.auditing import AuditReport, audit
     from qconvert.checking.check import check
+    from qconvert.checking.file_in_runtime import run
     from qconvert.checking.findings import CheckReport
     from qconvert.checking.pass_costs import PassCost, pass_costs
     from qconvert.checking.proof.classes import Proof, Proved
     from qconvert.checking.proof.proving import prove
     from qconvert.checking.roundtrip_report import RoundtripReport
     from qconvert.checking.roundtrips import roundtrip
-    from qconvert.checking.running import run
     from qconvert.checking.target_audits import TargetAudit, TargetAudits, audit_all
     from qconvert.conversion import ConversionReport, convert, load, save
     from qconvert.conversion.comparing import diff
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qconvert.partitioning.partition import partition
     from qconvert.partitioning.types import Partition, Region
     from qconvert.plugins import Change, Codegen, Cost, Format, Option, Pass, Runtime, Target, hookimpl, register
-    from qconvert.plugins.option_types import ConvertOptions, ReadOptions
+    from qconvert.plugins.options import ConvertOptions, ReadOptions
     from qconvert.reports import html_report
 
 _HOMES = {
@@ -50,7 +50,7 @@ _HOMES = {
     "qconvert.checking.proof.proving": "prove",
     "qconvert.checking.roundtrip_report": "RoundtripReport",
     "qconvert.checking.roundtrips": "roundtrip",
-    "qconvert.checking.running": "run",
+    "qconvert.checking.file_in_runtime": "run",
     "qconvert.checking.target_audits": "TargetAudit TargetAudits audit_all",
     "qconvert.conversion": "ConversionReport convert load save",
     "qconvert.conversion.comparing": "diff",
@@ -63,7 +63,7 @@ _HOMES = {
     "qconvert.partitioning.partition": "partition",
     "qconvert.partitioning.types": "Partition Region",
     "qconvert.plugins": "Change Codegen Cost Format Option Pass Runtime Target hookimpl register",
-    "qconvert.plugins.option_types": "ConvertOptions ReadOptions",
+    "qconvert.plugins.options": "ConvertOptions ReadOptions",
     "qconvert.reports": "html_report",
 }
 __all__ = [

@@ -13,12 +13,12 @@ from qconvert.lazy import lazy_getattr
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_quantization, dequantize, quantize
     from qconvert.checkpoints.container import Needs
-    from qconvert.checkpoints.conversion import ConvertedLayer, Repacked, convert_layer, map_in_order, refusal
     from qconvert.checkpoints.fitting import Misfit, fit_weight
-    from qconvert.checkpoints.packing import pack as pack_words
-    from qconvert.checkpoints.packing import unpack as unpack_words
+    from qconvert.checkpoints.repacking import ConvertedLayer, Repacked, convert_layer, map_in_order, refusal
     from qconvert.checkpoints.source import CheckpointSource
     from qconvert.checkpoints.weight import E2M1, BlockWeight
+    from qconvert.checkpoints.weight import pack as pack_words
+    from qconvert.checkpoints.weight import unpack as unpack_words
     from qconvert.conversion import convert, load, normalize, run_passes, save
     from qconvert.encodings import Encoding, Encodings, Place, QParams, Range, quantization_of
     from qconvert.errors import (
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from qconvert.files import documents, map_file
     from qconvert.formats.onnx.builder import Builder as OnnxBuilder
     from qconvert.formats.onnx.reading import Reading as OnnxReading
-    from qconvert.formats.tflite.contents import ListedOperator as TfliteListed
-    from qconvert.formats.tflite.contents import listed_operators as tflite_operators
+    from qconvert.formats.tflite.file_contents import ListedOperator as TfliteListed
+    from qconvert.formats.tflite.file_contents import listed_operators as tflite_operators
     from qconvert.formats.tflite.operator import Operator as TfliteOperator
     from qconvert.formats.tflite.reading import Reading as TfliteReading
     from qconvert.formats.tflite.write_operators import write_operators as write_tflite_operators
@@ -69,11 +69,26 @@ if TYPE_CHECKING:
         text,
         texts,
     )
-    from qconvert.operators.bounds import any_value, fixed_bounds, within_data, within_data_or_zero
     from qconvert.operators.formulas import Formula, lowers
-    from qconvert.operators.layout import ALONG_AXIS, DECIDES, ELEMENTWISE, PINNED, REDUCES
-    from qconvert.operators.samples import FIRST, MIXES, UNLESS_ALONG, WHEREVER, Samples, before_last, in_rows
-    from qconvert.operators.shapes import infer, output_shapes
+    from qconvert.operators.properties import (
+        ALONG_AXIS,
+        DECIDES,
+        ELEMENTWISE,
+        FIRST,
+        MIXES,
+        PINNED,
+        REDUCES,
+        UNLESS_ALONG,
+        WHEREVER,
+        Samples,
+        any_value,
+        before_last,
+        fixed_bounds,
+        in_rows,
+        within_data,
+        within_data_or_zero,
+    )
+    from qconvert.operators.shapes_and_functions import infer, output_shapes
     from qconvert.operators.values import Value, apply, constant_of, dtype_of, shape_of
     from qconvert.plugins import (
         API_VERSION,
@@ -110,23 +125,22 @@ if TYPE_CHECKING:
     from qconvert.rewriting import Match, Pattern, Rewriter, find_matches, with_quantization
     from qconvert.rewriting.lowering import Scope, conditions, legality, lower, require_legal, since
     from qconvert.rules.validation import validate
-    from qconvert.runtimes.child import Child
     from qconvert.runtimes.onnx_inside import OnnxInside
+    from qconvert.runtimes.packages import Child
 
 _HOMES = {
     "qconvert.plugins": (
         "API_VERSION Accelerator Change Codegen Cost Decoding Derived Engine Folding Format Inside Layer LoadedModel LoadedPlugin "
-        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl list_plugins register "
-        "replaces temporary_plugin"
+        "ModelFile Option Parameters Pass Pieces Runtime Storage Target Verdict Violation hookimpl list_plugins register replaces "
+        "temporary_plugin"
     ),
     "qconvert.plugins.options": "NUMERICS",
-    "qconvert.checkpoints.conversion": "ConvertedLayer Repacked convert_layer map_in_order refusal",
+    "qconvert.checkpoints.repacking": "ConvertedLayer Repacked convert_layer map_in_order refusal",
     "qconvert.checkpoints.container": "Needs",
     "qconvert.checkpoints.fitting": "Misfit fit_weight",
-    "qconvert.checkpoints.packing": "pack_words=pack unpack_words=unpack",
+    "qconvert.checkpoints.weight": "pack_words=pack unpack_words=unpack BlockWeight E2M1",
     "qconvert.checkpoints.source": "CheckpointSource",
-    "qconvert.checkpoints.weight": "BlockWeight E2M1",
-    "qconvert.runtimes.child": "Child",
+    "qconvert.runtimes.packages": "Child",
     "qconvert.runtimes.onnx_inside": "OnnxInside",
     "qconvert.graph": "Array Attribute Graph Names Op Quantization Shape Signature Tensor integer_range numpy_dtype",
     "qconvert.graph.carried_states": "Carried Carrier parse_states",
@@ -136,11 +150,12 @@ _HOMES = {
     "qconvert.kernels.tolerances": "partial_sums",
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "quote_nearest",
-    "qconvert.operators.shapes": "infer output_shapes",
-    "qconvert.operators.bounds": "any_value fixed_bounds within_data within_data_or_zero",
+    "qconvert.operators.shapes_and_functions": "infer output_shapes",
+    "qconvert.operators.properties": (
+        "any_value fixed_bounds within_data within_data_or_zero ALONG_AXIS DECIDES ELEMENTWISE PINNED REDUCES FIRST MIXES "
+        "UNLESS_ALONG WHEREVER Samples before_last in_rows"
+    ),
     "qconvert.operators.formulas": "Formula lowers",
-    "qconvert.operators.layout": "ALONG_AXIS DECIDES ELEMENTWISE PINNED REDUCES",
-    "qconvert.operators.samples": "FIRST MIXES UNLESS_ALONG WHEREVER Samples before_last in_rows",
     "qconvert.operators.values": "Value apply constant_of dtype_of shape_of",
     "qconvert.rewriting.lowering": "Scope conditions legality lower require_legal since",
     "qconvert.rules.validation": "validate",
@@ -157,7 +172,7 @@ _HOMES = {
     ),
     "qconvert.formats.tflite.reading": "TfliteReading=Reading",
     "qconvert.formats.tflite.writing": "TfliteWriting=Writing",
-    "qconvert.formats.tflite.contents": "TfliteListed=ListedOperator tflite_operators=listed_operators",
+    "qconvert.formats.tflite.file_contents": "TfliteListed=ListedOperator tflite_operators=listed_operators",
     "qconvert.formats.tflite.operator": "TfliteOperator=Operator",
     "qconvert.formats.tflite.write_operators": "write_tflite_operators=write_operators",
     "qconvert.formats.onnx.reading": "OnnxReading=Reading",

@@ -17,7 +17,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate, evaluate_op
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes

@@ -16,7 +16,7 @@ from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 
 __all__ = ["FORMS", "GRIDS", "Edge", "Form", "edges", "feeds", "joined", "one_edge"]
 

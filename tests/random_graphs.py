@@ -15,7 +15,7 @@ from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.graph import Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.operators import KINDS
-from qconvert.operators.shapes import output_shapes
+from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.rules.validation import validate
 
 __all__ = ["RECIPES", "random_graph"]

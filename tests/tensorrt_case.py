@@ -32,7 +32,7 @@ class Case:
 
 
 def verdict_of(build: Any) -> str:
-    """The verdict of a qconvert.runtimes.tensorrt_build.Build."""
+    """The verdict of a qconvert.runtimes.tensorrt.Build."""
     if not build.built:
         return "builder" if build.parsed else "parser"
     found = [layer for layer in build.layers if any(node.name == "target" for node in layer.nodes)]

@@ -73,7 +73,7 @@ def test_int8_is_refused_by_tflites_own_rule(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_bad_axes_and_lengths_are_named(attributes: dict[str, int], lengths: int, rule: str, named: tuple[object, ...]) -> None:
     from qconvert.errors import InvalidGraphError
-    from qconvert.operators.shapes import output_shapes
+    from qconvert.operators.shapes_and_functions import output_shapes
 
     tensors = {"x": Tensor("x", "uint8", (4, 3, 5)), "n": Tensor("n", "int64", (lengths,))}
     with refused(InvalidGraphError, rule, where="ReverseSequence 'y'", holds=named):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qconvert.plugins import entry_points
+from qconvert.plugins import host
 
 ENTRY = "[qconvert]\nmine = my_package\n"
 
@@ -31,7 +31,7 @@ def test_metadata(file: str, content: str, may: bool, tmp_path: Path, monkeypatc
     monkeypatch.setattr(sys, "path", [str(tmp_path), str(tmp_path / "absent")])
     asked: list[str] = []
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: asked.append(group) or ["found"])
-    assert entry_points.announced_plugins() == (["found"] if may else [])
+    assert host.announced_plugins() == (["found"] if may else [])
     assert asked == (["qconvert"] if may else [])
 
 
@@ -39,7 +39,7 @@ def test_an_archive_on_the_path_is_left_to_importlib(tmp_path: Path, monkeypatch
     (tmp_path / "packages.zip").write_bytes(b"PK")
     monkeypatch.setattr(sys, "path", [str(tmp_path / "packages.zip")])
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: ["found"])
-    assert entry_points.announced_plugins() == ["found"]
+    assert host.announced_plugins() == ["found"]
 
 
 @pytest.mark.end_to_end

@@ -19,8 +19,8 @@ from clusters import four_workers
 from refusals import refused
 
 from qconvert import batch
+from qconvert.batches.driver import plan_batch
 from qconvert.batches.jobs import run_job
-from qconvert.batches.planning import plan_batch
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.plugins import format_named
 

@@ -182,7 +182,7 @@ def test_the_last_lines(graph: Graph, words: str, tmp_path: Path, monkeypatch: p
     convert(tmp_path / "a.qgraph", tmp_path / "a b.onnx")
     report = convert(tmp_path / "a b.onnx", tmp_path / "b.onnx", target="ort-x86")
     for vnni in (True, False):
-        monkeypatch.setattr("qconvert.runtimes.saturation.has_vnni", lambda vnni=vnni: vnni)
+        monkeypatch.setattr("qconvert.runtimes.onnx_rewrites.has_vnni", lambda vnni=vnni: vnni)
         lines = summary(report, False)
         assert len(lines) <= 8 and sum("--target ort-x86-vnni" in line for line in lines) == vnni
         assert lines[-1] == f"next: qconvert check '{tmp_path}/a b.onnx' {tmp_path}/b.onnx"

@@ -14,7 +14,7 @@ from refusals import refused
 
 from qconvert import arithmetic as ar
 from qconvert.errors import OptionError
-from qconvert.formats.onnx.ops.rescaling import Rescale
+from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 
 pytestmark = pytest.mark.property
 

@@ -17,11 +17,10 @@ from test_cli import run
 import qconvert
 from qconvert import Format, Graph, Option, Pass, Target, convert, load, save
 from qconvert.conversion import normalize, run_passes
-from qconvert.conversion.pipeline import pipeline
+from qconvert.conversion.normalizing import pipeline
 from qconvert.errors import OptionError
 from qconvert.plugins import declared_options, options_named, registry, target_named, temporary_plugin
-from qconvert.plugins.option_types import ConvertOptions, ReadOptions
-from qconvert.plugins.options import READING, check_options, fill_defaults, parse_options
+from qconvert.plugins.options import READING, ConvertOptions, ReadOptions, check_options, fill_defaults, parse_options
 
 pytestmark = pytest.mark.formats
 

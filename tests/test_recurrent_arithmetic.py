@@ -11,7 +11,7 @@ import pytest
 from lstm_files import Lstm, svdf_file
 
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
-from qconvert.arithmetic.inverse_root import inverse_root
+from qconvert.arithmetic.fixed_point_functions import inverse_root
 
 pytestmark = pytest.mark.litert
 

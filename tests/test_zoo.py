@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qconvert.runtimes.saturation import cpu_saturates
+from qconvert.runtimes.onnx_rewrites import cpu_saturates
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.repository]
 

@@ -12,24 +12,8 @@ microparams-init.c; OneFlow's min_max_observer and quantization kernels.
 
 from __future__ import annotations
 
-from qconvert.arithmetic.accumulators import accumulator_quantization, accumulator_scale, is_accumulator_scale
-from qconvert.arithmetic.addition_scales import nudge_add_scales
-from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition
-from qconvert.arithmetic.basic_lstm import BASIC_GATES, BasicLstm
-from qconvert.arithmetic.comparisons import tflite_comparison_tables
-from qconvert.arithmetic.division import tflite_divide
-from qconvert.arithmetic.dynamic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps
-from qconvert.arithmetic.fixed_point import FIXED_POINT_ROUNDINGS, Difference, FixedPoint, compare_requantizations
-from qconvert.arithmetic.folding import batch_norm_factor, bias_correction, fold_batch_norm
-from qconvert.arithmetic.formulas import FORMULAS, PYTORCH_EPS, Formula, choose_quantization
-from qconvert.arithmetic.int32_overflow import (
-    GEMMLOWP_SCALES,
-    tflite_curve,
-    tflite_logarithm,
-    tflite_requantize,
-    tflite_softmax,
-    tflite_wrapped_mean,
-)
+from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition, nudge_add_scales
+from qconvert.arithmetic.fixed_point_functions import tflite_divide
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -37,17 +21,34 @@ from qconvert.arithmetic.kernels import (
     onnxruntime_add,
     onnxruntime_softmax,
     tflite_add,
+    tflite_comparison_tables,
     tflite_hard_swish,
     tflite_leaky_relu,
+    tflite_mean,
+    tflite_mean_multiplier,
     xnnpack_add,
     xnnpack_add_multipliers,
     xnnpack_leaky_relu,
+    xnnpack_reduce,
+    xnnpack_reduction,
     xnnpack_requantize,
 )
-from qconvert.arithmetic.lstm import GATES, IntegerGate, IntegerLstm, IntegerProjection
-from qconvert.arithmetic.means import tflite_mean, tflite_mean_multiplier, xnnpack_reduce, xnnpack_reduction
+from qconvert.arithmetic.preparation import (
+    FORMULAS,
+    PYTORCH_EPS,
+    Formula,
+    batch_norm_factor,
+    bias_correction,
+    choose_quantization,
+    fold_batch_norm,
+)
+from qconvert.arithmetic.recurrent_kernels import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
 from qconvert.arithmetic.requantize import (
+    FIXED_POINT_ROUNDINGS,
     REQUANTIZERS,
+    Difference,
+    FixedPoint,
+    compare_requantizations,
     effective_scale,
     multiply_by_quantized_multiplier,
     predicted_rate_double_rounding,
@@ -58,9 +59,14 @@ from qconvert.arithmetic.requantize import (
     shift_half_up,
 )
 from qconvert.arithmetic.rounding import (
+    DYNAMIC_ROUNDINGS,
+    OF_ROWS,
+    OF_WHOLE_TENSORS,
     ROUNDINGS,
     affine_range,
     dequantize,
+    dynamic_steps,
+    lookup_table,
     quantize,
     round_half_away,
     round_half_even,
@@ -68,11 +74,23 @@ from qconvert.arithmetic.rounding import (
     saturate,
     scale_and_zero_point,
 )
-from qconvert.arithmetic.sixteen_bits import PAIR_BITS, pair_factors, short_multipliers, tflite_pair, tflite_sums
-from qconvert.arithmetic.svdf import IntegerSvdf
-from qconvert.arithmetic.tables import lookup_table
+from qconvert.arithmetic.sixteen_bits import (
+    GEMMLOWP_SCALES,
+    PAIR_BITS,
+    pair_factors,
+    short_multipliers,
+    tflite_curve,
+    tflite_logarithm,
+    tflite_pair,
+    tflite_requantize,
+    tflite_softmax,
+    tflite_sums,
+    tflite_wrapped_mean,
+)
+from qconvert.arithmetic.storage import accumulator_quantization, accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.torch_kernels import (
     TORCH_AVERAGES,
+    SplitProduct,
     averaging_scale,
     fbgemm_add,
     has_qnnpack_add,
@@ -80,9 +98,10 @@ from qconvert.arithmetic.torch_kernels import (
     qnnpack_add,
     qnnpack_add_multipliers,
     qnnpack_bias,
+    split_product,
     torch_average,
+    torch_quantize,
 )
-from qconvert.arithmetic.torch_quantize import SplitProduct, split_product, torch_quantize
 
 __all__ = [
     "ADDITIONS",

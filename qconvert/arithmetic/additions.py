@@ -1,18 +1,23 @@
-"""Additions of 8-bit tensors as kernels round them, by the names of the attribute `arithmetic`."""
+"""Additions of 8-bit tensors as kernels round them, by the names of the attribute `arithmetic`, and scales at which one kernel's additions
+give the integers of another.  Where onnxruntime's addition in float32 and XNNPACK's in integers disagree, they do so on a few of the
+65,536 pairs, whose sums lie within a ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little
+next to, these multipliers nearly always every pair is equal. The same goes for PyTorch's engines.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, integer_range
 from qconvert.arithmetic.kernels import has_xnnpack_add, xnnpack_add, xnnpack_add_multipliers
-from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.rounding import saturate
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.arithmetic.torch_kernels import fbgemm_add, has_qnnpack_add, qnnpack_add, qnnpack_add_multipliers
 
-__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "has_addition", "is_same_addition"]
+__all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "has_addition", "is_same_addition", "nudge_add_scales"]
 
 Quantizations = tuple[Quantization, Quantization]
 #: (stored values, stored values, quantizations, quantization of the result, type) -> stored results.
@@ -65,3 +70,102 @@ def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Qu
     quantizations, result = (inputs[0].shift_zero_point(offset), inputs[1].shift_zero_point(offset)), output.shift_zero_point(offset)
     found = [kernel(codes[:, None], codes[None, :], quantizations, result, "uint8") for kernel in (own, ADDITIONS[name])]
     return bool(np.array_equal(found[0], found[1]))
+
+
+#: Places on either side of a multiplier that are tried, and how far apart they are.
+_PLACES, _APART = 8, 1 / 8
+#: How far beyond the exact ratios, in the errors of the multipliers.
+_FAR = (1, 2, 3, 4, 6, 8, 12, 16)
+#: Scales below it, or above its reciprocal, would bring float32 to its limits.
+_SMALLEST = 1e-30
+#: Candidates that are tried on all pairs.
+_MOST = 40
+#: The shift of multipliers that a kernel in float32 would have.
+_FLOAT_SHIFT = 22
+
+
+def nudge_add_scales(
+    inputs: tuple[Quantization, Quantization], output: Quantization, low: int, kernel: str = "xnnpack"
+) -> tuple[Quantization, Quantization] | None:
+    """Quantizations for the inputs of an addition with which float32 arithmetic gives that of a kernel for all 65,536 pairs.
+
+    Equal are the fused kernel of onnxruntime (MlasQLinearAdd), with and without fused multiply-add, and the three operators unfused,
+    whether the last divides by the scale or, as XNNPACK's, multiplies by its reciprocal.
+
+    Args:
+        inputs: per-tensor quantizations of 8-bit inputs.
+        output: that of the result.
+        low: the lowest stored value: -128 or 0.
+        kernel: of ADDITIONS.
+
+    Returns:
+        Quantizations with the same zero points, and scales as the kernel rounds them; None if none were found, or it takes no such
+        addition.
+    """
+    found = _search_scales(kernel, *(number for q in (*inputs, output) for number in (float(q.scale[0]), int(q.zero_point[0]) - low)))
+    if found is None:
+        return None
+    first, second = (Quantization.per_tensor(scale, int(q.zero_point[0])) for scale, q in zip(found, inputs, strict=True))
+    return first, second
+
+
+@lru_cache(maxsize=4096)
+def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y: float, y_zero: int) -> tuple[float, float] | None:
+    """The scales for unsigned storage."""
+    inputs = Quantization.per_tensor(a, a_zero), Quantization.per_tensor(b, b_zero)
+    output = Quantization.per_tensor(y, y_zero)
+    if not has_addition(kernel, inputs, output) or not _SMALLEST < min(a, b, y) <= max(a, b, y) < 1 / _SMALLEST:
+        return None
+    codes = np.arange(256)
+    wanted = ADDITIONS[kernel](codes[:, None], codes[None, :], inputs, output, "uint8")
+    multipliers, shift = _multipliers(kernel, inputs, output)
+    places = range(-_PLACES, _PLACES + 1)
+    beside = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
+    scales = []
+    for k, scale in enumerate((a, b)):
+        exact = scale / y * 2.0**shift
+        # Farther from the exact ratio in the same direction, sums that are ties at it stay on their sides.
+        moved = [exact + far * (multipliers[k] - exact) + beside[:, k] * _APART for far in _FAR]
+        scales.append((y * 2.0**-shift * np.concatenate(moved)).astype(np.float32))
+    points = a_zero, b_zero, y_zero
+    for _ in range(_MOST):  # what fails on one pair takes with it all that fail on the same
+        if not len(scales[0]):
+            return None
+        first, second = scales[0][0], scales[1][0]
+        missed = _find_mismatches(codes[:, None], codes[None, :], first, second, np.float32(y), points, wanted)
+        if not missed.any():
+            return float(first), float(second)
+        left, right = (found[:64] for found in np.nonzero(missed))
+        fails = _find_mismatches(left, right, scales[0][:, None], scales[1][:, None], np.float32(y), points, wanted[left, right])
+        kept = np.flatnonzero(~np.any(fails[1:], axis=1)) + 1
+        scales = [values[kept] for values in scales]
+    return None
+
+
+def _multipliers(kernel: str, inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[float, float], int]:
+    """A kernel's multipliers and shift; the exact ratios with a shift of their own where it computes in float32."""
+    if kernel in INTEGER_FACTORS:
+        return INTEGER_FACTORS[kernel](inputs, output)
+    ratios = [float(item.scale[0]) / float(output.scale[0]) for item in inputs]
+    shift = _FLOAT_SHIFT - int(np.floor(np.log2(max(ratios))))
+    return (ratios[0] * 2.0**shift, ratios[1] * 2.0**shift), shift
+
+
+def _find_mismatches(a: Array, b: Array, first: Any, second: Any, output: np.float32, points: tuple[int, int, int], wanted: Array) -> Array:
+    """Where one of the four kinds of arithmetic gives another integer than `wanted`."""
+    zeros = [np.float32(point) for point in points]
+    ratios = np.asarray(first / output), np.asarray(second / output)
+    x, y = a.astype(np.float32), b.astype(np.float32)
+    inner = y * ratios[1] + (zeros[2] - (ratios[0] * zeros[0] + ratios[1] * zeros[1]))
+    total = (x - zeros[0]) * first + (y - zeros[1]) * second
+    missed = saturate(np.rint(x * ratios[0] + inner), "uint8") != wanted
+    for steps in (total / output, total * (np.float32(1) / output)):
+        missed |= saturate(np.rint(steps) + zeros[2], "uint8") != wanted
+    fixed = zeros[2] - _fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
+    fused = _fused_multiply_add(x, ratios[0], _fused_multiply_add(y, ratios[1], fixed))
+    return np.asarray(missed | (saturate(np.rint(fused), "uint8") != wanted))
+
+
+def _fused_multiply_add(x: Any, y: Any, z: Any) -> Array:
+    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
+    return np.asarray((np.asarray(x, np.float64) * y + z).astype(np.float32))

@@ -1,4 +1,6 @@
-"""Operators whose kernels have arithmetic of their own: additions, leaky ReLU, averages, softmax."""
+"""Operators on 8-bit data whose kernels have arithmetic of their own: additions, leaky ReLU, averages, softmax, means, comparisons.  Sums
+and means were measured equal to LiteRT's (tests/test_arithmetic.py).
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
-from qconvert.arithmetic.gemmlowp import high_product, saturate_int16
-from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.fixed_point_functions import high_product, saturate_int16
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     rounding_divide_by_pot,
+    saturating_rounding_doubling_high_mul,
     shift_half_up,
 )
-from qconvert.arithmetic.rounding import saturate
+from qconvert.arithmetic.rounding import round_half_even, saturate
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
     "average_away",
@@ -24,11 +26,16 @@ __all__ = [
     "onnxruntime_add",
     "onnxruntime_softmax",
     "tflite_add",
+    "tflite_comparison_tables",
     "tflite_hard_swish",
     "tflite_leaky_relu",
+    "tflite_mean",
+    "tflite_mean_multiplier",
     "xnnpack_add",
     "xnnpack_add_multipliers",
     "xnnpack_leaky_relu",
+    "xnnpack_reduce",
+    "xnnpack_reduction",
     "xnnpack_requantize",
 ]
 
@@ -191,3 +198,85 @@ def onnxruntime_softmax(values: Array, scale: float, output: Quantization, dtype
     whole = np.where(finite, shares, lowest).astype(np.int64) + int(output.zero_point[0])
     whole = np.where(whole < -(2**31), whole + 2**32, whole)
     return np.moveaxis(saturate(whole, dtype), -1, axis), not finite.all()
+
+
+def xnnpack_reduction(given: Quantization, output: Quantization, count: int, is_mean: bool) -> tuple[np.float32, np.float32]:
+    """What XNNPACK multiplies the sum of stored integers by, and what it adds then; each is rounded to float32 on its way.
+
+    Source: XNNPACK, the operators static_reduce (a sum of int32, made a float32) and convert; the order of the products was found by
+    sums for which it decides.
+
+    Args:
+        given, output: quantizations.
+        count: how many integers are summed.
+        is_mean: whether the sum is divided by it.
+    """
+    share = np.float32(1) / np.float32(count) if is_mean else np.float32(1)
+    factor = np.float32(share * np.float32(given.scale[0] / output.scale[0]))
+    zero = np.float32(np.float32(count * int(given.zero_point[0])) * factor)
+    return factor, np.float32(np.float32(int(output.zero_point[0])) - zero)
+
+
+def xnnpack_reduce(total: Any, count: int, is_mean: bool, given: Quantization, output: Quantization, dtype: str) -> Array:
+    """Stored results of XNNPACK's MEAN and SUM of 8-bit data: float32, ties to even of the integer with its zero point.
+
+    Args:
+        total: sums of stored integers.
+        count, is_mean, given, output: as in xnnpack_reduction().
+        dtype: of data and result.
+    """
+    factor, offset = xnnpack_reduction(given, output, count, is_mean)
+    steps = np.asarray(total).astype(np.float32) * factor + offset
+    return saturate(round_half_even(steps.astype(np.float64)).astype(np.int64), dtype)
+
+
+def tflite_mean_multiplier(given: Quantization, output: Quantization, count: int) -> tuple[int, int]:
+    """(integer below 2**31, shift), the shift being to the right if it is negative: TFLite's multiplier of a mean.
+
+    Source: QuantizedMeanOrSum (reference/reduce.h): the multiplier of the scales is divided by the count, cut off, with as many bits gained
+    as the count has.
+    """
+    fixed, exponent = (int(item) for item in quantize_multiplier(float(given.scale[0]) / float(output.scale[0])))
+    gained = min(count.bit_length() - 1, 32, 31 + exponent)
+    return (fixed << gained) // count, exponent - gained
+
+
+def tflite_mean(total: Any, count: int, given: Quantization, output: Quantization, dtype: str) -> Array:
+    """Stored results of TFLite's own MEAN: an integer multiplier, rounded twice.
+
+    Args:
+        total: sums of stored integers.
+        count: how many integers are summed.
+        given, output: quantizations.
+        dtype: of data and result.
+    """
+    steps = np.asarray(total, np.int64) - count * int(given.zero_point[0])
+    multiplier, shift = tflite_mean_multiplier(given, output, count)
+    return saturate(multiply_by_quantized_multiplier(steps, multiplier, shift) + int(output.zero_point[0]), dtype)
+
+
+#: The steps of a real 1 in which the kernels compare, as a shift.
+_SHIFT = 8
+
+
+def tflite_comparison_tables(quantization: Quantization, dtype: str) -> tuple[Array, ...]:
+    """The number, int32, that EQUAL, LESS … compare for each stored integer, the lowest first; two such tables where C leaves it undefined.
+
+    Scales from 1 on ask for a shift to the right by less than none. What LiteRT gives then on x86 is hardly more than the sign
+    (MultiplyByQuantizedMultiplierSmallerThanOneExp in comparisons.cc, RoundingDivideByPOT in gemmlowp's fixedpoint.h), as vectors of
+    integers are shifted by all of it. The last elements, which fill no vector of 8, are shifted by it modulo 32: the second table, other
+    than the first from 2**16 on.
+
+    Args:
+        quantization: per tensor.
+        dtype: "int8" or "uint8".
+    """
+    low, high = integer_range(dtype)
+    steps = (np.arange(low, high + 1) - int(quantization.zero_point[0])) << _SHIFT
+    multiplier, shift = (int(item) for item in quantize_multiplier(float(quantization.scale[0])))
+    if shift <= 0:
+        return (np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32),)
+    scaled = saturating_rounding_doubling_high_mul(steps, multiplier)
+    mask = int(np.int64((1 << (-shift % 64)) - 1).astype(np.int32))
+    rounded = (scaled & mask) > ((mask >> 1) + (scaled < 0))
+    return tuple(np.asarray((scaled >> count) + rounded).astype(np.int32) for count in (31, -shift % 32))

@@ -1,17 +1,36 @@
-"""TFLite's own kernels of 16-bit data, whose zero points are 0. Measured equal to LiteRT's (tests/test_arithmetic.py)."""
+"""TFLite's own kernels of 16-bit data, also where their 32 bits overflow. Measured equal to LiteRT's on x86 (tests/test_arithmetic.py).
+Some kernels shift their steps to the left before they multiply them, in int32, and what does not fit wraps around. Scales that a
+converter made of a mask of -1e9, or of an infinity that it cut off, lead there: what the kernel gives has nothing to do with the
+operator then.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
-from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
+from qconvert.arithmetic.kernels import tflite_mean_multiplier
 from qconvert.arithmetic.requantize import effective_scale, multiply_by_quantized_multiplier, quantize_multiplier, shift_half_up
-from qconvert.arithmetic.rounding import saturate
+from qconvert.arithmetic.rounding import round_half_away, saturate
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
-__all__ = ["PAIR_BITS", "pair_factors", "short_multipliers", "tflite_pair", "tflite_sums"]
+__all__ = [
+    "GEMMLOWP_SCALES",
+    "PAIR_BITS",
+    "pair_factors",
+    "short_multipliers",
+    "tflite_curve",
+    "tflite_logarithm",
+    "tflite_pair",
+    "tflite_requantize",
+    "tflite_softmax",
+    "tflite_sums",
+    "tflite_wrapped_mean",
+]
 
 #: By how many bits ADD and SUB shift their data to the left (add.cc, sub.cc).
 PAIR_BITS = 15
@@ -79,3 +98,181 @@ def short_multipliers(factors: Any) -> tuple[Array, Array]:
     fixed, shift = quantize_multiplier(factors)
     wide = fixed.astype(np.int64)
     return np.where(wide < 0x7FFF0000, (wide + (1 << 15)) >> 16, 0x7FFF), 15 - shift
+
+
+_POINTS, _EACH = 512, 128
+#: Scales of data with 3 integer bits, or 4 of which the kernel takes off one, where LiteRT's default kernels are gemmlowp's
+#: (SigmoidPrepare and TanhPrepare, kernels/activations.cc).
+GEMMLOWP_SCALES = {"Sigmoid": (2.0**-12,), "Tanh": (2.0**-12, 2.0**-11)}
+#: The exponential's table covers -10 to 0: differences from the largest are brought to steps of this.
+_FINEST = 10 / 65535
+
+
+def tflite_requantize(values: Array, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
+    """QUANTIZE from integers to integers by TFLite's own kernel (reference/requantize.h), and whether its 32 bits overflow.
+
+    Args:
+        values: stored integers.
+        given, output: quantizations, per tensor.
+        dtype: of the result.
+    """
+    steps = values.astype(np.int64) - int(given.zero_point[0])
+    scaled, overflows = _multiply_wrapped(steps, float(given.scale[0]) / float(output.scale[0]))
+    return saturate(scaled + int(output.zero_point[0]), dtype), overflows
+
+
+def tflite_wrapped_mean(values: Array, total: Array, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
+    """MEAN by TFLite's own kernel (QuantizedMeanOrSum, reference/reduce.h), and whether its 32 bits overflow.
+
+    Args:
+        values: stored integers.
+        total: their sums over some axes.
+        given, output: quantizations, per tensor.
+        dtype: of the result.
+    """
+    count = values.size // max(total.size, 1)
+    steps = total.astype(np.int64) - count * int(given.zero_point[0])
+    scaled, overflows = _shift_wrapped(steps, *tflite_mean_multiplier(given, output, count))
+    return saturate(scaled + int(output.zero_point[0]), dtype), overflows
+
+
+def tflite_softmax(values: Array, scale: float, beta: float, axis: int) -> tuple[Array, bool]:
+    """SOFTMAX of int16, whose result has the scale 2**-15, and whether its 32 bits overflow.
+
+    Source: SoftmaxInt16 (reference/softmax.h), with its tables of exp(x) and 1 / (1 + x) (kernels/activations.cc).
+
+    Args:
+        values: stored integers.
+        scale: of the data.
+        beta: what they are multiplied by.
+        axis: of the sums.
+    """
+    steps = np.moveaxis(values.astype(np.int64), axis, -1)
+    below, overflows = _multiply_wrapped(steps - steps.max(axis=-1, keepdims=True), scale * beta / _FINEST)
+    shares = _look_up(np.clip(below + 32767, -32768, 32767), _exponential())
+    total = shares.sum(axis=-1, keepdims=True)
+    _, bits = np.frexp(total.astype(np.float64))
+    reciprocal = _look_up(np.clip((((total << (31 - bits)) + 2**13) >> 14) - 3 * 2**15, -32768, 32767), _reciprocal())
+    right = bits.astype(np.int64) - 1
+    found = np.clip((shares * reciprocal + (np.int64(1) << (right - 1))) >> right, 0, 32767)
+    return np.moveaxis(found, -1, axis).astype(np.int16), overflows
+
+
+def tflite_curve(values: Array, scale: float, function: str, reference: bool = False) -> tuple[Array, bool]:
+    """LOGISTIC or TANH of int16, whose result has the scale 2**-15, and whether its 32 bits overflow: beyond 174,763 in real numbers.
+
+    Source: reference/integer_ops/logistic.h and tanh.h, with 256 points of sigmoid(i / 24), and SigmoidPrepare (kernels/activations.cc).
+
+    Args:
+        values: stored integers.
+        scale: of the data. At 2^-12, of TANH at 2^-11 too, the default kernels are those of gemmlowp, which take the data for numbers of 3
+            integer bits. So do they from 174,763 on, where C does not define the multiplier: on x86 and in LiteRT it is the smallest int32.
+        function: "Sigmoid" or "Tanh".
+        reference: whether the kernels are the reference ones.
+    """
+    own = gemmlowp_logistic if function == "Sigmoid" else gemmlowp_tanh
+    if not reference and scale in GEMMLOWP_SCALES[function]:
+        return own(np.clip(values.astype(np.int64) * int(scale * 4096), -32768, 32767)), False
+    factor, shift = scale * 4096 * 3, 0
+    while factor <= 32767 / 2 and shift <= 30:
+        factor, shift = factor * 2, shift + 1
+    if factor >= 2**31:
+        if not reference:
+            return own(values), True
+        factor = -(2.0**31)
+    product = values.astype(np.int64) * int(factor) + (1 << (shift - 1) if shift else 0)
+    wrapped = product.astype(np.int32).astype(np.int64)
+    steps, bits = wrapped >> shift, 9 if function == "Sigmoid" else 8
+    place, rest = np.abs(steps) >> bits, np.abs(steps) & (2**bits - 1)
+    points = _sigmoid_points()
+    near = np.minimum(place, 255)
+    found = (points[near] << bits) + rest * (points[near + 1] - points[near])
+    if function == "Sigmoid":
+        found = np.where(place >= 255, 0x7FFF << 10, found)
+        found = np.where(steps >= 0, found + 512, 2**25 - found + 511) >> 10
+    else:
+        found = np.where(place >= 255, 0xFFFF << 8, found)
+        found = np.where(steps >= 0, found - 2**23 + 128, 2**23 - found + 127) >> 8
+    return found.astype(np.int16), not np.array_equal(wrapped, product)
+
+
+def tflite_logarithm(values: Array, scale: float, result: float) -> tuple[Array, bool]:
+    """LOG of int16, and whether the difference of two neighbouring points of its table, which has 16 bits, overflows.
+
+    Source: LUTPopulate in float32 and LUTLookup (kernels/internal/common.h), and LogPrepare (kernels/elementwise.cc), which takes the
+    smallest result for the logarithm of what is not above zero.
+
+    Args:
+        values: stored integers.
+        scale, result: of the data and of the result.
+    """
+    low, high, least = (np.float32(factor) * np.float32(step) for factor, step in ((-32768, scale), (32767, scale), (-32768, result)))
+    step = (high - low) / np.float32(_POINTS)
+    inverse = np.float32(65536) / (np.float32(32767) * np.float32(result) - least)
+
+    def scale_log(points: Array) -> Array:
+        exact = np.log(points.astype(np.float64), where=points > 0, out=np.full(points.shape, np.float64(least)))
+        return np.asarray(exact.astype(np.float32) * inverse)  # C's logf is that of float64, rounded
+
+    places = np.arange(_POINTS, dtype=np.float32)
+    starts = low + places * step
+    points, middle, following = (scale_log(at) for at in (starts, starts + step / 2, low + (places + np.float32(1)) * step))
+    stored = round_half_away(points)
+    off = round_half_away((following + stored.astype(np.float32)) / np.float32(2)) - round_half_away(middle)
+    last = round_half_away(scale_log(np.array([high])))
+    table = np.clip(np.append(stored - round_half_away(off / 2), last), -32768, 32767).astype(np.int64)
+    steps = values.astype(np.int64) + 2**15
+    differences = np.diff(table).astype(np.int16).astype(np.int64)
+    found = table[steps // _EACH] + ((differences[steps // _EACH] * (steps % _EACH) + _EACH // 2) >> 7)
+    return found.astype(np.int16), not np.array_equal(differences[steps // _EACH], np.diff(table)[steps // _EACH])
+
+
+def _multiply_wrapped(steps: Array, factor: float) -> tuple[Array, bool]:
+    """Steps by a multiplier of 32 bits, and whether the shift to the left overflows; one by 32 bits and more shifts by the rest (x86)."""
+    multiplier, shift = (int(item) for item in quantize_multiplier(factor))
+    return _shift_wrapped(steps, multiplier, shift)
+
+
+def _shift_wrapped(steps: Array, multiplier: int, shift: int) -> tuple[Array, bool]:
+    """Likewise, by a multiplier and a shift that are known."""
+    left = max(shift, 0)
+    wrapped = (steps << (left % 32)).astype(np.int32).astype(np.int64)
+    overflows = bool(steps.any()) and (left > 31 or not np.array_equal(wrapped, steps << left))
+    return multiply_by_quantized_multiplier(wrapped, multiplier, min(shift, 0)), overflows
+
+
+def _look_up(values: Array, table: Array) -> Array:
+    """16-bit integers on straight lines between the points of a table (LUTLookup, kernels/internal/common.h)."""
+    place, rest = (values + 2**15) // _EACH, (values + 2**15) % _EACH
+    base = table[place]
+    return np.asarray(base + (((table[place + 1] - base) * rest + _EACH // 2) >> 7))
+
+
+@cache
+def _sigmoid_points() -> Array:
+    """sigmoid(i / 24) at 16 bits, raised by half of what the lines between them are off in the middle."""
+    exact, middle = (2.0**16 / (1 + np.exp(-(np.arange(258) + shift) / 24)) for shift in (0, 0.5))
+    points = exact[:-1] + (middle[:-1] - (exact[:-1] + exact[1:]) / 2) / 2
+    rounded = np.asarray(np.minimum(round_half_away(points), 65535), np.int64)
+    return np.append(rounded[:255], [65535, 65535])  # the last one is that of whatever lies after
+
+
+@cache
+def _exponential() -> Array:
+    return _table(np.exp, -10.0, 0.0)
+
+
+@cache
+def _reciprocal() -> Array:
+    return _table(lambda x: 1 / (1 + x), 0.0, 1.0)
+
+
+def _table(function: Callable[[Array], Array], low: float, high: float) -> Array:
+    """513 points of a function of values up to 1, moved by half of what the lines are off in the middle (LUTPopulate, likewise)."""
+    step = (high - low) / _POINTS
+    points = low + np.arange(_POINTS + 1) * step
+    scaled, middle = function(points) * 2**15, function(points[:-1] + step / 2) * 2**15
+    stored = round_half_away(scaled)
+    off = round_half_away((scaled[1:] + stored[:-1]) / 2) - round_half_away(middle)
+    moved = np.append(stored[:-1] - round_half_away(off / 2), stored[-1])
+    return np.asarray(np.clip(moved, *integer_range("int16")), np.int64)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from qconvert.batches.driver import batch
-from qconvert.batches.types import STATUSES, BatchReport, Outcome
+from qconvert.batches.jobs import STATUSES, BatchReport, Outcome
 
 __all__ = ["STATUSES", "BatchReport", "Outcome", "batch"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from qconvert.benchmarking.benchmark import benchmark
-from qconvert.benchmarking.report import BenchmarkReport, Measured
+from qconvert.benchmarking.benchmark import BenchmarkReport, Measured, benchmark
 
 __all__ = ["BenchmarkReport", "Measured", "benchmark"]

@@ -44,7 +44,7 @@ def _read(given: BinaryIO, dtype: str, shape: list[int]) -> Any:
     """An array that a message describes."""
     import numpy as np
 
-    from qconvert.arithmetic.dtypes import numpy_dtype
+    from qconvert.arithmetic.storage import numpy_dtype
 
     kind = numpy_dtype(dtype)
     return np.frombuffer(given.read(math.prod(shape) * kind.itemsize), kind).reshape(shape)
@@ -54,7 +54,7 @@ def _random(inputs: Mapping[str, tuple[str, tuple[Any, ...]]]) -> dict[str, Any]
     """Inputs of the types and sizes that a runtime states, for files that qconvert does not read; a dynamic size is 1."""
     import numpy as np
 
-    from qconvert.arithmetic.dtypes import numpy_dtype
+    from qconvert.arithmetic.storage import numpy_dtype
 
     rng = np.random.default_rng(0)
     sizes = {name: [size if isinstance(size, int) and size > 0 else 1 for size in shape] for name, (_, shape) in inputs.items()}
@@ -68,7 +68,7 @@ class _Timed:
         """Loads a file twice: the first time shows its memory, and brings what the runtime loads once, the second takes its time."""
         from dataclasses import replace
 
-        from qconvert.checking.checked_file import describe_runtime, side_of
+        from qconvert.checking.file_in_runtime import describe_runtime, side_of
         from qconvert.errors import RuntimeRefusedError
         from qconvert.plugins.plugin_files import register_file
         from qconvert.runtimes.litert_child import forget_peak, process_memory

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from qconvert.calibration.bias_correction import (
+from qconvert.calibration.layer_changes import (
     ChannelMeans,
     analytic_shifts,
     clipped_normal_means,
     correct_biases,
+    equalize,
     expected_shifts,
     normalized_means,
 )
-from qconvert.calibration.equalization import equalize
 from qconvert.calibration.methods import METHODS, Method, observer
 from qconvert.calibration.observer import Histogram, Observer
 from qconvert.calibration.weights import WEIGHT_METHODS, WeightMethod, weight_quantization

@@ -13,32 +13,35 @@ from typing import Any, Literal, Self, Unpack
 import numpy as np
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.calibration.corrections import with_corrected_biases
-from qconvert.calibration.encodings import Choices, drop_tiny_scales, encodings_of
-from qconvert.calibration.equalization import equalize
-from qconvert.calibration.histograms import Percentile
+from qconvert.calibration.encodings_and_biases import Choices, drop_tiny_scales, encodings_of, with_corrected_biases
+from qconvert.calibration.layer_changes import equalize
 from qconvert.calibration.methods import observer
-from qconvert.calibration.min_max import MinMax
-from qconvert.calibration.network_values import Watched, write_for_runtime
-from qconvert.calibration.observer import Observer
-from qconvert.calibration.observing import Progress, observe, unload_networks
+from qconvert.calibration.observer import MinMax, Observer, Percentile
+from qconvert.calibration.observing import Progress, Watched, observe, unload_networks, write_for_runtime
 from qconvert.calibration.places import Group, Plan, plan
-from qconvert.calibration.quality import Noise
-from qconvert.calibration.report import Calibration, TensorReport, warning_of_tensors
-from qconvert.calibration.sensitivity import Sensitivity, drop_entries, measure_output_sqnr, sensitivities
+from qconvert.calibration.report import (
+    Calibration,
+    Noise,
+    Sensitivity,
+    TensorReport,
+    drop_entries,
+    measure_output_sqnr,
+    sensitivities,
+    warning_of_tensors,
+)
 from qconvert.calibration.workers import Workers, workers_of
 from qconvert.conversion import load
 from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
-from qconvert.data.streams import Data, Samples
+from qconvert.data.samples import Data, Samples
 from qconvert.encodings import Encoding, Encodings, Place, Range, quantization_of
 from qconvert.errors import LossError, OptionError, UnsupportedError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes import compute_constants
 from qconvert.plugins import target_named
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 
 __all__ = ["calibrate", "load_float_network", "run_calibration"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.data import Preparation
-from qconvert.data.streams import Data
+from qconvert.data.samples import Data
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError
 from qconvert.files import map_file
 from qconvert.files.documents import integer, json_of, list_of, number, object_of, sort_of, text

@@ -1,18 +1,106 @@
-"""What calibration finds: the quantization of each tensor, with what was seen of it, and what quantizing it costs."""
+"""What calibration finds: the quantization of each tensor, with what was seen of it; and how good these are: the noise of rounding in each
+tensor and in the outputs, and what quantizing a tensor by itself costs the outputs.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
 
 from qconvert.calibration.observer import Histogram
-from qconvert.calibration.sensitivity import Sensitivity
-from qconvert.encodings import Encodings, QParams
-from qconvert.graph import Graph
+from qconvert.calibration.observing import Progress, Watching, write_for_runtime
+from qconvert.encodings import Encodings, Place, QParams
+from qconvert.files.system import temporary_folder
+from qconvert.graph import Array, Graph
+from qconvert.passes.apply_encodings import insert_qdq
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
-__all__ = ["Calibration", "TensorReport", "warning_of_tensors"]
+__all__ = [
+    "Calibration",
+    "Noise",
+    "Sensitivity",
+    "TensorReport",
+    "drop_entries",
+    "measure_output_sqnr",
+    "sensitivities",
+    "warning_of_tensors",
+]
+
+Feeds = Sequence[Mapping[str, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What quantizing one tensor, or those that share its quantization, costs the outputs.
+
+    Attributes:
+        names: of the tensors.
+        sqnr_db: signal to noise of the outputs, the worst of them; None where they stay the same.
+    """
+
+    names: tuple[str, ...]
+    sqnr_db: float | None
+
+
+def sensitivities(
+    graph: Graph, encodings: Encodings, units: Sequence[tuple[str, ...]], feeds: Feeds, runtime: str, progress: Progress
+) -> tuple[Sensitivity, ...]:
+    """The cost of each unit, the worst first.
+
+    Args:
+        graph: the float network.
+        encodings: of its tensors.
+        units: names of tensors that are quantized together.
+        feeds: what the network is run on.
+        runtime: what runs it.
+        progress: told of each unit.
+
+    Raises:
+        QConvertError: the runtime refuses the network.
+    """
+    expected = _outputs(graph, feeds, runtime)
+    found = []
+    for number, names in enumerate(units):
+        progress("sensitivity", number, len(units))
+        part = encodings.evolve({place: one for place, one in encodings.entries.items() if place.name in names})
+        found.append(Sensitivity(names, _worst_sqnr(expected, _outputs(insert_qdq(graph, part), feeds, runtime))))
+    progress("sensitivity", len(units), len(units))
+    return tuple(sorted(found, key=lambda one: np.inf if one.sqnr_db is None else one.sqnr_db))
+
+
+def measure_output_sqnr(graph: Graph, choices: Sequence[Encodings], feeds: Feeds, runtime: str) -> tuple[float | None, ...]:
+    """Return the SQNR in dB of the worst output with each of several encodings; None where outputs stay the same.
+
+    Raises:
+        QConvertError: the runtime refuses the network.
+    """
+    expected = _outputs(graph, feeds, runtime)
+    return tuple(_worst_sqnr(expected, _outputs(insert_qdq(graph, one), feeds, runtime)) for one in choices)
+
+
+def _outputs(graph: Graph, feeds: Feeds, runtime: str) -> list[dict[str, Array]]:
+    with temporary_folder() as folder:
+        return list(Watching(write_for_runtime(graph, graph.outputs, Path(folder), runtime)).values(feeds))
+
+
+def _worst_sqnr(expected: list[dict[str, Array]], found: list[dict[str, Array]]) -> float | None:
+    ratios = []
+    for name in expected[0] if expected else ():
+        pairs = [(one[name].astype(np.float64), other[name].astype(np.float64)) for one, other in zip(expected, found, strict=True)]
+        ratios.append(decibels(sum(float(np.vdot(a, a)) for a, _ in pairs), sum(float(np.vdot(a - b, a - b)) for a, b in pairs)))
+    known = [ratio for ratio in ratios if ratio is not None]
+    return min(known) if known else None
+
+
+def drop_entries(encodings: Encodings, names: set[str]) -> Encodings:
+    """The encodings of other tensors."""
+    return encodings.evolve({place: one for place, one in encodings.entries.items() if place not in {Place(name) for name in names}})
+
 
 #: The share of clipped values and the SQNR in dB beyond which a tensor is warned of.
 _CLIPPED, _LEAST_DB = 0.01, 10.0
@@ -124,3 +212,64 @@ class Calibration(Shown):
             Rows("Warnings", ("in words",), tuple((format_sentence(text),) for text in self.warnings)),
             Rows("Notes", ("in words",), tuple((format_sentence(text),) for text in self.notes)),
         )
+
+
+#: Values that are looked at together: a few arrays of them fit a cache.
+_PIECE = 1 << 16
+
+
+class Noise:
+    """Adds up how far values are from themselves with a quantization. Shown to observe() like an Observer.
+
+    Args:
+        quantization: where they are rounded to, per tensor; None where they stay as they are.
+    """
+
+    passes = 1
+
+    def __init__(self, quantization: QParams | None) -> None:
+        self._quantization, self._signal, self._noise, self._clipped, self._count = quantization, 0.0, 0.0, 0, 0
+
+    def update(self, values: Array) -> None:
+        if self._quantization is None:
+            return
+        flat = np.asarray(values, np.float32).reshape(-1)
+        for start in range(0, flat.size, _PIECE):
+            self._add(flat[start : start + _PIECE], self._quantization)
+        self._count += flat.size
+
+    def _add(self, values: Array, quantization: QParams) -> None:
+        scale, point = np.float32(quantization.quantization.scale[0]), int(quantization.quantization.zero_point[0])
+        low, high = quantization.quantization.limits(quantization.dtype)
+        steps = np.rint(values / scale)
+        np.clip(steps, low - point, high - point, out=steps)
+        steps *= scale
+        steps -= values
+        self._signal += float(np.vdot(values, values))
+        self._noise += float(np.vdot(steps, steps))
+        np.abs(steps, out=steps)
+        self._clipped += int(np.count_nonzero(steps > scale * np.float32(0.501)))
+
+    def next_pass(self) -> None:
+        pass
+
+    def merge(self, other: Self) -> None:
+        self._signal += other._signal
+        self._noise += other._noise
+        self._clipped += other._clipped
+        self._count += other._count
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """The ratio of signal to noise; None where nothing is rounded away, or there is no signal."""
+        return decibels(self._signal, self._noise)
+
+    @property
+    def clipped_share(self) -> float:
+        """The share of values beyond the quantization."""
+        return self._clipped / self._count if self._count else 0.0
+
+
+def decibels(signal: float, noise: float) -> float | None:
+    """10 log10(signal / noise); None without noise or signal."""
+    return 10 * math.log10(signal / noise) if signal > 0 and noise > 0 else None

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 
 __all__ = ["Cluster", "Here", "Processes", "Workers", "workers_of"]
 

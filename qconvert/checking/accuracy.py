@@ -11,17 +11,17 @@ from typing import Any, Unpack
 import numpy as np
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checking.adapted_source import write_adapted_copy
-from qconvert.checking.checked_file import Side, sides_of
+from qconvert.checking.adapted_files import write_adapted_copy
+from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.data import InputFiles, Preparation
 from qconvert.data.labels import class_names as read_names
 from qconvert.data.labels import read_labels
 from qconvert.errors import OptionError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 from qconvert.rules.changed_values import declared_names
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 

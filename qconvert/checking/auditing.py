@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checking.checked_file import model_file
+from qconvert.checking.file_in_runtime import model_file
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.in_memory import Model, model_title
-from qconvert.data.stated_sizes import Bounds, stated_bounds
+from qconvert.data.input_limits import Bounds, stated_bounds
 from qconvert.errors import OptionError, RuntimeRefusedError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph
 from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Engine, Layer, Runtime, Target, format_named, runtime_of, runtimes, runtimes_of_target, target_named, targets
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 from qconvert.tables import Rows, Shown, format_sentence, format_text
-from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, runs_on
+from qconvert.targets.audit import AuditLine, audit_operators, audited_counts, refuse_violations, runs_on
 from qconvert.targets.audit import audit as predicted
-from qconvert.targets.violations import refuse_violations
 
 __all__ = ["AuditReport", "AuditedLayer", "AuditedOperator", "audit"]
 

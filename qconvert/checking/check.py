@@ -11,36 +11,34 @@ import numpy as np
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking import verdicts
-from qconvert.checking.adapted_source import write_adapted_copy
-from qconvert.checking.attributes import compare_attributes
-from qconvert.checking.checked_file import Side, describe_runtimes, sides_of
+from qconvert.checking.adapted_files import Around, cut_around_custom, write_adapted_copy
+from qconvert.checking.attributes_and_limits import compare_attributes, compare_limits
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
-from qconvert.checking.custom_operators import Around, cut_around_custom
+from qconvert.checking.file_in_runtime import Side, describe_runtimes, sides_of
+from qconvert.checking.file_values import find_fixed_outputs
 from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
-from qconvert.checking.float_lstms import describe_drift_costs
-from qconvert.checking.float_sources import (
+from qconvert.checking.memory import MOST, Room, nbytes
+from qconvert.checking.outputs import Border
+from qconvert.checking.recurrent import STEPS, Sequences, describe_drift, describe_drift_costs, state_problems
+from qconvert.checking.repeated_conversion import repeat_conversion
+from qconvert.checking.requantized_operators import find_costly_constants
+from qconvert.checking.stand_ins import (
     LEAST_OF_FLOAT,
+    StandIn,
     compare_with_float_source,
     explain_missing_encodings,
+    find_stand_in,
     is_quantized_of_float,
     quantize_source,
 )
-from qconvert.checking.known_tensors import find_fixed_outputs
-from qconvert.checking.memory import MOST, Room, nbytes
-from qconvert.checking.outputs import Border
-from qconvert.checking.repeated_conversion import repeat_conversion
-from qconvert.checking.requantized_operators import find_costly_constants
-from qconvert.checking.sequences import STEPS, Sequences, describe_drift, state_problems
-from qconvert.checking.stand_in import StandIn, find_stand_in
-from qconvert.checking.value_ranges import compare_limits
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
-from qconvert.data.sizes import sizes_to_try
+from qconvert.data.input_limits import sizes_to_try
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins import LoadedModel
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 from qconvert.rules.changed_values import changed_values, declared_names
 
 __all__ = ["check"]
@@ -405,7 +403,7 @@ class _Check:
         source, result = self.sides
         found = changed_values(source.graph, result.graph, declared)
         if result.format.name == "onnx":
-            from qconvert.checking.file_constants import differing_constants
+            from qconvert.checking.file_values import differing_constants
             from qconvert.formats.onnx.container import load_proto
 
             of_file = differing_constants(source.graph, load_proto(result.path))

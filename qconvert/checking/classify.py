@@ -1,25 +1,100 @@
-"""Explains the differences of one operator, element by element, from the exact value that both sides round.
-
-With the same inputs, source and result approximate one real number r, in steps of the output's scale. A kernel whose arithmetic is
-off by at most e gives an integer within 1/2 + e of r. So a difference is explained exactly if both integers lie within their
-kernels' tolerance of r; then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the
-predicted rate: an upper bound for the share that differs. Whatever lies outside is unexplained, and is a fault.
-
-The tolerances of kernels are in their rows (kernels/).
+"""Explains the differences of one operator, element by element, from the exact value that both sides round, and from the tolerances of
+their kernels. Also says what further roundings add to these tolerances, and what several operators of dynamic range sum.  With the same
+inputs, source and result approximate one real number r, in steps of the output's scale. A kernel whose arithmetic is off by at most e
+gives an integer within 1/2 + e of r. So a difference is explained exactly if both integers lie within their kernels' tolerance of r;
+then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the predicted rate: an upper
+bound for the share that differs. Whatever lies outside is unexplained, and is a fault.  The tolerances of kernels are in their rows
+(kernels/).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
-from qconvert.graph import Array, Graph, Op
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.operators import is_dynamic, kind_of
+from qconvert.operators.shapes_and_functions import called_functions
 from qconvert.plugins import Runtime, kernels_named
+from qconvert.rewriting.parts import computable_ops
 
-__all__ = ["Sum", "classify", "classify_sums", "resolve_runtime"]
+__all__ = ["Sum", "classify", "classify_sums", "further_tolerance", "is_storage", "resolve_runtime", "sums_of_functions", "sums_of_piece"]
+
+
+def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
+    """For the outputs of the source's operators, in steps of their scale; those that the result rounds as often are absent.
+
+    A rounding that the conversion did not declare adds nothing: whatever it costs is the result's fault.
+
+    Args:
+        graph, other: the source's and the result's canonical graphs.
+        shared: names of the tensors at which both are cut.
+        declared: names of the result's tensors onto which the conversion declared that it rounds.
+    """
+    found = dict(_add_up_roundings(other, computable_ops(other, shared), shared, declared))
+    producers = other.producers()
+    for op in graph.ops:
+        pair = producers.get(op.outputs[0]) if op.outputs else None
+        stays = pair is not None and pair.kind == op.kind and len(pair.inputs) > 2 and bool(pair.inputs[2])
+        if not stays or pair is None or other[pair.inputs[2]].dtype != "float32":
+            added = _bias_tolerance(graph, op)
+            found.update({name: found.get(name, 0.0) + added for name in op.outputs if added})
+    return found
+
+
+def _add_up_roundings(other: Graph, ops: list[Op], shared: set[str], declared: Collection[str]) -> Iterator[tuple[str, float]]:
+    """Yield each output after intermediate roundings, and their addition to the kernel's tolerance, in steps of the output's scale.
+
+    A rounding before the last one is off by half a step of its own scale; a Requantize multiplies with 8 fractional bits at least
+    (see classify.py), which counts where it stands for a part of another operator.
+    """
+    inner: dict[str, float] = {}
+    onto = set(declared)
+    for op in reversed(ops):  # what is only moved to a declared quantization was rounded onto it before
+        if kind_of(op).rule == "move" and op.outputs[0] in onto:
+            onto.update(op.inputs[:1] if other[op.inputs[0]].quantization == other[op.outputs[0]].quantization else ())
+    for op in ops:
+        output = other[op.outputs[0]] if op.outputs else None
+        if output is None or output.quantization is None or not output.quantization.is_per_tensor:
+            continue
+        step = float(output.quantization.scale[0])
+        before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
+        rounds = kind_of(op).rule in ("real", "convert") and not is_storage(other, op)
+        coarse = 0.5 if op.kind == "Requantize" and rounds and before else 0.0
+        for name in op.outputs:
+            if name in shared:
+                if before:
+                    yield name, before / step + coarse
+            else:
+                inner[name] = before + (0.5 + coarse) * step if rounds and name in onto else before
+
+
+def is_storage(graph: Graph, op: Op) -> bool:
+    """Whether a Requantize only stores the same steps in another integer type: one scale, zero points as far above the lowest integer."""
+    if op.kind != "Requantize":
+        return False
+    a, b = (graph[name] for name in (op.inputs[0], op.outputs[0]))
+    if a.quantization is None or b.quantization is None or not (a.quantization.is_per_tensor and b.quantization.is_per_tensor):
+        return False
+    zeros = [int(t.quantization.zero_point[0]) - integer_range(t.dtype)[0] for t in (a, b) if t.quantization is not None]
+    return bool(a.quantization.scale[0] == b.quantization.scale[0] and zeros[0] == zeros[1] and {a.dtype, b.dtype} <= {"int8", "uint8"})
+
+
+def _bias_tolerance(graph: Graph, op: Op) -> float:
+    """What a float bias rounded to int32 adds to the tolerance, in steps: half of input scale * weight scale."""
+    result = graph[op.outputs[0]].quantization if op.outputs else None
+    if not kind_of(op).has_weights or result is None or len(op.inputs) < 3 or not op.inputs[2] or graph[op.inputs[2]].dtype != "float32":
+        return 0.0
+    quantizations = [graph[name].quantization for name in op.inputs[:2]]
+    steps = [float(np.max(quantization.scale)) for quantization in quantizations if quantization is not None]
+    return 0.5 * steps[0] * steps[1] / float(result.scale[0]) if len(steps) == len(quantizations) else 0.0
+
 
 _TIE = 1e-6
 #: Steps that a bias rounded to int32 may add are below this, those of an operator's result that is rounded twice above.
@@ -157,3 +232,111 @@ def _find_nearest_sum(values: Array, ways: Sequence[Sum], differing: Array) -> t
         off[np.isnan(values) != np.isnan(item.exact)] = np.nan  # which no bound explains, be it infinite
         found.append((item.rounding, differing & ~(off <= item.bound + _FLUSHED)))
     return min(found, key=lambda pair: int(pair[1].sum()))
+
+
+#: By what share of the largest value results may differ; float16 has 11 bits.
+_SHARES = {"float16": 2.0**-10}
+_SHARE = 1e-5
+
+
+def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
+    """Return the results of functions that quantize float data at run time: with quantized data, and in float; [] for other functions."""
+    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
+    if not _has_inner_rounding(graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
+        return []
+    found = []
+    for way, side in (("dynamic", graph), ("", _use_float_data(graph))):
+        try:
+            exact = np.asarray(evaluate_op(side, op, inputs)[index].stored, np.float64)
+        except (QConvertError, ArithmeticError):
+            return []
+        if exact.shape != like.shape:
+            return []
+        found.append(_sum(way, exact, like))
+    return found
+
+
+def sums_of_piece(
+    graphs: tuple[Graph, Graph], writers: Mapping[str, Op], op: Op, index: int, values: Mapping[str, Array], like: Array
+) -> list[Sum]:
+    """What an operator gives after several that round real data: as they say, and of the data as they are; nothing otherwise.
+
+    Two layers of an LSTM, or its two ways, are one piece where the result has nothing that could be compared between them.
+
+    Args:
+        graphs: of source and result, which has to compute in float by declaration.
+        writers: the operator that computes each of the source's tensors.
+        op: the last operator of the piece.
+        index: of its output.
+        values: stored values of the source's tensors; whatever they have is not computed again.
+        like: what the source gave.
+    """
+    graph, other = graphs
+    piece = _collect_piece(graph, writers, op, values)
+    rounding = [item for item in piece if is_dynamic(item)]
+    if like.dtype.kind != "f" or not rounding or not _is_float_declared(graph, other, rounding):
+        return []
+    real = [item.with_attributes(arithmetic="") if is_dynamic(item) else item for item in piece]
+    ways = ((rounding_of(rounding[0]), piece), ("", real))
+    found = []
+    for way, ops in ways:
+        exact = _evaluate_ops(graph, ops, values, op.outputs[index])
+        if exact is None or exact.shape != like.shape:
+            return []
+        found.append(_sum(way, exact, like))
+    return found
+
+
+def _is_float_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
+    """Whether the result may compute in float where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
+    return all(not kind_of(item).sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
+
+
+def _collect_piece(graph: Graph, writers: Mapping[str, Op], op: Op, values: Mapping[str, Array]) -> list[Op]:
+    """The operators from known values to `op`, in the order of the graph; none where something is not known."""
+    found: dict[int, Op] = {}
+    waiting = [op]
+    while waiting:
+        item = waiting.pop()
+        if id(item) in found:
+            continue
+        found[id(item)] = item
+        for name in item.inputs:
+            if not name or graph[name].is_constant or name in values:
+                continue
+            if name not in writers:
+                return []
+            waiting.append(writers[name])
+    return [item for item in graph.ops if id(item) in found]
+
+
+def _evaluate_ops(graph: Graph, ops: Sequence[Op], values: Mapping[str, Array], name: str) -> Array | None:
+    """A tensor in real numbers, computed by operators from values."""
+    known: dict[str, Array] = dict(values)
+    for op in ops:
+        inputs = [None if not item else graph.constant(item) if graph[item].is_constant else known.get(item) for item in op.inputs]
+        try:
+            results = evaluate_op(graph, op, inputs)
+        except (QConvertError, ArithmeticError, AttributeError):
+            return None
+        known.update({item: result.stored for item, result in zip(op.outputs, results, strict=True) if item})
+    return np.asarray(known[name], np.float64) if ops and name in known else None
+
+
+def _sum(way: str, exact: Array, like: Array) -> Sum:
+    largest = float(np.abs(exact).max(initial=0)) or 1.0
+    return Sum(way, exact, np.full(exact.shape, _SHARES.get(like.dtype.name, _SHARE) * largest))
+
+
+def _has_inner_rounding(graph: Graph, op: Op) -> bool:
+    """Whether functions that an operator runs round real data to integers when they run."""
+    return any(is_dynamic(inner) for name in called_functions(graph, [op]) for inner in graph.functions[name].ops)
+
+
+def _use_float_data(graph: Graph) -> Graph:
+    """The graph whose functions compute with real data as they are."""
+    functions = {
+        name: replace(inner, ops=tuple(op.with_attributes(arithmetic="") if is_dynamic(op) else op for op in inner.ops))
+        for name, inner in graph.functions.items()
+    }
+    return replace(graph, functions=functions)

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.checking.known_tensors import find_varying, is_shape_query, is_value_independent
-from qconvert.checking.value_ranges import is_redundant_limit
+from qconvert.arithmetic.storage import Array, integer_range
+from qconvert.checking.attributes_and_limits import is_redundant_limit
+from qconvert.checking.file_values import find_varying, is_shape_query, is_value_independent
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of

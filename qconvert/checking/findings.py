@@ -1,24 +1,42 @@
-"""What a check finds: one Finding for each operator output, and the report of all."""
+"""What a check finds: one Finding for each operator output, those of operators that were not judged among them, and the report of all."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from qconvert.checking.proof.classes import Proof
-from qconvert.graph import Array, Op
+from qconvert.graph import Array, Graph, Op
+from qconvert.operators import kind_of
 from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
 
 __all__ = [
-    "AS_DECLARED", "BEYOND_BOUNDS", "CLASSES", "EQUAL",
-    "KERNELS", "NOT_COMPARED", "NOT_EQUAL", "NOT_JUDGED", "OUT_OF_MEMORY", "OUT_OF_TIME",
-    "OVERFLOW", "PASSED", "CheckReport", "Finding", "OutputComparison", "explain_by_kernels", "join_findings", "operators_table",
+    "AS_DECLARED",
+    "BEYOND_BOUNDS",
+    "CLASSES",
+    "EQUAL",
+    "KERNELS",
+    "NOT_COMPARED",
+    "NOT_EQUAL",
+    "NOT_JUDGED",
+    "OUT_OF_MEMORY",
+    "OUT_OF_TIME",
+    "OVERFLOW",
+    "PASSED",
+    "CheckReport",
+    "Finding",
+    "OutputComparison",
+    "explain_by_kernels",
+    "find_judged_together",
+    "join_findings",
+    "make_left_out_findings",
+    "operators_table",
     "outputs_table",
-]  # fmt: skip
+]
 
 #: An operator that a runtime refuses by itself, or that has no counterpart by name: nothing is known of it.
 EQUAL, NOT_COMPARED = "equal", "not compared"
@@ -263,3 +281,54 @@ def _count_classes(operators: Sequence[Finding]) -> str:
         words = ", ".join(filter(None, (format_text(reason), cost)))
         found.append(f"{count} {verdict}" + (f" ({words})" if words else ""))
     return "; ".join(found)
+
+
+def find_judged_together(graph: Graph, compared: Collection[str], cuts: Collection[str]) -> set[int]:
+    """Positions of the operators without a finding of their own that are part of what others were compared for.
+
+    Where neither side is cut at a tensor, the result computes it again for whatever reads it, so the comparison of that judges both.
+
+    Args:
+        graph: the source's.
+        compared: names of the tensors that were compared.
+        cuts: names of those at which both sides are cut.
+    """
+    needed: set[str] = set()
+    found: set[int] = set()
+    for position, op in reversed(list(enumerate(graph.ops))):
+        by_itself = any(name in compared for name in op.outputs)
+        if by_itself or any(name in needed for name in op.outputs):
+            needed.update(name for name in op.inputs if name not in cuts)
+            if not by_itself:
+                found.add(position)
+    return found
+
+
+def make_left_out_findings(
+    graph: Graph, compared: Collection[str], within: Collection[int], refused: Mapping[str, str]
+) -> dict[str, Finding]:
+    """A finding for each operator that was not judged, by its first output.
+
+    Operators that lead to no output or state of the graph do not count, nor do reads of a state: their values are fed to their readers.
+
+    Args:
+        graph: the source's.
+        compared: names of the tensors that were compared.
+        within: see find_judged_together().
+        refused: why a runtime refused what computes a tensor.
+    """
+    useful = set(graph.outputs)
+    found: dict[str, Finding] = {}
+    for position, op in reversed(list(enumerate(graph.ops))):
+        if kind_of(op).rule == "state":
+            useful.update(op.inputs)
+            continue
+        if not any(name in useful for name in op.outputs):
+            continue
+        useful.update(op.inputs)
+        if position in within or any(name in compared for name in op.outputs):
+            continue
+        reason = next((refused[name] for name in op.outputs if name in refused), "no output has the same name in both files")
+        name = next(name for name in op.outputs if name)
+        found[name] = Finding(NOT_COMPARED, reason, 0.0, 0.0, 0.0, 0, op.source or op.kind, name)
+    return dict(reversed(found.items()))

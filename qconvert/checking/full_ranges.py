@@ -11,17 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from qconvert.checking.checked_file import Side, model_file
+from qconvert.checking.attributes_and_limits import limits_of
 from qconvert.checking.connections import find_representatives
-from qconvert.checking.value_ranges import limits_of
+from qconvert.checking.file_in_runtime import Side, model_file
 from qconvert.conversion.canonical_pieces import computed_names
 from qconvert.conversion.saving import save
 from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.operators import kind_of
-from qconvert.rewriting.cutting import cut
+from qconvert.rewriting.parts import cut
 
 __all__ = ["run_full_ranges"]
 

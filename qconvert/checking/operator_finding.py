@@ -8,15 +8,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.attributes import declared_roundings, rounding_of
-from qconvert.checking.checked_file import Side
-from qconvert.checking.classify import Sum, classify, classify_sums
-from qconvert.checking.dynamic_pieces import sums_of_functions, sums_of_piece
-from qconvert.checking.exact_values import bound_ties, exact_value, find_passed_inputs, sum_bound
+from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
+from qconvert.checking.classify import Sum, classify, classify_sums, sums_of_functions, sums_of_piece
+from qconvert.checking.expected_values import (
+    bound_step_ties,
+    bound_ties,
+    compute_overflow,
+    exact_value,
+    find_passed_inputs,
+    is_score_tie,
+    sum_bound,
+)
+from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
-from qconvert.checking.overflows import compute_overflow
-from qconvert.checking.score_ties import is_score_tie
-from qconvert.checking.step_ties import bound_step_ties
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization

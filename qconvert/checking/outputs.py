@@ -10,8 +10,8 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.exchange import SAME_CODES
 from qconvert.checking.findings import OutputComparison
+from qconvert.checking.tensor_correspondence import SAME_CODES
 from qconvert.errors import OptionError, format_count
 from qconvert.graph import Array, Graph, Tensor, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes

@@ -23,13 +23,13 @@ from qconvert.conversion.saving import write_file
 from qconvert.data import Preparation, accepted_inputs, load_inputs
 from qconvert.errors import OptionError, QConvertError
 from qconvert.evaluate import evaluate
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.passes.linear import weight_uses
 from qconvert.plugins import Change, Cost, LoadedModel, ModelFile, Pass, format_named, pass_named, passes, runtime_of
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 from qconvert.rules.changed_values import changed_names, paired_tensors
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 
 __all__ = ["PassCost", "pass_costs"]
 

@@ -15,28 +15,33 @@ from time import monotonic
 
 import numpy as np
 
-from qconvert.checking.checked_file import Side
-from qconvert.checking.coverage import find_judged_together, make_left_out_findings
-from qconvert.checking.exchange import SAME_CODES, Exchange, find_transposed
-from qconvert.checking.findings import CLASSES, OUT_OF_MEMORY, OUT_OF_TIME, OVERFLOW, Finding, explain_by_kernels, join_findings
-from qconvert.checking.float_lstms import judge_float_lstm
+from qconvert.checking.classify import further_tolerance
+from qconvert.checking.file_in_runtime import Side
+from qconvert.checking.file_values import complete_values, find_reading_errors, find_settled, find_varying, follow_movement, keep_varying
+from qconvert.checking.findings import (
+    CLASSES,
+    OUT_OF_MEMORY,
+    OUT_OF_TIME,
+    OVERFLOW,
+    Finding,
+    explain_by_kernels,
+    find_judged_together,
+    join_findings,
+    make_left_out_findings,
+)
 from qconvert.checking.full_ranges import run_full_ranges
-from qconvert.checking.further_roundings import further_tolerance
-from qconvert.checking.known_tensors import complete_values, find_settled, find_varying, follow_movement, keep_varying
-from qconvert.checking.memory import MOST, Room, first_fitting, nbytes, sizes_of
+from qconvert.checking.memory import MOST, OtherKernels, Room, Splitting, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_finding import UNKNOWN, Judge, add_changed_findings
 from qconvert.checking.outputs import Border
-from qconvert.checking.reading_errors import find_reading_errors
+from qconvert.checking.recurrent import judge_float_lstm, restart
 from qconvert.checking.requantized_operators import Requantized
-from qconvert.checking.sequences import restart
-from qconvert.checking.splitting import OtherKernels, Splitting
-from qconvert.checking.tensor_correspondence import Form, find_forms, match_tensors, rename_tensors
+from qconvert.checking.tensor_correspondence import SAME_CODES, Exchange, Form, find_forms, find_transposed, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes
 from qconvert.plugins import Inside, LoadedModel
-from qconvert.rewriting.cutting import cut
+from qconvert.rewriting.parts import cut
 
 __all__ = ["SECONDS", "check_operators"]
 

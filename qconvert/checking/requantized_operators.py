@@ -10,10 +10,9 @@ from itertools import permutations
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.classify import resolve_runtime
-from qconvert.checking.exact_values import exact_value, propagate_errors
+from qconvert.checking.classify import is_storage, resolve_runtime
+from qconvert.checking.expected_values import exact_value, propagate_errors
 from qconvert.checking.findings import Finding
-from qconvert.checking.further_roundings import is_storage
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError

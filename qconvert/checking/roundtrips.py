@@ -12,25 +12,22 @@ from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.checking.check import check
-from qconvert.checking.comparison_form import to_comparison_form
+from qconvert.checking.comparison_forms import to_comparison_form, to_plain_form
 from qconvert.checking.findings import CheckReport
-from qconvert.checking.plain_form import to_plain_form
 from qconvert.checking.roundtrip_report import Kept, Leg, RoundtripReport
 from qconvert.conversion import load, normalize, save
-from qconvert.conversion.declared_changes import Declared
 from qconvert.conversion.in_memory import Model, as_file, model_title
+from qconvert.conversion.judging import Declared
 from qconvert.conversion.loading import source_format
-from qconvert.conversion.normalizing import chosen_target
-from qconvert.conversion.pipeline import Observer
+from qconvert.conversion.normalizing import Observer, chosen_target
 from qconvert.errors import FileAccessError, OptionError, QConvertError, UnsupportedError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph, equal_data
 from qconvert.passes import io_to_states
 from qconvert.plugins import Change, Format, format_named, list_kernels, name_changes, runtimes, target_named
-from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import check_options
+from qconvert.plugins.options import ReadOptions, check_options
 from qconvert.rules.differences import diff, pair_tensors
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 
 __all__ = ["roundtrip"]
 
@@ -74,11 +71,11 @@ def roundtrip(
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
 
-    Files are written with plain operators (checking/plain_form.py), so that graphs can be compared; what that changes is reported. Where
-    the model's own format cannot be written, or cannot hold what came back, each file is only read back. Outputs come from random inputs,
-    with onnxruntime's optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ and QOperator,
-    LiteRT and onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of single operators,
-    each explained and of at most 1 LSB, add up to.
+    Files are written with plain operators (checking/comparison_forms.py), so that graphs can be compared; what that changes is
+    reported. Where the model's own format cannot be written, or cannot hold what came back, each file is only read back. Outputs come
+    from random inputs, with onnxruntime's optimizations disabled. They must be equal; where the model and the file compute otherwise (QDQ
+    and QOperator, LiteRT and onnxruntime), they may differ by 1 LSB (of a float output: 1/255 of its range), or by what roundings of
+    single operators, each explained and of at most 1 LSB, add up to.
 
     Args:
         model: the file, its content as bytes, or a graph, which is written in the format that it was read from, or as ONNX, first.

@@ -14,7 +14,7 @@ from qconvert.conversion.in_memory import Model, model_title
 from qconvert.errors import QConvertError
 from qconvert.graph import Graph
 from qconvert.plugins import Target, targets
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 from qconvert.tables import Rows, Shown, format_sentence, format_text, shorten_text
 from qconvert.targets.audit import count_operators
 

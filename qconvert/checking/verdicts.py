@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
+from qconvert.checking.attributes_and_limits import operator_limits
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
-from qconvert.checking.value_ranges import operator_limits
-from qconvert.conversion.losses import LIMIT
+from qconvert.conversion.judging import LIMIT
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
 from qconvert.operators import kind_of

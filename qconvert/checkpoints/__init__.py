@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.awq import AWQ
 from qconvert.checkpoints.bitsandbytes import BNB_4BIT
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT_QUANTIZED
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container
+from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.fp4 import MXFP4, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
 from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
-from qconvert.checkpoints.parts import Parts
 from qconvert.checkpoints.quark import QUARK
 from qconvert.errors import UnsupportedError, format_count
 

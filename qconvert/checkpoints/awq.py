@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Written
-from qconvert.checkpoints.packing import columns_of_words, pack, unpack
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight
+from qconvert.checkpoints.container import Container, Needs, Parts, Written
+from qconvert.checkpoints.weight import BlockWeight, columns_of_words, pack, unpack
 
 __all__ = ["AWQ", "PLACES", "unpacked_zeros"]
 

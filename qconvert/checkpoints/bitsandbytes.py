@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container
-from qconvert.checkpoints.parts import Parts
+from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_of

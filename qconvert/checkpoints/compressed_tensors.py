@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Written
-from qconvert.checkpoints.packing import pack, to_row_major, unpack, word_count
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
+from qconvert.checkpoints.container import Container, Needs, Parts, Written
+from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, to_row_major, unpack, word_count
 from qconvert.errors import UnsupportedError
 
 __all__ = ["COMPRESSED", "INT_QUANTIZED", "config_of_groups", "words_of_int8"]

@@ -12,14 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.compressed_tensors import config_of_groups
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
-from qconvert.checkpoints.packing import to_row_major
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.checkpoints.weight import E2M1, BlockWeight, to_row_major
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["E8M0_NAN", "MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]

@@ -12,12 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Written, is_head
-from qconvert.checkpoints.packing import WORD, pack, to_row_major, unpack
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight
+from qconvert.checkpoints.container import Container, Needs, Parts, Written, is_head
+from qconvert.checkpoints.weight import WORD, BlockWeight, pack, to_row_major, unpack
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["GPTQ", "GPTQ_V2"]

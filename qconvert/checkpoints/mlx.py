@@ -12,13 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Written
+from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.fp4 import E8M0_NAN
-from qconvert.checkpoints.packing import WORD, to_row_major
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.checkpoints.weight import E2M1, WORD, BlockWeight, to_row_major
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["MLX", "MLX_MXFP4", "MLX_NVFP4"]

@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
-from qconvert.checkpoints.container import Container, Needs, Written
-from qconvert.checkpoints.packing import pack
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
+from qconvert.checkpoints.container import Container, Needs, Parts, Written
+from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]

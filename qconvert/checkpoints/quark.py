@@ -14,10 +14,8 @@ import numpy as np
 
 from qconvert.checkpoints.awq import PLACES, unpacked_zeros
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container
-from qconvert.checkpoints.packing import columns_of_words
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import BlockWeight
+from qconvert.checkpoints.container import Container, Parts
+from qconvert.checkpoints.weight import BlockWeight, columns_of_words
 from qconvert.errors import UnsupportedError
 
 __all__ = ["QUARK"]

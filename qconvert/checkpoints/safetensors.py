@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
+from qconvert.arithmetic.storage import Array, canonical_dtype, numpy_dtype
 from qconvert.errors import FileAccessError, InternalError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.files.documents import json_next_to

@@ -13,9 +13,6 @@ from typing import Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import answer_completion, known_forms, known_targets, words_of_line
-from qconvert.cli.documents import print_document
-from qconvert.cli.exit_codes import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins
 from qconvert.cli.flags import (
     CropFlag,
     DataFlag,
@@ -35,9 +32,14 @@ from qconvert.cli.flags import (
     StdFlag,
     ToFlag,
     add_read_flags,
+    answer_completion,
+    known_forms,
+    known_targets,
+    preparation_of,
+    words_of_line,
 )
 from qconvert.cli.help import GroupedCommands, GroupedOptions, formats_on_line, rewrite_help_all
-from qconvert.cli.preparation_options import preparation_of
+from qconvert.cli.outcome import NOT_EQUAL, NOT_JUDGED, exit_code, note_plugins, print_document
 from qconvert.cli.startup import apply_config, keep_only, register_plugins
 
 app = typer.Typer(
@@ -340,17 +342,12 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
         words: of the command line; the formats that they say decide which options of formats the help shows.
     """
     source, result = formats_on_line(words[1:])
-    from qconvert.cli.accuracy import add_accuracy_command
-    from qconvert.cli.batching import add_batch_command
-    from qconvert.cli.benchmarking import add_benchmark_command
     from qconvert.cli.calibrating import add_calibration_commands
-    from qconvert.cli.convert import add_commands
-    from qconvert.cli.diff import add_diff_command
-    from qconvert.cli.encodings import add_encodings_commands
-    from qconvert.cli.partitioning import add_partition_command
-    from qconvert.cli.running import add_run_command
+    from qconvert.cli.convert import add_commands, add_encodings_commands
+    from qconvert.cli.folders import add_batch_command, add_partition_command
+    from qconvert.cli.running import add_accuracy_command, add_benchmark_command, add_run_command
     from qconvert.cli.scaffold import add_plugin_commands
-    from qconvert.cli.viewing import add_view_command
+    from qconvert.cli.viewing import add_diff_command, add_view_command
 
     add_commands(app, source, result)
     add_encodings_commands(app, source, result)
@@ -370,7 +367,7 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
 
 
 def main() -> None:
-    """Entry point of the program. Every error is printed on one screen, and its kind is the exit code (exits.py)."""
+    """Entry point of the program. Every error is printed on one screen, and its kind is the exit code (outcome.py)."""
     # Graphs are millions of small objects without cycles, which the garbage collector would walk again and again: a tenth of a conversion.
     gc.set_threshold(100_000, 20, 50)
     try:

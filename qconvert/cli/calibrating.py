@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.completion import complete_words, known_methods, known_runtimes, known_targets, known_weights_methods
-from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     CropFlag,
     DebugFlag,
@@ -23,17 +21,23 @@ from qconvert.cli.flags import (
     QuietFlag,
     ResizeFlag,
     StdFlag,
+    complete_words,
     conversion_flags,
+    known_methods,
+    known_runtimes,
+    known_targets,
+    known_weights_methods,
+    preparation_of,
     with_flags,
 )
-from qconvert.cli.preparation_options import preparation_of
+from qconvert.cli.outcome import print_document
 from qconvert.errors import OptionError
 from qconvert.plugins.options import parse_options
 from qconvert.tables import Rows, format_text, show
 
 if TYPE_CHECKING:
     from qconvert.calibration.report import Calibration, TensorReport
-    from qconvert.data.streams import Data
+    from qconvert.data.samples import Data
 
 __all__ = ["add_calibration_commands"]
 

@@ -90,7 +90,7 @@ def _result(report: ConversionReport) -> str:
 
 def _hints(report: ConversionReport) -> Iterator[str]:
     """A target that is faster on this CPU, and the command to run next: a check where something runs both files."""
-    from qconvert.runtimes.saturation import has_vnni
+    from qconvert.runtimes.onnx_rewrites import has_vnni
 
     if report.target == "ort-x86" and has_vnni():
         yield "faster on this CPU, which has VNNI, and as exact: the same command with --target ort-x86-vnni --force"

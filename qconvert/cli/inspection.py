@@ -40,7 +40,7 @@ def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, 
         options: of its reader.
     """
     from qconvert import load
-    from qconvert.formats.qgraph.to_document import to_document
+    from qconvert.formats.qgraph.document import to_document
 
     found = _checkpoint(path, options)
     if found is not None:
@@ -63,7 +63,7 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
         QConvertError: it cannot be read. What the file says of itself has been printed by then, if that could be.
     """
     from qconvert import load
-    from qconvert.formats.qgraph.to_document import to_document
+    from qconvert.formats.qgraph.document import to_document
 
     width = line_width() or _WIDEST
     found = _checkpoint(path, options)
@@ -111,7 +111,7 @@ def _checkpoint(path: Path, options: Mapping[str, Any]) -> dict[str, Any] | None
     file = find_checkpoint(path)
     if options or not is_checkpoint(file):
         return None
-    from qconvert.checkpoints.summary import checkpoint_summary
+    from qconvert.checkpoints.source import checkpoint_summary
 
     try:
         return checkpoint_summary(file)

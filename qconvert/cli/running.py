@@ -1,20 +1,23 @@
-"""The command `run`: a model in its own runtime, its tensors in an .npz file."""
+"""The commands that run models: `run`, a model in its own runtime, its tensors in an .npz file; `accuracy`, top-1 and top-5 of source and
+result on labelled inputs; and `benchmark`, how long files take in their runtimes, side by side.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qconvert.cli.documents import print_document
 from qconvert.cli.flags import (
     CropFlag,
     DebugFlag,
     ForceFlag,
     FromFlag,
+    HtmlFlag,
     JsonFlag,
     KernelsFlag,
     MeanFlag,
@@ -24,11 +27,18 @@ from qconvert.cli.flags import (
     ResizeFlag,
     SeedFlag,
     StdFlag,
+    ToFlag,
+    complete_words,
+    known_targets,
+    preparation_of,
 )
-from qconvert.cli.preparation_options import preparation_of
+from qconvert.cli.outcome import NOT_EQUAL, print_document
 from qconvert.errors import OptionError, format_count
 
-__all__ = ["add_run_command"]
+if TYPE_CHECKING:
+    from qconvert.checking.accuracy import Accuracy, Share
+
+__all__ = ["add_accuracy_command", "add_benchmark_command", "add_run_command"]
 
 
 def _run(
@@ -60,7 +70,7 @@ def _run(
     """Run a model in its own runtime: its outputs, and any inner tensor, in a table and an .npz file."""
     import numpy as np
 
-    from qconvert.checking.running import run_files
+    from qconvert.checking.file_in_runtime import run_files
     from qconvert.cli.streams import read_from
     from qconvert.files import require_writable, whole_file
     from qconvert.tables import Rows, show
@@ -121,3 +131,143 @@ def _ends(value: Any) -> dict[str, float | None]:
 def add_run_command(app: typer.Typer) -> None:
     """Adds `run` to the program."""
     app.command("run")(_run)
+
+
+#: Word for labels that are the names of folders.
+_FOLDERS = "folders"
+#: Inputs that changed class, as many are listed.
+_MOST = 40
+
+
+def _accuracy(
+    source: ModelArgument,
+    result: Annotated[Path, typer.Argument(help="The converted model; one of both may be -, with --from or --to.")],
+    data: Annotated[str, typer.Option("--data", help="A folder of images or arrays, or one file of arrays.")],
+    labels: Annotated[
+        str,
+        typer.Option(
+            "--labels",
+            help="A list of files of --data with labels, or `folders`: one for each class.",
+            autocompletion=complete_words(_FOLDERS),
+        ),
+    ] = _FOLDERS,
+    class_names: Annotated[Path | None, typer.Option("--class-names", help="A file with the name of a class in each line.")] = None,
+    label_offset: Annotated[int, typer.Option("--label-offset", help="Added to labels: 1 if class 0 is the background.")] = 0,
+    scores: Annotated[str, typer.Option("--scores", help="The output that has the scores, of a model with several.")] = "",
+    max_drop: Annotated[
+        float, typer.Option("--max-drop", metavar="PERCENT", min=0, help="How much of top-1 may be lost before the exit code is 1.")
+    ] = 1.0,
+    samples: Annotated[int | None, typer.Option("--samples", min=1, help="How many inputs to run at most; by default all.")] = None,
+    mean: MeanFlag = None,
+    std: StdFlag = None,
+    pixel_range: PixelRangeFlag = None,
+    resize: ResizeFlag = None,
+    crop: CropFlag = None,
+    kernels: KernelsFlag = None,
+    source_format: FromFlag = "",
+    result_format: ToFlag = "",
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    debug: DebugFlag = False,
+    **options: Any,
+) -> None:
+    """Compare the accuracy of source and result on labelled inputs. Exit code 1 if the result loses more than --max-drop of top-1."""
+    from qconvert import accuracy
+    from qconvert.cli.reports import progress
+    from qconvert.cli.streams import read_both
+    from qconvert.tables import show
+
+    if not max_drop >= 0:  # NaN
+        raise OptionError("--max-drop is no number", remedy="Give per cent, such as 1.", rule="not-a-number")
+    prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
+    with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
+        found = accuracy(
+            first, second, data, "" if labels == _FOLDERS else labels, scores=scores, label_offset=label_offset,
+            class_names=class_names or "", source_format=source_format, result_format=result_format, preparation=prepared,
+            samples=samples, kernels=kernels or (), progress=step, **options,
+        )  # fmt: skip
+    lost = -100 * found.difference
+    passed = lost <= max_drop
+    change = "gains" if lost < 0 else "loses"
+    verdict = f"{'passed' if passed else 'failed'}: the result {change} {abs(lost):.3g}% of top-1; --max-drop allows {max_drop:g}%"
+    if json:
+        print_document("accuracy", {**accuracy_document(found), "verdict": verdict, "passed": passed})
+    elif not quiet:
+        show(verdict)
+        print_accuracy(found)
+    if not passed:
+        raise typer.Exit(NOT_EQUAL)
+
+
+def add_accuracy_command(app: typer.Typer) -> None:
+    """Adds `accuracy` to the program."""
+    app.command("accuracy")(_accuracy)
+
+
+def accuracy_document(found: Accuracy) -> dict[str, Any]:
+    """An Accuracy as plain data."""
+    shares = {
+        name: [_share_document(item) for item in pair] for name, pair in (("top1", found.top1), ("top5", found.top5)) if pair is not None
+    }
+    return {**asdict(found), **shares, "difference": found.difference, "interval": list(found.interval)}
+
+
+def _share_document(item: Share) -> dict[str, Any]:
+    return {"hits": item.hits, "total": item.total, "share": item.value, "interval": list(item.interval)}
+
+
+def print_accuracy(found: Accuracy) -> None:
+    """Shares with their intervals, the difference, and the inputs that changed class."""
+    from qconvert.tables import show
+
+    shares, changed, _ = found.tables()
+    show(shares, *(f"note: {note}" for note in found.notes), found.sentence)
+    if changed.rows:
+        show(replace(changed, title="", rows=changed.rows[:_MOST]))
+        if len(changed.rows) > _MOST:
+            show(f"… and {len(changed.rows) - _MOST} more; --json has them all")
+
+
+def _benchmark(
+    model: ModelArgument,
+    results: Annotated[list[Path] | None, typer.Argument(help="Further files, such as conversions of the model.")] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="A target to convert the model for and to measure; repeatable.", autocompletion=known_targets),
+    ] = None,
+    kernels: KernelsFlag = None,
+    runs: Annotated[int, typer.Option("--runs", min=1, help="How many runs of each are measured.")] = 50,
+    seconds: Annotated[float, typer.Option("--seconds", min=0, help="About how long each may take; slow ones have fewer runs.")] = 10.0,
+    threads: Annotated[int, typer.Option("--threads", min=0, help="How many a runtime may use; 0 for as many as it likes.")] = 1,
+    seed: SeedFlag = 0,
+    source_format: FromFlag = "",
+    html: HtmlFlag = None,
+    force: ForceFlag = False,
+    json: JsonFlag = False,
+    quiet: QuietFlag = False,
+    debug: DebugFlag = False,
+    **options: Any,
+) -> None:
+    """Measure how long a model, other files and its conversions take in their runtimes: each in a process of its own, in turns."""
+    from qconvert import benchmark
+    from qconvert.cli.reports import progress
+    from qconvert.cli.streams import read_from
+    from qconvert.cli.viewing import pages_for
+    from qconvert.tables import show
+
+    page = pages_for(html, force=force)
+    with read_from(model, source_format) as path, progress(quiet or json) as step:
+        found = benchmark(
+            path, results or (), targets=target or (), kernels=kernels or (), runs=runs, seconds=seconds, threads=threads, seed=seed,
+            format=source_format, progress=step, **options,
+        )  # fmt: skip
+    page(found)
+    if json:
+        print_document("benchmark", asdict(found))
+    elif not quiet:
+        show(found.sentence, *found.tables(), *(f"note: {text}" for text in found.notes))
+
+
+def add_benchmark_command(app: typer.Typer) -> None:
+    """Adds `benchmark` to the program."""
+    app.command("benchmark")(_benchmark)

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from qconvert.cli.documents import print_document
 from qconvert.cli.flags import DebugFlag, JsonFlag
+from qconvert.cli.outcome import print_document
 from qconvert.errors import OptionError
 
 __all__ = ["add_plugin_commands"]

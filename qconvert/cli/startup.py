@@ -1,18 +1,242 @@
-"""What is done with a command line before any command is: plugins, defaults of options, and which command is put together at all."""
+"""What is done with a command line before any command is: plugins, defaults of options from qconvert.toml (it sets options alone, since a
+folder of somebody's models may have one), and which command is put together at all.
+"""
 
 from __future__ import annotations
 
 import inspect
 import sys
+import tomllib
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Union, get_args, get_origin
 
 import typer
 
-from qconvert.cli.config import defaults_for, take_config_flag
-from qconvert.errors import printable
+from qconvert.errors import FileAccessError, OptionError, printable
+from qconvert.plugins import declared_options, list_kernels
 
-__all__ = ["apply_config", "keep_only", "register_plugins"]
+__all__ = ["apply_config", "defaults_for", "keep_only", "register_plugins"]
+
+FILE = "qconvert.toml"
+_LARGEST = 2**20
+_OUTSIDE = "it names a file that is written"
+#: Names of options that no file sets, and why.
+_REFUSED = {
+    "plugin": "plugins are code that runs",
+    "scheduler": "a scheduler runs what it is given on other machines",
+    "trust-source": "it lets files run code",
+    "force": "it replaces files",
+    "option": "each option has a name of its own here",
+    **dict.fromkeys(("html", "model-explorer", "keep", "float", "scales", "plot", "output", "in"), _OUTSIDE),
+    **dict.fromkeys(("open", "version", "help", "config", "no-config", "debug"), "it is for one run"),
+}
+_KINDS: dict[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Flag:
+    """An option of a command: the parameter, its flags (none where it is given with -O), its type, and whether it is repeatable."""
+
+    parameter: str
+    decompositions: tuple[str, ...]
+    type: type
+    many: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a file sets for a command.
+
+    Attributes:
+        values: parameter -> value, as click's default_map takes them.
+        words: `-O name=value` for options that have no flag, as further words of the command line.
+        said: what of it holds, since the command line does not say it, as a line; "" if nothing does.
+    """
+
+    values: Mapping[str, Any]
+    words: tuple[str, ...]
+    said: str
+
+
+def take_config_flag(words: list[str]) -> tuple[list[str], Path | None]:
+    """The words of a command line without --config FILE and --no-config, and the file that sets defaults, if there is one.
+
+    Raises:
+        OptionError: --config has no file after it.
+    """
+    kept: list[str] = []
+    named, wanted = "", True
+    rest = iter(words)
+    for word in rest:
+        name, is_assigned, value = word.partition("=")
+        if word == "--":
+            kept += [word, *rest]
+        elif word == "--no-config":
+            wanted = False
+        elif name == "--config":
+            named = value if is_assigned else next(rest, "")
+            if not named:
+                raise OptionError("--config has no file after it", remedy=f"Write --config {FILE}.")
+        else:
+            kept.append(word)
+    if not wanted:
+        return kept, None
+    return kept, Path(named) if named else Path(FILE) if Path(FILE).exists() else None
+
+
+def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[..., Any]], words: Sequence[str]) -> Defaults:
+    """What a file sets for a command: its top level, [convert] for the commands of pairs such as tflite2onnx, and the command's own table.
+
+    Args:
+        file: of TOML.
+        command: its name.
+        callbacks: the function of each command, by its name.
+        words: of the command line, which comes first.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        OptionError: it is no TOML, sets what is no option, what no file may set, or a wrong value. The error names it.
+    """
+    found = _read(file)
+    tables = {name: value for name, value in found.items() if isinstance(value, dict)}
+    top = {name: value for name, value in found.items() if name not in tables}
+    if strangers := [name for name in tables if name not in callbacks]:
+        from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
+
+        raise OptionError(
+            f"there is no command {quote_nearest(strangers, callbacks)}", file=str(file), remedy="A table is called as a command."
+        )
+    flags = {name: _flags(callbacks[name]) for name in (callbacks if top else {command, *tables})}
+    own = flags[command]
+    everywhere = {name: flag for known in flags.values() for name, flag in known.items()}
+    common = {name: value for name, value in _check_table(top, file, "at its top", everywhere).items() if name in own}
+    of_table = {table: _check_table(values, file, f"in [{table}]", flags[table]) for table, values in tables.items()}
+    for table, found_there in of_table.items():  # those of other commands too: a file is right or wrong, whatever is called
+        for name, value in found_there.items():
+            _value(flags[table][name], name, value, file)
+    parents = ["convert"] if "2" in command else []
+    given = {**common, **{name: value for table in (*parents, command) for name, value in of_table.get(table, {}).items() if name in own}}
+    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].decompositions}
+    holding = {name: value for name, value in given.items() if not _is_stated(own[name], name, words)}
+    settings = [word for name, value in holding.items() if not own[name].decompositions for word in ("-O", f"{name}={_text(value)}")]
+    said = ", ".join(f"{name} = {_value_text(value)}" for name, value in holding.items())
+    return Defaults(values, tuple(settings), f"{file} sets {said}" if said else "")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        if not file.is_file():
+            raise FileAccessError("there is no such file" if not file.exists() else "is no plain file", file=str(file))
+        with file.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise FileAccessError(f"cannot be read: {getattr(error, 'strerror', '') or error}", file=str(file)) from error
+    if len(content) > _LARGEST:
+        raise OptionError(f"is larger than {_LARGEST:,} bytes", file=str(file))
+    try:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"is no TOML: {error}", file=str(file)) from error
+
+
+def _check_table(table: Mapping[str, Any], file: Path, where: str, known: Mapping[str, _Flag]) -> dict[str, Any]:
+    """The options of a table by their names as flags have them; raises OptionError for what a file may not set, and for what is none."""
+    found: dict[str, Any] = {}
+    writing = {name.replace("_", "-") for name, option in declared_options().items() if option.scales}
+    for written, value in table.items():
+        name = written.replace("_", "-")
+        reason = _OUTSIDE if name in writing else _REFUSED.get(name, "")
+        if name == "kernels" and not reason:
+            texts = value if isinstance(value, list) else [value]
+            runs_code = any(runtime.runs_code for runtime, _ in list_kernels([text for text in texts if isinstance(text, str)]))
+            reason = "they run code that is in files" if runs_code else ""
+        if reason:
+            raise OptionError(
+                f"sets {written} {where}, which no file may: {reason}", file=str(file), remedy="Write it on the command line."
+            )
+        if name not in known:
+            from qconvert.graph.names import quote_nearest
+
+            raise OptionError(f"sets what is no option {where}: {quote_nearest([name], known)}", file=str(file))
+        if name in found:
+            raise OptionError(f"sets {name} twice {where}", file=str(file))
+        found[name] = value
+    return found
+
+
+def _value(flag: _Flag, name: str, value: Any, file: Path) -> Any:
+    if flag.many:
+        return [_one(flag, name, item, file) for item in (value if isinstance(value, list) else [value])]
+    return _one(flag, name, value, file)
+
+
+def _one(flag: _Flag, name: str, value: Any, file: Path) -> Any:
+    taken, words = _KINDS.get(flag.type, ((str, int, float), "one text"))
+    if not isinstance(value, taken) or (isinstance(value, bool) and flag.type is not bool):
+        raise OptionError(f"{name} takes {words}, not {_value_text(value)}", file=str(file))
+    return value if flag.type in _KINDS else str(value)
+
+
+def _value_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)[:80]
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _is_stated(flag: _Flag, name: str, words: Sequence[str]) -> bool:
+    """Whether the command line has the option."""
+    if not flag.decompositions:
+        before = ("", *words)
+        return any(
+            word.replace("_", "-").startswith((f"{name}=", f"--option={name}=", f"-O{name}="))
+            for last, word in zip(before, words, strict=False)
+            if last in ("-O", "--option") or word.startswith("-")
+        )
+    short = "".join(item[1] for item in flag.decompositions if not item.startswith("--"))
+    for word in words:
+        if word == "--":
+            return False
+        if word.partition("=")[0] in flag.decompositions:
+            return True
+        if short and word.startswith("-") and not word.startswith("--") and any(letter in short for letter in word[1:2]):
+            return True
+    return False
+
+
+def _flags(callback: Callable[..., Any]) -> dict[str, _Flag]:
+    """The options of a command, by their long names without dashes in front."""
+    found = {}
+    for item in inspect.signature(callback, eval_str=True).parameters.values():
+        info = next((part for part in getattr(item.annotation, "__metadata__", ()) if isinstance(part, typer.models.OptionInfo)), None)
+        if info is None:
+            continue
+        stated = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str) and word.startswith("-")]
+        decompositions = tuple(part for word in stated for part in word.split("/"))
+        kind, many = _kind(item.annotation.__origin__)
+        name = next(word for word in decompositions if word.startswith("--")).removeprefix("--")
+        found[name] = _Flag(item.name, decompositions, kind, many)
+    if "option" in found:
+        for option in declared_options().values():
+            found.setdefault(option.name.replace("_", "-"), _Flag("option", (), option.type, option.many))
+    return found
+
+
+def _kind(annotation: Any) -> tuple[type, bool]:
+    """The type of an option's values, and whether there may be several."""
+    if get_origin(annotation) in (Union, types.UnionType):
+        annotation = next(item for item in get_args(annotation) if item is not type(None))
+    if get_origin(annotation) is list:
+        return get_args(annotation)[0], True
+    return annotation, False
 
 
 def register_plugins() -> None:

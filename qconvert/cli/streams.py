@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from qconvert.errors import FileAccessError, OptionError, QConvertError
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.plugins import format_named
 
 __all__ = ["is_stream", "read_both", "read_from", "write_nowhere", "write_to"]

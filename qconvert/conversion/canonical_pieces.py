@@ -1,7 +1,7 @@
 """Pieces of a file whose runtime does not cut it: its canonical graph is cut, written in the file's format and run.
 
 The writer is the reader's mirror, so that the graph, written, has the file's own operators. That it has is not taken on trust: see
-checking/reading_errors.py, and partitioning/running.py for parts of a network.
+checking/file_values.py, and partitioning/running.py for parts of a network.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.conversion.saving import save
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.plugins import Format, ModelFile, Pieces, Runtime
 from qconvert.plugins.options import fill_defaults
-from qconvert.rewriting.cutting import computable_ops, cut
+from qconvert.rewriting.parts import computable_ops, cut
 
 __all__ = ["canonical_pieces", "computed_names"]
 

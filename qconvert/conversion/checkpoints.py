@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG
-from qconvert.checkpoints.conversion import Repacked
+from qconvert.checkpoints.repacking import Repacked
 from qconvert.checkpoints.safetensors import is_checkpoint
 from qconvert.conversion.report import ConversionReport
 from qconvert.errors import FileAccessError, OptionError, format_count
 from qconvert.files import whole_file, whole_folder
 from qconvert.plugins import Change, Cost, Format, name_changes
-from qconvert.plugins.change import describe_worst
 from qconvert.plugins.options import check_options, fill_defaults
+from qconvert.plugins.results import describe_worst
 
 __all__ = ["converted_checkpoint", "repacks"]
 

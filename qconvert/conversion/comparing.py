@@ -1,20 +1,66 @@
-"""diff(): how the graphs of two models differ."""
+"""Two models that are compared: the options with which their files are read, and diff(), which says how their graphs differ."""
 
 from __future__ import annotations
 
-from typing import Unpack
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checkpoints.comparing import checkpoint_differences
 from qconvert.checkpoints.safetensors import is_checkpoint
+from qconvert.checkpoints.source import checkpoint_differences
 from qconvert.conversion.in_memory import Model, as_file
-from qconvert.conversion.loading import load
-from qconvert.conversion.read_options import load_pair
+from qconvert.conversion.loading import load, source_format
+from qconvert.errors import OptionError
 from qconvert.graph import Graph
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.graph.metadata import OPTIONS, READ, origin
+from qconvert.plugins import Format
+from qconvert.plugins.options import ReadOptions, check_options
 from qconvert.rules import differences
 
-__all__ = ["diff"]
+__all__ = ["diff", "load_pair", "read_noted_options", "split_options"]
+
+
+def load_pair(source: Path, result: Path, options: Mapping[str, Any], formats: tuple[str, str] = ("", "")) -> tuple[Graph, Graph]:
+    """The graphs of a source and a result.
+
+    Args:
+        source, result: the files.
+        formats: of both; "" where the suffix says it.
+        options: of their readers, those that are given. Where they say nothing, the source is read as the result's metadata say it was.
+
+    Raises:
+        QConvertError: one cannot be read, or nobody takes an option.
+    """
+    before, after = source_format(source, formats[0]), source_format(result, formats[1])
+    own, others = split_options(options, before, after)
+    second = load(result, after.name, **others)
+    return load(source, before.name, **{**read_noted_options(second.metadata, before), **own}), second
+
+
+def split_options(options: Mapping[str, Any], source: Format, result: Format) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The user's options for the source's reader, and those for the result's: what both take is meant for the source.
+
+    Raises:
+        OptionError: neither takes one, or its value is wrong.
+    """
+    names = source.name if source is result else f"{source.name} or {result.name}"
+    given = check_options(options, (*result.read_options, *source.read_options), f"nothing that reads {names}")
+    own = {option.name for option in source.read_options}
+    return {name: given[name] for name in given if name in own}, {name: given[name] for name in given if name not in own}
+
+
+def read_noted_options(metadata: Mapping[str, str], source: Format) -> dict[str, Any]:
+    """The options of its reader that the conversion of a source, or its partition, had, as its result's metadata say; none where these say
+    nothing usable."""
+    own = {option.name: option for option in source.read_options}
+    said = {**metadata, **origin(metadata)}
+    try:
+        given = json.loads(str(said[READ])) if READ in said else json.loads(str(origin(metadata).get(OPTIONS, "{}")))["options"]
+        return {name: own[name].value(value) for name, value in given.items() if name in own}
+    except (OptionError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
 
 
 @with_checked_arguments

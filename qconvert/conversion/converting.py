@@ -1,45 +1,130 @@
-"""convert(): from one model file to another."""
+"""convert(): from one model file to another, with options that are sorted by who takes them."""
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.checkpoints import converted_checkpoint, repacks
-from qconvert.conversion.conversion_options import Given, files_of, with_encodings
-from qconvert.conversion.declared_changes import Declared
 from qconvert.conversion.in_memory import Model, as_file, model_title
+from qconvert.conversion.judging import LIMIT, Declared, Written, read_back, refuse_losses
 from qconvert.conversion.loading import load
 from qconvert.conversion.loading import source_format as source_format_of
-from qconvert.conversion.losses import LIMIT, refuse_losses
-from qconvert.conversion.normalizing import chosen_target, normalize, run_passes
-from qconvert.conversion.pipeline import Observer
-from qconvert.conversion.provenance import provenance
-from qconvert.conversion.reading_back import Written, read_back
-from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, refuse_floats, remarks
-from qconvert.conversion.saving import require_place, write_file
-from qconvert.conversion.scales_file import ScalesFile, target_with_scales
+from qconvert.conversion.normalizing import Observer, chosen_target, normalize, run_passes
+from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, provenance, refuse_floats, remarks
+from qconvert.conversion.saving import ScalesFile, require_place, target_with_scales, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import BESIDE, COMMAND, CORRESPONDENCE
-from qconvert.operators.functions import all_ops
+from qconvert.graph.names import quote_nearest
 from qconvert.operators.opaque import custom_name, is_custom
-from qconvert.plugins import Change, Format, Target, format_named, format_of, formats, name_changes, target_named
-from qconvert.plugins.option_types import ConvertOptions
+from qconvert.operators.shapes_and_functions import all_ops
+from qconvert.plugins import (
+    Change,
+    Format,
+    Option,
+    Target,
+    declared_options,
+    encodings_format_of,
+    format_named,
+    format_of,
+    formats,
+    name_changes,
+    pass_named,
+    target_named,
+)
+from qconvert.plugins import passes as known_passes
+from qconvert.plugins.options import ConvertOptions, check_options, json_object, pick_declared
+from qconvert.plugins.rules import join_words
 from qconvert.rewriting.claims import write_claims
-from qconvert.targets.audit import audit
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import audit, refuse_violations
 
 if TYPE_CHECKING:
     from qconvert.conversion.verifying import Verifier
 
-__all__ = ["convert"]
+__all__ = ["Given", "convert"]
+
+#: What convert() takes besides options.
+_KEYWORDS = ("target", "force", "passes", "encodings", "min_tensor_sqnr")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What each part of a conversion takes: the source's reader, the passes, the result's writer."""
+
+    read: Mapping[str, Any]
+    passes: Mapping[str, Any]
+    write: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], reader: Format, writer: Format, passes: Sequence[str], target: Target | None) -> Given:
+        """Sorts options; one at its default may be given to any conversion.
+
+        Raises:
+            OptionError: nobody declares an option, nothing in this conversion takes it, or its value is wrong.
+        """
+        names = (*passes, *(target.passes if target is not None else ()))
+        of_passes = [option for name in names for option in pass_named(name).options]
+        taking = {"read": reader.read_options, "passes": of_passes, "write": writer.write_options}
+        known = {option.name: option for declared in taking.values() for option in declared}
+        idle = declared_options()
+        set_here = {name: value for name, value in options.items() if name in known or name not in idle or value != idle[name].default}
+        who = f"nothing in a conversion from {reader.name} to {writer.name}"
+        try:
+            given = check_options(set_here, known.values(), who)
+        except OptionError as error:
+            if others := _takers(set_here, known):
+                error.remedy = f"{others} {error.remedy}"
+            elif unknown := [name for name in set_here if name not in known]:
+                error.reason = f"{who} takes the option {quote_nearest(unknown[:1], (*known, *_KEYWORDS))}"
+            raise
+        own = {} if target is None else check_options(target.write_options, writer.write_options, f"nothing that writes {writer.name}")
+        found = {part: pick_declared(given, declared) for part, declared in taking.items()}
+        return cls(found["read"], {**pick_declared(own, of_passes), **found["passes"]}, {**own, **found["write"]})
+
+
+def with_encodings(options: Mapping[str, Any], passes: Sequence[str], reader: Format) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The options and passes of a conversion that applies a file of encodings: the pass that does stands first.
+
+    Options of the reader of encodings go to the pass; what the source's reader takes too is meant for that.
+
+    Raises:
+        QConvertError: the file cannot be read, or is of no format of encodings.
+    """
+    found = dict(options)
+    if not found.get("encodings"):
+        return found, tuple(passes)
+    own = {option.name for option in encodings_format_of(Path(found["encodings"]), is_read=True).read_options}
+    own -= {option.name for option in reader.read_options}
+    stated = {name: os.fspath(found.pop(name)) for name in own & found.keys()}
+    if stated:
+        found["encodings_options"] = json.dumps(stated)
+    return found, (*(["apply_encodings"] if "apply_encodings" not in [item.partition(":")[0] for item in passes] else []), *passes)
+
+
+def files_of(given: Mapping[str, Any]) -> dict[str, Path]:
+    """The files that options name which are read next to the source, by the option."""
+    known = declared_options()
+    stated = {**given, **json_object("encodings_options", given.get("encodings_options", "{}"))}
+    return {name: Path(value) for name, value in stated.items() if value and name in known and known[name].is_file}
+
+
+def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:
+    """Who takes the first option that is not known here, as a sentence; "" if nobody does."""
+    name = next((name for name in given if name not in known), "")
+    found = [f"writing {item.name}" for item in formats().values() if name in {option.name for option in item.write_options}]
+    found += [f"reading {item.name}" for item in formats().values() if name in {option.name for option in item.read_options}]
+    found += [f"the pass {item.name}" for item in known_passes().values() if name in {option.name for option in item.options}]
+    return f"It belongs to {join_words(found)}." if found else ""
+
 
 Progress = Callable[[str, int, int], None]
 

@@ -1,4 +1,4 @@
-"""Models in memory, graphs and bytes, wherever a file is asked for."""
+"""Models in memory, graphs and bytes, wherever a file is asked for, and graphs as files that a runtime loads."""
 
 from __future__ import annotations
 
@@ -8,14 +8,58 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from qconvert.checkpoints.safetensors import find_checkpoint
-from qconvert.conversion.copies import written_copy
+from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.conversion.saving import save
-from qconvert.errors import OptionError, QConvertError
-from qconvert.files.temporary import temporary_folder
+from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
+from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph
-from qconvert.plugins import format_named, formats
+from qconvert.graph.metadata import SOURCE_FORMAT
+from qconvert.plugins import Format, format_named, formats, runtimes
 
-__all__ = ["Model", "as_file", "model_title"]
+__all__ = ["Model", "as_file", "model_title", "written_copy"]
+
+#: Where the graph's own format has no runtime, or cannot be written.
+_OTHERWISE = "onnx"
+
+
+def written_copy(graph: Graph, folder: Path, stem: str) -> tuple[Path, Format]:
+    """Writes a graph into a folder, in its source format and unchanged if possible.
+
+    Args:
+        graph: what is written.
+        folder: an empty folder.
+        stem: of the file's name.
+
+    Raises:
+        QConvertError: no format with a runtime can hold it; the error is that of the last one.
+    """
+    error: QConvertError = RuntimeRefusedError("no runtime runs the formats that this could be written as", rule="no-runtime")
+    for number, (writer, target) in enumerate(_candidate_formats(graph)):
+        place = folder / str(number)
+        place.mkdir()
+        path = place / f"{stem}{writer.suffixes[0]}"
+        try:
+            fitted, _ = normalize(graph, chosen_target(writer, target)) if target else (graph, ())
+            save(fitted, path, writer.name)
+        except QConvertError as problem:
+            error = problem
+        else:
+            return path, writer
+    raise error
+
+
+def _candidate_formats(graph: Graph) -> Iterator[tuple[Format, str]]:
+    """Formats and targets, the one that changes least first."""
+    runs = {name for item in runtimes().values() for name in item.formats}
+    for name in dict.fromkeys((graph.metadata.get(SOURCE_FORMAT, ""), _OTHERWISE)):
+        writer = formats().get(name)
+        if writer is None or writer.write is None or name not in runs:
+            continue
+        if not writer.own_target:
+            yield writer, ""
+        if target := writer.own_target or writer.default_target:
+            yield writer, target
+
 
 #: A model: its file, its canonical graph, or the content of its file.
 Model = str | Path | Graph | bytes

@@ -16,8 +16,7 @@ from qconvert.files import require_utf8
 from qconvert.files.names import unreadable
 from qconvert.graph import Graph
 from qconvert.plugins import Format, format_named, format_of, formats, pass_named
-from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import READING, check_options, fill_defaults
+from qconvert.plugins.options import READING, ReadOptions, check_options, fill_defaults
 from qconvert.rules.validation import validate
 
 __all__ = ["load", "normal_form", "read_literal_graph", "source_format"]

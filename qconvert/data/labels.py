@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.data.arrays import guard_reading, shapes
-from qconvert.data.files import SUFFIXES
+from qconvert.data.samples import SUFFIXES
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files.names import require_there, unreadable
 from qconvert.graph import Array

@@ -9,12 +9,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qconvert.data.bounds import input_bounds
-from qconvert.data.sizes import number_of, other_sizes, sizes_to_try
+from qconvert.data.input_limits import input_bounds, number_of, other_sizes, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.operators.bounds import Interval, Number
+from qconvert.operators.properties import Interval, Number
 
 __all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
 
@@ -43,7 +42,7 @@ def random_inputs(
     graph: Graph, samples: int, seed: int, *, sizes: Mapping[str, int] | None = None, largest: int = _LARGEST
 ) -> list[dict[str, Array]]:
     """`samples` sets of inputs: quantized integers over the whole range of their type, others from 0; floats from -1 to 1, or from a
-    normal distribution over the range of the Quantize that reads them; all within the bounds that operators set (see bounds.py).
+    normal distribution over the range of the Quantize that reads them; all within the bounds that operators set (see input_limits.py).
 
     Of masks, booleans or integers that are called so, the first element of each row is set, so that no row is masked out.
 
@@ -119,7 +118,7 @@ def extreme_inputs(
     lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
 
     Quantized integers and bytes have the ends of their type, floats go beyond those of the Quantize that reads them, both within the
-    bounds that operators set (see bounds.py). Random inputs hardly come near these bounds, nor does a sum of many random values come
+    bounds that operators set (see input_limits.py). Random inputs hardly come near these bounds, nor does a sum of many random values come
     near its own.
 
     Args:

@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 from qconvert.encodings.document import from_document, to_document
-from qconvert.encodings.extraction import extract_encodings
-from qconvert.encodings.ranges import quantization_of, symmetric_quantization, weights_quantization
-from qconvert.encodings.types import BATCH_NORM, FOLDED, FUSED, Encoding, Encodings, Place, QParams, Range
+from qconvert.encodings.types import (
+    BATCH_NORM,
+    FOLDED,
+    FUSED,
+    Encoding,
+    Encodings,
+    Place,
+    QParams,
+    Range,
+    extract_encodings,
+    quantization_of,
+    symmetric_quantization,
+    weights_quantization,
+)
 
 __all__ = [
     "BATCH_NORM",

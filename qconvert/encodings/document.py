@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import INTEGERS, Array, integer_range, numpy_dtype
+from qconvert.arithmetic.storage import INTEGERS, Array, integer_range, numpy_dtype
 from qconvert.encodings.types import ROLES, WEIGHTS, Encoding, Encodings, Place, QParams, Range
 from qconvert.files.documents import fail, integer, list_of, number, object_of, text, text_map, texts
 from qconvert.graph import Quantization

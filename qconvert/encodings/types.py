@@ -1,4 +1,6 @@
-"""Scales without a model: which quantizations, or ranges, the tensors of a network have that stands in another file."""
+"""Scales without a model: which quantizations, or ranges, the tensors of a network have that stands in another file; quantizations made of
+ranges and of weights; and the encodings taken out of a quantized graph, the reverse of the pass apply_encodings.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,27 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
-from qconvert.errors import InvalidModelError, OptionError
-from qconvert.graph import Quantization
+from qconvert.arithmetic import choose_quantization, dequantize
+from qconvert.arithmetic.storage import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.operators import kind_of, output_axis
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
-__all__ = ["BATCH_NORM", "FOLDED", "FUSED", "Encoding", "Encodings", "Place", "QParams", "Range"]
+__all__ = [
+    "BATCH_NORM",
+    "FOLDED",
+    "FUSED",
+    "Encoding",
+    "Encodings",
+    "Place",
+    "QParams",
+    "Range",
+    "extract_encodings",
+    "quantization_of",
+    "symmetric_quantization",
+    "weights_quantization",
+]
 
 ROLES = ("tensor", "input", "output")
 #: How weights that have no encoding of their own are given a quantization, where a file leaves them out because its runtime derives
@@ -250,3 +267,143 @@ def _require_range(found: Range, where: str) -> None:
         raise InvalidModelError("the range is not finite", where=where, rule="range-not-finite")
     if (found.lowest > found.highest).any():
         raise InvalidModelError("the lowest value is above the highest", where=where, rule="range-inverted")
+
+
+def quantization_of(range: Range, dtype: str = "int8", *, symmetric: bool = False, narrow: bool = False) -> QParams:
+    """The quantization of an integer type that holds a range, which is extended to hold 0 (arithmetic/preparation.py has the formulas).
+
+    Args:
+        range: the range.
+        dtype: int4 to int16, or unsigned.
+        symmetric: with the zero point in the middle: 0, or 128 of uint8.
+        narrow: without the smallest stored value, so that both signs have as many.
+
+    Raises:
+        OptionError: an unsigned or affine quantization is to be narrow.
+    """
+    low, high = integer_range(dtype)
+    bits = (high - low).bit_length()
+    if narrow and not (symmetric and low < 0):
+        raise OptionError("a narrow range requires signed, symmetric quantization", rule="narrow-not-symmetric")
+    if not symmetric:
+        return QParams(*choose_quantization("google_affine", range.lowest, range.highest, bits, dtype=dtype, axis=range.axis))
+    _, chosen = choose_quantization("google_symmetric", range.lowest, range.highest, bits, dtype=f"int{bits}", axis=range.axis)
+    if low == 0:
+        chosen = chosen.shift_zero_point((high + 1) // 2)
+    limits = (-high, high) if narrow else (None, None)
+    return QParams(dtype, Quantization(chosen.scale, chosen.zero_point, chosen.axis, 0, *limits))
+
+
+def weights_quantization(tensor: Tensor, reader: Op) -> QParams:
+    """int8 with scale max|w| / 127 of each output channel, as runtimes make them that state no scales of weights.
+
+    Raises:
+        InvalidModelError: a weight is NaN or infinite.
+    """
+    data = tensor.data
+    assert data is not None
+    axis = output_axis(reader, data.ndim)
+    largest = np.abs(data.astype(np.float64)).max(axis=tuple(other for other in range(data.ndim) if other != axis), initial=0)
+    if not np.isfinite(largest).all():
+        raise InvalidModelError(
+            "a weight is NaN or infinite",
+            where=repr(tensor.name),
+            remedy="Look for what went wrong in training.",
+            rule="weights-not-finite",
+        )
+    return quantization_of(Range(-largest, largest, axis), symmetric=True, narrow=True)
+
+
+def symmetric_quantization(found: Encoding) -> tuple[QParams, int | None]:
+    """The quantization of an entry for a format of symmetric 8-bit quantizations, of a range the symmetric int8 one; and the zero point in
+    the middle of its type, None for types of other widths."""
+    if found.qparams is not None:
+        return found.qparams, {"int8": 0, "uint8": 128}.get(found.qparams.dtype)
+    assert found.range is not None
+    return quantization_of(found.range, "int8", symmetric=True), 0
+
+
+def extract_encodings(graph: Graph) -> tuple[Graph, Encodings]:
+    """A graph in float, and the quantizations of all its tensors, with the integers of constants.
+
+    Every tensor keeps its name. Inputs and outputs are real. Quantize, Dequantize and Requantize are gone, or an Identity where both
+    sides are seen.
+
+    Raises:
+        UnsupportedError: the graph has functions, states, or operators that are nothing in float.
+    """
+    if graph.functions or graph.states:
+        raise UnsupportedError("quantization can be removed from graphs without functions and states only", rule="subgraphs-not-covered")
+    for op in graph.ops:
+        quantized = any(graph[name].is_quantized for name in (*op.inputs, *op.outputs) if name)
+        if kind_of(op).rule in ("relabel", "opaque", "stored") and quantized:
+            raise UnsupportedError(
+                f"{op.kind} takes integers as they are stored, so its quantization cannot be removed",
+                where=str(op),
+                rule="integers-required",
+            )
+    entries = {Place(name): _encoding(tensor) for name, tensor in graph.tensors.items() if tensor.is_quantized}
+    tensors = [_dequantize_tensor(tensor) for tensor in graph.tensors.values() if tensor.is_quantized]
+    ops = [replace(op, kind="Identity") if kind_of(op).rule == "convert" else _drop_arithmetic(op) for op in graph.ops]
+    real = graph.evolve(tensors=tensors, ops=ops)
+    origin = f"the model {graph.name!r}" if graph.name else "a quantized model"
+    return _without_identities(real, entries), Encodings(entries, origin)
+
+
+def _encoding(tensor: Tensor) -> Encoding:
+    assert tensor.quantization is not None
+    return Encoding(QParams(tensor.dtype, tensor.quantization), integers=tensor.data)
+
+
+def _dequantize_tensor(tensor: Tensor) -> Tensor:
+    assert tensor.quantization is not None
+    data = None if tensor.data is None else dequantize(tensor.data, tensor.quantization).astype(np.float32)
+    return Tensor(tensor.name, "float32", tensor.shape, data)
+
+
+def _drop_arithmetic(op: Op) -> Op:
+    """The operator without what it says of integers alone."""
+    if "arithmetic" not in op.attributes:
+        return op
+    return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
+
+
+def _without_identities(graph: Graph, entries: dict[Place, Encoding]) -> Graph:
+    """Conversions are nothing in float: both sides are one tensor, where one of them has no quantization.
+
+    It has the name that is seen outside, or that of the value before, and the quantization. An Identity between two quantizations, or two
+    names that are seen, stays; between quantizations it is a Requantize again once they are applied.
+    """
+    producers, readers = graph.producers(), graph.consumers()
+    names: dict[str, str] = {}
+    kept = []
+    for op in graph.ops:
+        if op.kind != "Identity":
+            kept.append(op)
+            continue
+        source, result = _final_name(op.inputs[0], names), op.outputs[0]
+        quantizations = [entries.get(Place(source)), entries.get(Place(result))]
+        seen = source in graph.public or source not in producers
+        rounds = quantizations[1] is not None and (quantizations[0] is not None or source in graph.public or len(readers[op.inputs[0]]) > 1)
+        if rounds or graph[source].is_constant or (seen and result in graph.public):
+            kept.append(op)
+            continue
+        old, new = (source, result) if result in graph.public else (result, source)
+        names[old] = new
+        encoding = quantizations[0] or quantizations[1]
+        entries.pop(Place(old), None)
+        if encoding is not None:
+            entries[Place(new)] = encoding
+    ops = [replace(op, inputs=_rename_tensors(op.inputs, names), outputs=_rename_tensors(op.outputs, names)) for op in kept]
+    return graph.evolve(ops=ops)
+
+
+def _rename_tensors(listed: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(_final_name(name, names) for name in listed)
+
+
+def _final_name(name: str, names: Mapping[str, str]) -> str:
+    """The name at the end of a chain of new names."""
+    while name in names:
+        name = names[name]
+    return name

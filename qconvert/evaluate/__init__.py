@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.storage import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype

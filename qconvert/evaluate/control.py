@@ -11,7 +11,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, numpy_dtype
 from qconvert.operators import FunctionCall, calls
 from qconvert.operators.control import scan_axes
-from qconvert.operators.functions import in_function
+from qconvert.operators.shapes_and_functions import in_function
 
 __all__ = ["MOST_TURNS", "run_control"]
 

@@ -11,7 +11,7 @@ from qconvert.arithmetic import dequantize
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.properties import ELEMENTWISE
 
 __all__ = ["Lookup", "codes_of", "curve_float_values", "curve_operators", "curve_roots", "curve_values", "find_lookup", "has_codes"]
 

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Op, Shape, Tensor, canonical_dtype, numpy_dtype
 from qconvert.operators import KINDS, Call, kind_of
-from qconvert.operators.shapes import output_shapes
+from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.operators.sizes import MAX_RANK
 
 __all__ = ["LARGEST", "evaluate_constant"]

@@ -15,7 +15,7 @@ from qconvert.evaluate.folding import evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import KINDS
-from qconvert.operators.shapes import output_shapes
+from qconvert.operators.shapes_and_functions import output_shapes
 
 __all__ = ["KnownValues"]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from qconvert.files import documents
 from qconvert.files.atomic_writes import whole_file, whole_folder
-from qconvert.files.data import named_by_content
-from qconvert.files.mapped import copy_mapped, file_digest, map_file, release_pages
+from qconvert.files.mapped import copy_mapped, file_digest, map_file, named_by_content, release_pages
 from qconvert.files.names import require_utf8, require_writable, require_writable_folder
 
 __all__ = [

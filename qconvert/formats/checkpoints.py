@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qconvert.plugins import Format, Option, hookimpl
 
 if TYPE_CHECKING:
-    from qconvert.checkpoints.conversion import Repacked
-    from qconvert.checkpoints.repacking import Progress
+    from qconvert.checkpoints.repacking import Progress, Repacked
 
 #: Names of containers that are written, and what their layers are; the containers themselves are imported when one is.
 SUMMARIES = {

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, equal_data, in_bytes, integer_range, numpy_dtype
-from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, equal_data, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Attribute, Graph, Op, Shape, Signature, Tensor
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import DTYPES, Array, numpy_dtype, read_only
-from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.storage import DTYPES, Array, Quantization, numpy_dtype, read_only
 from qconvert.errors import InvalidModelError
 from qconvert.graph.metadata import STATES
 from qconvert.graph.schema import Tensor

@@ -106,10 +106,10 @@ TRANSPOSED = "layout.transposed"
 NUMERICS = "torch.numerics"
 #: JSON: which tensors hold the values of the source's (rewriting/claims.py). A claim: whoever uses it verifies it in values.
 CORRESPONDENCE = "qconvert.correspondence"
-#: JSON: operators that the writer decomposed as several (formats/reading/decomposed.py).
+#: JSON: operators that the writer decomposed as several (formats/reading/notes.py).
 DECOMPOSED = "qconvert.decomposed"
 #: JSON, tensor -> [scale, zero point], [scales, zero points, axis] or null: integers under another quantization than those that they are
-#: (formats/onnx/relabelled.py).
+#: (formats/onnx/noted_operators.py).
 RELABELLED = "qconvert.relabelled"
 #: JSON, tensor -> zero point: activations whose stored integers are the source's under the zero point 0; their float values are larger than
 #: the source's by scale * zero point (passes/shift_to_symmetric.py).
@@ -122,12 +122,12 @@ FUSED_PADDING = "qconvert.fused_padding"
 STATED_ATTRIBUTES = "qconvert.attributes"
 #: JSON, constant -> [smallest, largest] stored value that is used, null for the type's own.
 STATED_LIMITS = "qconvert.limits"
-#: JSON list: inputs and outputs that are states, with their first values (graph/carried.py).
+#: JSON list: inputs and outputs that are states, with their first values (graph/carried_states.py).
 STATES = "qconvert.states"
 #: JSON, bias -> scales: as the source states them, where the result's format implies others by a last bit.
 STATED_BIAS_SCALES = "qconvert.bias_scales"
 
-# Where a file came from (conversion/provenance.py).
+# Where a file came from (conversion/report.py).
 VERSION = "qconvert.version"
 #: By which rules the entries of this file are written: one that is renamed, or means something else, makes it another.
 SCHEMA, SCHEMA_NUMBER = "qconvert.schema", "2"

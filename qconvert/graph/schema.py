@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from qconvert.arithmetic.dtypes import Array, equal_data, read_only
-from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import dequantize
+from qconvert.arithmetic.storage import Array, Quantization, equal_data, read_only
 from qconvert.errors import InvalidGraphError
 from qconvert.graph.correspondence import Correspondence
 from qconvert.graph.metadata import SOURCE_FORMAT

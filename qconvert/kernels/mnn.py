@@ -1,7 +1,7 @@
 """The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
 
 A depthwise kernel adds the zero point of its result to the sum as an integer, which truncates up to one unit of the sum (measured with
-MNN 3.6.1, docs/mnn.md; formats/mnn/depthwise.py makes it half a unit).
+MNN 3.6.1, docs/mnn.md; formats/mnn/float_network.py makes it half a unit).
 """
 
 from __future__ import annotations

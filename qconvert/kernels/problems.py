@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.kernels.kernel import Kernels
 from qconvert.operators import KINDS
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 
 __all__ = ["KINDS_TRIED", "problem", "random_codes"]
 

@@ -15,7 +15,7 @@ from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Kernel, activated_range
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
-from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.properties import ELEMENTWISE
 
 __all__ = ["all_codes", "compare_products", "integers_for_all", "tried_tolerance"]
 

@@ -1,21 +1,192 @@
-"""The kernels of PyTorch 2.13: programs in float32 between dequantize and quantize, quantized modules, and those of inductor."""
+"""The kernels of PyTorch 2.13: programs in float32 between dequantize and quantize, quantized modules, and those of inductor. Quantized
+modules hold what the kernels of all engines take: fbgemm, x86 (a choice of fbgemm and onednn for each layer) and qnnpack, since the
+engine of the loading process packs the weights of a file again; an operator that one of them refuses, or computes wrongly, is written
+in float (tests/formats/torch/test_module_kernels.py).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.kernel import Integers, Kernel
 from qconvert.kernels.tolerances import Found, fine, partial_sums
-from qconvert.kernels.torch_modules import OBSTACLES
-from qconvert.operators import kind_of
+from qconvert.operators import is_dynamic, kind_of
+from qconvert.operators.sizes import SAME
 
-__all__ = ["INDUCTOR", "MODULES", "PROGRAM", "TRUSTED", "few_roundings", "program"]
+__all__ = ["INDUCTOR", "MODULES", "OBSTACLES", "PROGRAM", "TRUSTED", "few_roundings", "kernel_obstacle", "program"]
+
+#: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs in float:"; "" where one does.
+Obstacle = Callable[[Graph, Op], str]
+
+_BYTES = "data or a result that are not uint8 with one scale"
+_GRID = "a result with another scale or zero point than its data"
+_LAYOUT = "channels that are last"
+
+
+def kernel_obstacle(graph: Graph, op: Op) -> str:
+    """Return why an operator runs in float; "" if a quantized kernel takes it."""
+    found = OBSTACLES.get(op.kind)
+    return f"PyTorch has no quantized {op.kind}" if found is None else found(graph, op)
+
+
+def is_bytes(tensor: Tensor) -> bool:
+    """Whether a tensor is what the kernels take: uint8 with one scale, in the whole range of the type."""
+    quantization = tensor.quantization
+    return tensor.dtype == "uint8" and quantization is not None and quantization.is_per_tensor and quantization.limits("uint8") == (0, 255)
+
+
+def _bytes(graph: Graph, *names: str) -> bool:
+    return all(is_bytes(graph[name]) for name in names if name)
+
+
+def _any_qparams(graph: Graph, op: Op) -> str:
+    """The obstacle for kernels whose result may have any quantization."""
+    return "" if _bytes(graph, *op.inputs, op.outputs[0]) else _BYTES
+
+
+def _same_qparams(graph: Graph, op: Op) -> str:
+    """The obstacle for kernels whose result has the quantization of the data."""
+    if not _bytes(graph, op.inputs[0], op.outputs[0]):
+        return _BYTES
+    return "" if graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]]) else _GRID
+
+
+def _layout(op: Op) -> str:
+    return _LAYOUT if op.attributes.get("data_format", "channels_first") != "channels_first" else ""
+
+
+def _packed_layer(graph: Graph, op: Op, axis: int = 0) -> str:
+    """The obstacle for layers with packed weights: constants of 8 bits with one scale, or per-channel along `axis`, and a constant bias."""
+    weights = graph[op.inputs[1]]
+    quantization = weights.quantization
+    if is_dynamic(op) or not _bytes(graph, op.inputs[0], op.outputs[0]):
+        return _BYTES
+    if (
+        weights.data is None
+        or quantization is None
+        or quantization.block_size
+        or weights.dtype not in ("int8", "uint8")
+        or quantization.axis not in (None, axis)
+    ):
+        return "weights that are no constants of 8 bits with a scale for each output"
+    bias = graph[op.inputs[2]] if op.has(2) else None
+    if bias is not None and (bias.data is None or bias.data.shape != (weights.data.shape[axis],)):
+        return "a bias that is no constant for each output"
+    return ""
+
+
+def _conv(graph: Graph, op: Op) -> str:
+    return _layout(op) or ("" if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank") or _packed_layer(graph, op)
+
+
+def _matmul(graph: Graph, op: Op) -> str:
+    left, right = (graph[name] for name in op.inputs[:2])
+    if right.data is not None and right.rank == 2 and not op["trans_a"]:
+        return _packed_layer(graph, op, 0 if op["trans_b"] else 1)
+    if left.rank != right.rank or (left.shape or ())[:-2] != (right.shape or ())[:-2]:
+        return "operands of different batches"
+    return "a Relu inside" if op["activation"] == "relu" else _any_qparams(graph, op)
+
+
+def _fixed_qparams(scale: float, point: int) -> Obstacle:
+    """Return the obstacle for curves whose kernels fix the quantization of the result."""
+
+    def obstacle(graph: Graph, op: Op) -> str:
+        result = graph[op.outputs[0]]
+        if not _bytes(graph, op.inputs[0], result.name):
+            return _BYTES
+        quantization = result.quantization
+        fits = quantization is not None and (float(quantization.scale[0]), int(quantization.zero_point[0])) == (scale, point)
+        return "" if fits else f"a result whose scale is not 1/{1 / scale:g}"
+
+    return obstacle
+
+
+def _hard_sigmoid(graph: Graph, op: Op) -> str:
+    usual = np.float32(op["alpha"]) == np.float32(1 / 6) and op["beta"] == 0.5
+    return _fixed_qparams(1 / 256, 0)(graph, op) if usual else "other numbers than PyTorch's"
+
+
+def _clip(graph: Graph, op: Op) -> str:
+    bounds = [graph.constant(name) if name else None for name in op.inputs[1:3]]
+    known = all(not name or (bound is not None and bound.size == 1) for name, bound in zip(op.inputs[1:3], bounds, strict=True))
+    return _same_qparams(graph, op) if known else "bounds that are computed"
+
+
+def _softmax(graph: Graph, op: Op) -> str:
+    return _any_qparams(graph, op) if op["beta"] == 1 else "a beta"
+
+
+def _norm(graph: Graph, op: Op) -> str:
+    """The obstacle for normalizations by constants."""
+    if any(graph.constant(name) is None for name in op.inputs[1:] if name):
+        return "parameters that are computed"
+    return _layout(op) or ("further results" if any(op.outputs[1:]) else "" if _bytes(graph, op.inputs[0], op.outputs[0]) else _BYTES)
+
+
+def _batch_norm(graph: Graph, op: Op) -> str:
+    return _norm(graph, op) if graph[op.inputs[0]].rank in (4, 5) and len(op.inputs) == 5 else "data of another rank than 4 or 5"
+
+
+def _layer_norm(graph: Graph, op: Op) -> str:
+    shape = graph[op.inputs[0]].shape
+    known = shape is not None and all(isinstance(size, int) for size in shape[int(op["axis"]) % len(shape) :])
+    return _norm(graph, op) if known else "axes of unknown size"
+
+
+def _instance_norm(graph: Graph, op: Op) -> str:
+    return _norm(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank than 3, 4 or 5"
+
+
+def _max_pool(graph: Graph, op: Op) -> str:
+    if len(op["kernel_shape"]) > 2:
+        return "three axes, which qnnpack has no kernel for"
+    return _layout(op) or ("further results" if any(op.outputs[1:]) else _same_qparams(graph, op))
+
+
+def _average_pool(graph: Graph, op: Op) -> str:
+    """qnnpack counts padding in any case."""
+    if len(op["kernel_shape"]) not in (2, 3) or op["ceil_mode"]:
+        return "one axis, or a size that is rounded up"
+    pads = [int(pad) for pad in op["pads"]]
+    if op["auto_pad"] in SAME or (any(pads) and (not op["count_include_pad"] or pads[: len(pads) // 2] != pads[len(pads) // 2 :])):
+        return "padding that does not count, which qnnpack counts, or differs on both sides"
+    return _layout(op) or _same_qparams(graph, op)
+
+
+def _global_average(graph: Graph, op: Op) -> str:
+    return _layout(op) or (_same_qparams(graph, op) if graph[op.inputs[0]].rank in (3, 4, 5) else "data of another rank")
+
+
+def _mean(graph: Graph, op: Op) -> str:
+    known = len(op.inputs) < 2 or not op.inputs[1] or graph.constant(op.inputs[1]) is not None
+    return _same_qparams(graph, op) if known else "axes that are computed"
+
+
+def _resize(graph: Graph, op: Op) -> str:
+    if op["mode"] != "nearest" or graph[op.inputs[0]].rank not in (4, 5):
+        return "values between those of the data, or one axis"
+    return _layout(op) or _same_qparams(graph, op)
+
+
+#: Kinds that have a quantized kernel -> why it does not take an operator. ConvTranspose is none of them: onednn, and x86 with it, computes
+#: something else where a group has other numbers of inputs and outputs, fbgemm where they are equal and the kernel is 2, qnnpack over three
+#: axes; and fbgemm takes no scale for each output.
+OBSTACLES: Mapping[str, Obstacle] = {
+    "Conv": _conv, "Gemm": _packed_layer, "MatMul": _matmul,
+    **dict.fromkeys(("Add", "Mul", "HardSwish", "LeakyRelu", "Elu", "Celu", "Concat"), _any_qparams),
+    "Sigmoid": _fixed_qparams(1 / 256, 0), "Tanh": _fixed_qparams(1 / 128, 128), "HardSigmoid": _hard_sigmoid,
+    "Relu": _same_qparams, "Clip": _clip, "Softmax": _softmax,
+    "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "GroupNormalization": _norm,
+    "InstanceNormalization": _instance_norm,
+    "MaxPool": _max_pool, "AveragePool": _average_pool, "GlobalAveragePool": _global_average, "ReduceMean": _mean, "Resize": _resize,
+}  # fmt: skip
 
 
 def program(graph: Graph, op: Op, exact: Array) -> Found:

@@ -1,26 +1,160 @@
-"""from_torch(): a module of PyTorch that is in memory, as a canonical graph.
-
-The module is written into an archive in a temporary folder, by torch.export, or by torch.jit.trace where it computes on quantized tensors,
-which torch.export refuses; the archive is then read as any file. So there is one reader, and what a live module means is what its file
-means.
+"""from_torch(): a module of PyTorch that is in memory, as a canonical graph.  The module is written into an archive in a temporary folder,
+by torch.export, or by torch.jit.trace where it computes on quantized tensors, which torch.export refuses; the archive is then read as
+any file. So there is one reader, and what a live module means is what its file means.  A module is read in eval mode, its fake
+quantization by the scales that stand in its buffers. What has to change for this is changed in a copy. Observers must not run while a
+module is exported or traced: a running average changes with every call, also in eval mode, and the scales would be others than those
+that were trained.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from qconvert.conversion import load
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
-from qconvert.files.temporary import temporary_folder
-from qconvert.formats.torch.frameworks import torch_package
+from qconvert.files.system import temporary_folder
+from qconvert.formats.torch.program import torch_package
 from qconvert.graph import Graph
-from qconvert.live.prepare_module import prepare_module
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 
-__all__ = ["from_torch"]
+__all__ = ["fixed_quantizer", "from_torch", "is_fake_quantizer", "prepare_module"]
+
+_NOT_CONVERTED = (
+    "Convert it first, so that there are integers to read: torch.ao.quantization.convert(model.eval()) in eager mode, convert_fx(model) "
+    "in FX mode, convert_pt2e(model) for PT2E."
+)
+
+
+def prepare_module(torch: Any, module: Any) -> Any:
+    """The module itself where nothing has to change, else a copy that is ready for being written.
+
+    Args:
+        torch: the package.
+        module: the user's.
+
+    Raises:
+        UnsupportedError: it has observers that have not been converted, or scales that are no quantization.
+    """
+    has_fakes = any(is_fake_quantizer(child) for child in module.modules())
+    _require_converted(module)
+    if not has_fakes and not any(child.training for child in module.modules()):
+        return module
+    ready = copy.deepcopy(module)
+    _replace_modules(ready, lambda child: fixed_quantizer(torch, child) if is_fake_quantizer(child) else None)
+    _to_eval(ready)
+    return ready
+
+
+def _replace_modules(module: Any, replacement: Callable[[Any], Any]) -> None:
+    """Puts another module in the place of each for which there is one; a module that stands in several places has one replacement."""
+    known: dict[int, Any] = {}
+    for parent in list(module.modules()):
+        for name, child in list(parent._modules.items()):
+            if child is None:
+                continue
+            if id(child) not in known:
+                known[id(child)] = replacement(child)
+            if known[id(child)] is not None:
+                setattr(parent, name, known[id(child)])
+
+
+def _to_eval(module: Any) -> None:
+    try:
+        module.eval()
+    except NotImplementedError:  # a graph of torch.export, whose operators say whether they train
+        try:
+            package = import_module("torchao.quantization.pt2e")
+        except ImportError:
+            package = import_module("torch.ao.quantization")
+        package.move_exported_model_to_eval(module)
+
+
+def _require_converted(module: Any) -> None:
+    """Raises UnsupportedError for observers outside of fake quantizations: they change nothing, and their ranges would be lost."""
+    within = {id(inner) for child in module.modules() if is_fake_quantizer(child) for inner in child.modules()}
+    left = [
+        name
+        for name, child in module.named_modules()
+        if callable(getattr(child, "calculate_qparams", None)) and hasattr(child, "quant_min") and id(child) not in within
+    ]
+    if left:
+        some = ", ".join(left[:4]) + (" …" if len(left) > 4 else "")
+        raise UnsupportedError(
+            f"the module is prepared and not converted: it still has observers, {len(left)} in all ({some})",
+            remedy=_NOT_CONVERTED,
+            rule="not-converted",
+        )
+
+
+def is_fake_quantizer(module: Any) -> bool:
+    """Whether a module is one of the FakeQuantize classes: they have a quantization and switches, and are told by these attributes.
+
+    These are FakeQuantize, FusedMovingAvgObsFakeQuantize and FixedQParamsFakeQuantize of torch.ao.quantization and of torchao, and
+    _LearnableFakeQuantize (LSQ).
+    """
+    has_quantization = all(hasattr(module, name) for name in ("scale", "zero_point", "fake_quant_enabled", "activation_post_process"))
+    return has_quantization and callable(
+        getattr(module, "calculate_qparams", None)
+    )  # an exported graph keeps their buffers in plain modules
+
+
+def fixed_quantizer(torch: Any, fake: Any) -> Any:
+    """A module that does what a fake quantization with its observer switched off does, as one operator of aten.
+
+    Their own forward functions ask tensors whether they are to observe, which torch.export cannot follow.
+
+    Args:
+        torch: the package.
+        fake: the module; it is not changed.
+
+    Raises:
+        UnsupportedError: its scales were never set, or are no positive numbers.
+    """
+    if int(fake.fake_quant_enabled.reshape(-1)[0]) == 0:
+        return torch.nn.Identity()
+    observer = fake.activation_post_process
+    low, high = (int(getattr(observer if hasattr(observer, name) else fake, name)) for name in ("quant_min", "quant_max"))
+    scale, zero_point = _effective_qparams(torch, fake, low, high)
+    if scale.numel() == 0 or not bool(torch.isfinite(scale).all()) or not bool((scale > 0).all()):
+        raise UnsupportedError(
+            f"the scales of a {type(fake).__name__} are {scale.tolist()}; PyTorch requires positive numbers", rule="scale-not-positive"
+        )
+    axis = int(getattr(fake, "ch_axis", getattr(observer, "ch_axis", -1)))
+    per_channel = bool(getattr(fake, "is_per_channel", False)) or scale.numel() > 1
+    return _fixed_class(torch)(scale, zero_point, axis if per_channel else None, low, high)
+
+
+def _effective_qparams(torch: Any, fake: Any, low: int, high: int) -> tuple[Any, Any]:
+    """Scale and zero point as the kernel uses them; LSQ trains both as real numbers, and its kernel rounds the zero point."""
+    scale, zero_point = fake.scale.detach().clone().float(), fake.zero_point.detach().clone()
+    if zero_point.is_floating_point():
+        symmetric = str(getattr(fake, "qscheme", "")).endswith("symmetric")
+        zero_point = torch.zeros_like(zero_point) if symmetric else zero_point.round().clamp(low, high)
+        scale = scale.clamp(min=float(fake.eps.reshape(-1)[0])) if hasattr(fake, "eps") else scale
+    return scale, zero_point.to(torch.int32)
+
+
+def _fixed_class(torch: Any) -> Any:
+    class FixedFakeQuantize(torch.nn.Module):  # type: ignore[misc]
+        """fake_quantize_per_tensor_affine or fake_quantize_per_channel_affine with a quantization of its own."""
+
+        def __init__(self, scale: Any, zero_point: Any, axis: int | None, low: int, high: int) -> None:
+            super().__init__()
+            self.register_buffer("scale", scale)
+            self.register_buffer("zero_point", zero_point)
+            self.axis, self.low, self.high = axis, low, high
+
+        def forward(self, x: Any) -> Any:
+            if self.axis is None:
+                return torch.fake_quantize_per_tensor_affine(x, self.scale, self.zero_point, self.low, self.high)
+            return torch.fake_quantize_per_channel_affine(x, self.scale, self.zero_point, self.axis, self.low, self.high)
+
+    return FixedFakeQuantize
 
 
 def from_torch(module: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Graph:

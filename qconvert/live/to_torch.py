@@ -11,7 +11,7 @@ from qconvert.formats.torch.quantized_modules.writer import live as live_modules
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Graph
 from qconvert.plugins import format_named, passes
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 
 __all__ = ["to_torch"]
 

@@ -9,25 +9,24 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import quantize, xnnpack_leaky_relu
-from qconvert.arithmetic.dtypes import Array
-from qconvert.operators.attributes import choice, has, number
-from qconvert.operators.bounds import Interval, Operands, any_value, fixed_bounds
+from qconvert.arithmetic.storage import Array
+from qconvert.operators.attributes import (
+    choice,
+    has,
+    number,
+    same_shape,
+)
 from qconvert.operators.call import (
     Call,
     ExactResult,
-)
-from qconvert.operators.common import (
-    same_shape,
-)
-from qconvert.operators.elementwise import erf, sigmoid
-from qconvert.operators.folds import (
     extreme_fold,
     has_numbers,
     has_one_quantization,
     is_plain,
 )
+from qconvert.operators.elementwise import erf, sigmoid
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.properties import ELEMENTWISE, Interval, Operands, any_value, fixed_bounds
 
 __all__ = ["KINDS"]
 

@@ -1,14 +1,43 @@
-"""What an attribute of an operator may be."""
+"""What an attribute of an operator may be; and what the families share: attributes, shapes, and whether scales along an axis survive a
+move.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ARITHMETIC", "REQUIRED", "AttributeSpec", "choice", "flag", "function", "has", "integer", "integers", "number", "numbers",
-           "text", "texts"]  # fmt: skip
+from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.schema import Op, Shape
+from qconvert.operators.sizes import Result, ShapeContext, broadcast, normalize_axes
+
+__all__ = [
+    "ACTIVATION",
+    "ARITHMETIC",
+    "DATA_FORMAT",
+    "KEEPDIMS",
+    "REQUIRED",
+    "WINDOW",
+    "AttributeSpec",
+    "broadcast_shape",
+    "choice",
+    "flag",
+    "function",
+    "has",
+    "integer",
+    "integers",
+    "number",
+    "numbers",
+    "same_axes",
+    "same_shape",
+    "text",
+    "texts",
+    "unless_along",
+    "without_axes",
+]
 
 #: The default of an attribute that has none.
 REQUIRED: Any = object()
@@ -21,9 +50,9 @@ ARITHMETIC: Mapping[str, str] = {
     "ties_away": "x.5 goes away from the stored zero of the signed type: TFLite's averages of int8 and int16",
     "xnnpack": "XNNPACK's arithmetic of 8 bits: additions with 20-bit multipliers, Requantize and LeakyRelu with 8 fractional bits; one "
     "shift, ties up (arithmetic/kernels.py)",
-    "xnnpack_qs8": "XNNPACK's sums and means of int8, whatever type stores them (arithmetic/means.py)",
+    "xnnpack_qs8": "XNNPACK's sums and means of int8, whatever type stores them (arithmetic/kernels.py)",
     "xnnpack_qu8": "likewise of uint8",
-    "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, means.py), and its Sqrt, which drops the fraction",
+    "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, kernels.py), and its Sqrt, which drops the fraction",
     "tflite_hard_swish": "TFLite's own HARD_SWISH of 8 bits, in 16 bits (arithmetic/kernels.py)",
     "qnnpack": "PyTorch's engine qnnpack: additions with 21-bit multipliers, ties away from zero; averages of steps from the zero point, "
     "ties to even (arithmetic/torch_kernels.py)",
@@ -33,7 +62,7 @@ ARITHMETIC: Mapping[str, str] = {
     "fbgemm_frames": "their adaptive averages of other data: the stored sum times the reciprocal of one size divided by the other",
     "torch": "PyTorch's linear interpolation: ties to even of the stored integers",
     "fused": "PyTorch's quantize of its engines: data times the reciprocal of the scale plus the zero point of unsigned storage is one "
-    "number in float32, and its ties go to even (arithmetic/torch_quantize.py)",
+    "number in float32, and its ties go to even (arithmetic/torch_kernels.py)",
     "fbgemm_means": "their means: the stored sum divided by the number of elements",
     "dynamic": "floats are quantized at each run, each row of a matrix and each image (each pixel where the kernel is 1) by the range "
     "of its own values: LiteRT's default kernels for dynamic range",
@@ -145,3 +174,55 @@ def choice(values: Sequence[str], default: Any = REQUIRED) -> AttributeSpec:
 def has(*groups: Mapping[str, AttributeSpec], **named: AttributeSpec) -> Mapping[str, AttributeSpec]:
     """The attributes of a kind: those of some groups that several kinds share, and its own."""
     return {name: spec for group in (*groups, named) for name, spec in group.items()}
+
+
+ACTIVATION: Mapping[str, AttributeSpec] = {"activation": choice(tuple(ACTIVATIONS), "")}
+DATA_FORMAT: Mapping[str, AttributeSpec] = {"data_format": choice(("channels_first", "channels_last"))}
+WINDOW: Mapping[str, AttributeSpec] = {
+    "strides": integers(),
+    "pads": integers(),
+    "auto_pad": choice(("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"), "NOTSET"),
+    **DATA_FORMAT,
+}
+KEEPDIMS: Mapping[str, AttributeSpec] = {"keepdims": flag(1)}
+
+
+def without_axes(op: Op, data: Shape, axes: list[int]) -> Shape:
+    """`data` reduced along `axes`, which stay with size 1 if the operator keeps dimensions."""
+    if op["keepdims"]:
+        return tuple(1 if axis in axes else size for axis, size in enumerate(data))
+    return tuple(size for axis, size in enumerate(data) if axis not in axes)
+
+
+def broadcast_shape(op: Op, s: ShapeContext) -> Result:
+    return [broadcast(op, [s.shape(i) for i in range(len(op.inputs))])]
+
+
+def same_shape(op: Op, s: ShapeContext) -> Result:
+    shape = s.shape(0)
+    if shape is not None and "axis" in op.attributes:
+        normalize_axes(op, [int(op["axis"])], len(shape))
+    return [shape]
+
+
+def along_axis(op: Op, s: ShapeContext) -> Result:
+    """The shape of the data, which has the axis of the operator, stated or by default."""
+    shape = s.shape(0)
+    if shape is not None:
+        normalize_axes(op, [int(op["axis"])], len(shape))
+    return [shape]
+
+
+def same_axes(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """The elements before the axis stay before it (Identity, Reshape, Squeeze, Unsqueeze)."""
+    return _factors(before[:a]) == _factors(after[:b])
+
+
+def _factors(sizes: Shape) -> tuple[int, Counter[str]]:
+    numbers = math.prod(size for size in sizes if isinstance(size, int))
+    return numbers, Counter(size for size in sizes if isinstance(size, str))
+
+
+def unless_along(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+    """The operator works along another axis than the scales (Split, TopK)."""
+    return a == b and int(op["axis"]) % len(before) != a

@@ -1,15 +1,15 @@
-"""BasicLSTM: TFLite's LSTM of uint8 data with an int16 cell, one step, whose arithmetic is its kernel's (arithmetic/basic_lstm.py)."""
+"""BasicLSTM: TFLite's LSTM of uint8 data with an int16 cell, one step, with its kernel's arithmetic (arithmetic/recurrent_kernels.py)."""
 
 from __future__ import annotations
 
 from qconvert.arithmetic import BASIC_GATES, BasicLstm
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call
 from qconvert.operators.integer_recurrent import BASIC_INPUTS
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
-from qconvert.operators.samples import in_rows
+from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext
 

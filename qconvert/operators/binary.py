@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, has_addition, is_same_addition, nudge_add_scales, onnxruntime_add, tflite_pair
-from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.arithmetic.quantization import Quantization
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.schema import Graph, Op
-from qconvert.operators.attributes import choice, has
-from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Domain, Interval, Number, Operands, any_value, fixed_bounds
+from qconvert.operators.attributes import (
+    ACTIVATION,
+    broadcast_shape,
+    choice,
+    has,
+)
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -23,19 +26,13 @@ from qconvert.operators.call import (
     Result,
     apply_activation,
     clip_stored,
-)
-from qconvert.operators.common import (
-    ACTIVATION,
-    broadcast_shape,
-)
-from qconvert.operators.folds import (
     extreme_fold,
     floor_fold,
     is_undefined,
     numeric_fold,
 )
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.properties import ELEMENTWISE, POSITIVE, Bounds, Demand, Domain, Interval, Number, Operands, any_value, fixed_bounds
 
 __all__ = ["KINDS", "nudge_input_scales"]
 

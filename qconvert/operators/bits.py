@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, numpy_dtype
+from qconvert.arithmetic.storage import Array, numpy_dtype
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import choice, has, integer, text
+from qconvert.operators.attributes import broadcast_shape, choice, has, integer, same_shape, text
 from qconvert.operators.call import Call
-from qconvert.operators.common import broadcast_shape, same_shape
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.layout import ELEMENTWISE
-from qconvert.operators.samples import WHEREVER
+from qconvert.operators.properties import ELEMENTWISE, WHEREVER
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 

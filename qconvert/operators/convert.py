@@ -7,21 +7,23 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import quantize, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
-from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import choice, has
-from qconvert.operators.call import Call, ExactResult, Result
-from qconvert.operators.common import (
+from qconvert.operators.attributes import (
+    choice,
+    has,
     same_axes,
     same_shape,
 )
-from qconvert.operators.folds import (
+from qconvert.operators.call import (
     FLOATS,
+    Call,
+    ExactResult,
+    Result,
     is_plain,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import ELEMENTWISE
-from qconvert.operators.samples import MIXES
+from qconvert.operators.properties import ELEMENTWISE, MIXES
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext
 

@@ -9,10 +9,17 @@ from itertools import product
 import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, tflite_sums
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import AttributeSpec, choice, has, integer, integers
-from qconvert.operators.bounds import any_value
+from qconvert.operators.attributes import (
+    ACTIVATION,
+    WINDOW,
+    AttributeSpec,
+    choice,
+    has,
+    integer,
+    integers,
+)
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -21,13 +28,7 @@ from qconvert.operators.call import (
     channels_last,
     clip_stored,
 )
-from qconvert.operators.canonical import without_zero_bias
-from qconvert.operators.common import (
-    ACTIVATION,
-    WINDOW,
-)
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import DECIDES
 from qconvert.operators.products import (
     DYNAMIC,
     products_of_transposed,
@@ -38,17 +39,22 @@ from qconvert.operators.products import (
     with_bias,
     zero_point,
 )
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, unify_sizes
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.spatial import (
+from qconvert.operators.properties import DECIDES, any_value, without_zero_bias
+from qconvert.operators.sizes import (
+    UNKNOWN,
+    ShapeContext,
+    Size,
     axes_of_space,
     channel_count,
     explicit_pads,
+    failure,
     padding,
     per_spatial_axis,
+    unify_sizes,
     window_sizes,
     with_spatial,
 )
+from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
 

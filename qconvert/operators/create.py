@@ -8,18 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, numpy_dtype
+from qconvert.arithmetic.storage import Array, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import flag, has, integer
-from qconvert.operators.bounds import Demand, Number, Operands
 from qconvert.operators.call import (
     Call,
-)
-from qconvert.operators.folds import (
     has_numbers,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.samples import MIXES, WHEREVER, before_last
+from qconvert.operators.properties import MIXES, WHEREVER, Demand, Number, Operands, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 

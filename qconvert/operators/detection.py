@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, flag, has, integer, number
-from qconvert.operators.bounds import Demand, Number, Operands, within_data_or_zero
 from qconvert.operators.call import (
     Call,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.samples import MIXES
+from qconvert.operators.properties import MIXES, Demand, Number, Operands, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 

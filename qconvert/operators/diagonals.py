@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import has, integers
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
-from qconvert.operators.samples import WHEREVER, before_last
+from qconvert.operators.properties import WHEREVER, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure
 from qconvert.operators.sizes import Result as Shapes
 

@@ -9,23 +9,32 @@ from typing import Any, Unpack
 import numpy as np
 
 from qconvert.arithmetic import dequantize, saturate, tflite_hard_swish
-from qconvert.arithmetic.dtypes import Array
-from qconvert.operators.attributes import choice, has
-from qconvert.operators.bounds import POSITIVE, Bounds, Demand, Interval, Number, Operands, any_value, fixed_bounds, of_positive_data
+from qconvert.arithmetic.storage import Array
+from qconvert.operators.attributes import (
+    choice,
+    has,
+    same_shape,
+)
 from qconvert.operators.call import (
     Call,
     ExactResult,
     Fold,
     Result,
-)
-from qconvert.operators.common import (
-    same_shape,
-)
-from qconvert.operators.folds import (
     numeric_fold,
 )
 from qconvert.operators.kind import Kind, More, kind
-from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.properties import (
+    ELEMENTWISE,
+    POSITIVE,
+    Bounds,
+    Demand,
+    Interval,
+    Number,
+    Operands,
+    any_value,
+    fixed_bounds,
+    of_positive_data,
+)
 
 __all__ = ["KINDS", "erf", "sigmoid"]
 

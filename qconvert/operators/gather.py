@@ -8,25 +8,23 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import saturate
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import choice, has, integer
-from qconvert.operators.bounds import ANY, Demand, Interval, Number, Operands, hull
+from qconvert.operators.attributes import (
+    choice,
+    has,
+    integer,
+    same_shape,
+)
 from qconvert.operators.call import (
     Call,
     Fold,
     Result,
-)
-from qconvert.operators.common import (
-    same_shape,
-)
-from qconvert.operators.folds import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import Layout, Suits
-from qconvert.operators.samples import MIXES, UNLESS_ALONG, Samples
+from qconvert.operators.properties import ANY, MIXES, UNLESS_ALONG, Demand, Interval, Layout, Number, Operands, Samples, Suits, hull
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, failure, normalize_axes, unify_sizes
 

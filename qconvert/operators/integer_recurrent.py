@@ -1,7 +1,8 @@
 """Recurrent operators on integers, with quantizations of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF.
 
-What they compute is their kernel's (arithmetic/lstm.py, svdf.py): real-valued functions do not describe them, since sums saturate and round
-several times inside. States are inputs and outputs here, as the LSTM of ONNX has them; ReadState and WriteState carry them from run to run.
+What they compute is their kernel's (arithmetic/recurrent_kernels.py): real-valued functions do not describe them, since sums
+saturate and round several times inside. States are inputs and outputs here, as the LSTM of ONNX has them; ReadState and WriteState carry
+them from run to run.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.attributes import flag, has, integer, number
 from qconvert.operators.call import Call
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
-from qconvert.operators.samples import in_rows
+from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size
 

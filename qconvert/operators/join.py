@@ -7,26 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import has, integer
-from qconvert.operators.bounds import within_data
+from qconvert.operators.attributes import (
+    ACTIVATION,
+    has,
+    integer,
+    unless_along,
+)
 from qconvert.operators.call import (
     Call,
     apply_activation,
-)
-from qconvert.operators.common import (
-    ACTIVATION,
-    unless_along,
-)
-from qconvert.operators.folds import (
     has_one_quantization,
     is_per_tensor,
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import ALONG_AXIS
-from qconvert.operators.samples import UNLESS_ALONG, WHEREVER, Samples
+from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Samples, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 

@@ -7,14 +7,26 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
-from qconvert.arithmetic.dtypes import DTYPES
+from qconvert.arithmetic.storage import DTYPES
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators.attributes import REQUIRED, AttributeSpec
-from qconvert.operators.bounds import ANY, Bounds, Domain, Interval, Operands, any_value, within_data
+from qconvert.operators.attributes import REQUIRED, AttributeSpec, same_axes
 from qconvert.operators.call import Call, Fold, Function
-from qconvert.operators.common import same_axes
-from qconvert.operators.layout import PINNED, Layout, Suits
-from qconvert.operators.samples import FIRST, MIXES, WHEREVER, Samples
+from qconvert.operators.properties import (
+    ANY,
+    FIRST,
+    MIXES,
+    PINNED,
+    WHEREVER,
+    Bounds,
+    Domain,
+    Interval,
+    Layout,
+    Operands,
+    Samples,
+    Suits,
+    any_value,
+    within_data,
+)
 from qconvert.operators.sizes import Rule as ShapeRule
 
 __all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Canonical", "Kind", "More", "Products", "kind"]
@@ -278,7 +290,7 @@ def kind(
     if bounds is None:
         if rule == "real":
             raise ValueError(
-                f"{name}: lacks bounds, between which values its results lie: any_value, if nothing is known (operators/bounds.py)"
+                f"{name}: lacks bounds, between which values its results lie: any_value, if nothing is known (operators/properties.py)"
             )
         bounds = within_data if rule in ("move", "convert") else any_value
     if rule == "real" and {"weights", "factor"}.intersection(roles):
@@ -301,7 +313,7 @@ def _implied_samples(name: str, rule: str, layout: Layout) -> Samples:
         return FIRST
     if rule in ("control", "state", "opaque"):
         return MIXES
-    raise ValueError(f"{name}: lacks samples, what it does with the samples of a batch: MIXES, if nothing is known (operators/samples.py)")
+    raise ValueError(f"{name}: lacks samples, what it does with the samples of a batch: MIXES, if unknown (operators/properties.py)")
 
 
 def _parse_roles(text: str) -> tuple[tuple[str, ...], tuple[int, int]]:

@@ -7,24 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
-from qconvert.operators.bounds import within_data
-from qconvert.operators.call import (
-    Call,
-    Function,
-)
-from qconvert.operators.common import (
+from qconvert.arithmetic.storage import Array
+from qconvert.operators.attributes import (
     broadcast_shape,
     same_shape,
 )
-from qconvert.operators.folds import (
+from qconvert.operators.call import (
+    Call,
+    Function,
     compare_fold,
     has_one_quantization,
     is_per_tensor,
     logic_fold,
 )
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.layout import ELEMENTWISE
+from qconvert.operators.properties import ELEMENTWISE, within_data
 
 __all__ = ["KINDS"]
 

@@ -8,21 +8,21 @@ from math import prod
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import flag, has, text
-from qconvert.operators.bounds import any_value
+from qconvert.operators.attributes import (
+    ACTIVATION,
+    flag,
+    has,
+    text,
+)
 from qconvert.operators.call import (
     Call,
     apply_activation,
 )
-from qconvert.operators.canonical import without_zero_bias
-from qconvert.operators.common import (
-    ACTIVATION,
-)
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
-from qconvert.operators.samples import WHEREVER, before_last
+from qconvert.operators.properties import WHEREVER, any_value, before_last, without_zero_bias
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import has, integer, number
-from qconvert.operators.bounds import any_value
+from qconvert.operators.attributes import DATA_FORMAT, along_axis, has, integer, number
 from qconvert.operators.call import (
     Call,
     channels_first,
     channels_last,
 )
-from qconvert.operators.common import DATA_FORMAT, along_axis
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import DECIDES
-from qconvert.operators.samples import Samples
-from qconvert.operators.sizes import Result, ShapeContext, broadcast, failure, unify_sizes
-from qconvert.operators.spatial import channel_count
+from qconvert.operators.properties import DECIDES, Samples, any_value
+from qconvert.operators.sizes import Result, ShapeContext, broadcast, channel_count, failure, unify_sizes
 
 __all__ = ["KINDS"]
 

@@ -8,10 +8,18 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, saturate, torch_average
-from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integers
-from qconvert.operators.bounds import fixed_bounds, within_data, within_data_or_zero
+from qconvert.operators.attributes import (
+    ACTIVATION,
+    DATA_FORMAT,
+    WINDOW,
+    AttributeSpec,
+    choice,
+    flag,
+    has,
+    integers,
+)
 from qconvert.operators.call import (
     Call,
     ExactResult,
@@ -22,17 +30,11 @@ from qconvert.operators.call import (
     clip_stored,
     spatial_axes,
 )
-from qconvert.operators.canonical import as_reduction
-from qconvert.operators.common import (
-    ACTIVATION,
-    DATA_FORMAT,
-    WINDOW,
-)
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import DECIDES
+from qconvert.operators.properties import DECIDES, as_reduction, fixed_bounds, within_data, within_data_or_zero
 from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext
-from qconvert.operators.spatial import (
+from qconvert.operators.sizes import (
+    ShapeContext,
     axes_of_space,
     channel_count,
     padding,

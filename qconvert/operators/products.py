@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps, is_accumulator_scale
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import AttributeSpec, choice
-from qconvert.operators.bounds import ANY, Interval, Operands, hull
 from qconvert.operators.call import Call
+from qconvert.operators.properties import ANY, Interval, Operands, hull
 
 __all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_dynamic", "is_product_of_activations", "output_axis", "products_of_rows",
            "products_of_transposed", "products_of_windows", "range_axes", "rounded_data", "rounded_rows", "rounded_steps",

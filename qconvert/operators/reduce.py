@@ -9,23 +9,38 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduce
-from qconvert.arithmetic.dtypes import Array, integer_range
+from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape
-from qconvert.operators.attributes import AttributeSpec, choice, flag, has, integer
-from qconvert.operators.bounds import Bounds, any_value, fixed_bounds, within_data
-from qconvert.operators.call import Call, ExactResult, Fold, Function, Result
-from qconvert.operators.canonical import with_positive_axes
-from qconvert.operators.common import (
+from qconvert.operators.attributes import (
     KEEPDIMS,
+    AttributeSpec,
+    choice,
+    flag,
+    has,
+    integer,
     same_shape,
     without_axes,
 )
-from qconvert.operators.folds import (
+from qconvert.operators.call import (
+    Call,
+    ExactResult,
+    Fold,
+    Function,
+    Result,
     reduction_fold,
 )
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.layout import ALONG_AXIS, REDUCES
-from qconvert.operators.samples import UNLESS_ALONG, WHEREVER
+from qconvert.operators.properties import (
+    ALONG_AXIS,
+    REDUCES,
+    UNLESS_ALONG,
+    WHEREVER,
+    Bounds,
+    any_value,
+    fixed_bounds,
+    with_positive_axes,
+    within_data,
+)
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 

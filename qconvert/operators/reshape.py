@@ -9,23 +9,20 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import flag, has, integers
-from qconvert.operators.bounds import Demand, Number, Operands
-from qconvert.operators.call import (
-    Call,
-)
-from qconvert.operators.canonical import with_sizes
-from qconvert.operators.common import (
+from qconvert.operators.attributes import (
+    flag,
+    has,
+    integers,
     same_axes,
 )
-from qconvert.operators.folds import (
+from qconvert.operators.call import (
+    Call,
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import TRANSPOSES, per_axis
-from qconvert.operators.samples import WHEREVER
+from qconvert.operators.properties import TRANSPOSES, WHEREVER, Demand, Number, Operands, per_axis, with_sizes
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 

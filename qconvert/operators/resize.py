@@ -7,27 +7,28 @@ from fractions import Fraction
 import numpy as np
 
 from qconvert.arithmetic import saturate
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import choice, has
-from qconvert.operators.bounds import any_value
+from qconvert.operators.attributes import (
+    DATA_FORMAT,
+    choice,
+    has,
+)
 from qconvert.operators.call import (
     Call,
     ExactResult,
     Result,
     spatial_axes,
 )
-from qconvert.operators.common import (
-    DATA_FORMAT,
-)
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import DECIDES
+from qconvert.operators.properties import DECIDES, any_value
 from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, failure
-from qconvert.operators.spatial import (
+from qconvert.operators.sizes import (
+    ShapeContext,
     axes_of_space,
     channel_count,
+    failure,
     with_spatial,
 )
 

@@ -7,22 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import flag, has, integer
-from qconvert.operators.bounds import Demand, Number, Operands
+from qconvert.operators.attributes import (
+    KEEPDIMS,
+    flag,
+    has,
+    integer,
+    unless_along,
+    without_axes,
+)
 from qconvert.operators.call import (
     Call,
     Function,
 )
-from qconvert.operators.common import (
-    KEEPDIMS,
-    unless_along,
-    without_axes,
-)
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import ALONG_AXIS, Layout, Suits
-from qconvert.operators.samples import MIXES, UNLESS_ALONG
+from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 

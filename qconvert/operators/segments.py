@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import choice, has
-from qconvert.operators.bounds import Demand, Number, Operands
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
-from qconvert.operators.samples import MIXES
+from qconvert.operators.properties import MIXES, Demand, Number, Operands
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 

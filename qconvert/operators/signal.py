@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
-from qconvert.operators.attributes import flag, has, integer, number
-from qconvert.operators.bounds import any_value
+from qconvert.operators.attributes import DATA_FORMAT, flag, has, integer, number, same_shape
 from qconvert.operators.call import Call
-from qconvert.operators.common import DATA_FORMAT, same_shape
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.layout import DECIDES, ELEMENTWISE
-from qconvert.operators.samples import FIRST, WHEREVER, Samples, before_last
+from qconvert.operators.properties import DECIDES, ELEMENTWISE, FIRST, WHEREVER, Samples, any_value, before_last
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 

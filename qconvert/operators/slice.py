@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import choice, has
-from qconvert.operators.bounds import Interval, Operands, hull
 from qconvert.operators.call import (
     Call,
-)
-from qconvert.operators.folds import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import Layout, Suits, per_axis
-from qconvert.operators.samples import WHEREVER
+from qconvert.operators.properties import WHEREVER, Interval, Layout, Operands, Suits, hull, per_axis
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 

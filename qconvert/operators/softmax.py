@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
-from qconvert.operators.attributes import AttributeSpec, has, integer, number
-from qconvert.operators.bounds import Bounds, fixed_bounds
+from qconvert.arithmetic.storage import Array
+from qconvert.operators.attributes import (
+    ACTIVATION,
+    AttributeSpec,
+    along_axis,
+    has,
+    integer,
+    number,
+)
 from qconvert.operators.call import (
     Call,
     apply_activation,
 )
-from qconvert.operators.canonical import with_last_axis
-from qconvert.operators.common import (
-    ACTIVATION,
-    along_axis,
-)
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.layout import ALONG_AXIS
-from qconvert.operators.samples import UNLESS_ALONG
+from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, Bounds, fixed_bounds, with_last_axis
 
 __all__ = ["KINDS"]
 

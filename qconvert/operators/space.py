@@ -6,32 +6,35 @@ import math
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import choice, has, integer
+from qconvert.operators.attributes import (
+    DATA_FORMAT,
+    choice,
+    has,
+    integer,
+)
 from qconvert.operators.call import (
     Call,
     channels_first,
     channels_last,
-)
-from qconvert.operators.common import (
-    DATA_FORMAT,
-)
-from qconvert.operators.folds import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.layout import DECIDES
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.spatial import (
+from qconvert.operators.properties import DECIDES
+from qconvert.operators.sizes import (
+    UNKNOWN,
+    ShapeContext,
+    Size,
     axes_of_space,
     block_size,
     channel_count,
+    failure,
     product_size,
     quotient,
     with_spatial,
 )
+from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
 

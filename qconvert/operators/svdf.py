@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.attributes import has, integer
-from qconvert.operators.bounds import any_value
+from qconvert.operators.attributes import ACTIVATION, has, integer
 from qconvert.operators.call import Call, apply_activation
-from qconvert.operators.common import ACTIVATION
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
-from qconvert.operators.samples import in_rows
+from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size, failure
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array, canonical_dtype, numpy_dtype
+from qconvert.arithmetic.storage import Array, canonical_dtype, numpy_dtype
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call, ExactResult
 

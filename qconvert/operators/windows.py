@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import Array
+from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has, integer, integers
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
-from qconvert.operators.samples import MIXES
+from qconvert.operators.properties import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 

@@ -17,7 +17,7 @@ __all__ = ["Outside", "Partition", "Region"]
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.partitioning.composing import compose_graph
+    from qconvert.partitioning.running import compose_graph
 
     return compose_graph(path, options)
 

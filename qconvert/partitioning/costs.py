@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import KINDS, kind_of
 

@@ -11,14 +11,25 @@ from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.partitioning.costs import macs, stored_bytes
-from qconvert.partitioning.expanding import expand_graph, states_of
-from qconvert.partitioning.growing import REST, grow_regions, sorted_groups
-from qconvert.partitioning.judging import Judge, Refusal
-from qconvert.partitioning.region_functions import Part, name_parts, region_graph, with_regions
+from qconvert.partitioning.parts import Judge, Refusal, expand_graph, states_of
+from qconvert.partitioning.regions import (
+    REST,
+    STATES,
+    Bases,
+    Candidate,
+    Part,
+    bases_of,
+    candidates,
+    grow_regions,
+    kinds_of,
+    name_parts,
+    region_graph,
+    sorted_groups,
+    with_regions,
+)
 from qconvert.partitioning.types import Outside, Partition, Region
-from qconvert.partitioning.units import STATES, Bases, Candidate, bases_of, candidates, kinds_of
 from qconvert.plugins import Target, pass_named, target_named
-from qconvert.rewriting.inlining import without_calls
+from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
 
 __all__ = ["Cut", "Unwritable", "cut", "resolve_targets"]

@@ -12,9 +12,8 @@ import numpy as np
 from qconvert.conversion.canonical_pieces import canonical_pieces
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
-from qconvert.partitioning.composing import named_part, part_graph, values_of
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
-from qconvert.partitioning.running import PartitionModel, choose_kernels
+from qconvert.partitioning.running import PartitionModel, choose_kernels, named_part, part_graph, values_of
 from qconvert.plugins import Format, Inside, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
 from qconvert.plugins.options import fill_defaults
 

@@ -10,12 +10,11 @@ from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion import load
-from qconvert.conversion.conversion_options import Given
-from qconvert.conversion.declared_changes import Declared
+from qconvert.conversion.converting import Given
+from qconvert.conversion.judging import Declared, refuse_losses
 from qconvert.conversion.loading import source_format as source_format_of
-from qconvert.conversion.losses import refuse_losses
 from qconvert.conversion.normalizing import chosen_target, normalize
-from qconvert.conversion.provenance import noted_options, provenance
+from qconvert.conversion.report import noted_options, provenance
 from qconvert.conversion.saving import require_place, write_file
 from qconvert.errors import OptionError
 from qconvert.graph import Graph
@@ -24,9 +23,8 @@ from qconvert.partitioning.driver import Cut, Unwritable, cut, resolve_targets
 from qconvert.partitioning.splitting import RegionsRefusedError, require_folder, require_parts, split_up
 from qconvert.partitioning.types import Partition
 from qconvert.plugins import Format, Target, format_named, format_of, target_named
-from qconvert.plugins.option_types import ReadOptions
-from qconvert.plugins.options import check_options
-from qconvert.targets.violations import refuse_violations
+from qconvert.plugins.options import ReadOptions, check_options
+from qconvert.targets.audit import refuse_violations
 
 __all__ = ["partition"]
 

@@ -1,19 +1,13 @@
-"""absorb_quantization: Quantize and Dequantize around operators in float become quantized operators.
-
-Exact: a quantized operator means the real-valued function of its dequantized inputs, rounded once onto its output's quantization, which is
-what Dequantize, operator, Quantize compute one after the other. Data movement commutes with both, so it runs on the stored integers.
-
-The steps, in order: constants after Cast, Sub and Mul are after a Dequantize; constants after a Quantize become integers; equal
-Quantize and Dequantize become one; then one walk over the operators. Convolutions and matrix products take integers if both operands have
-them, other operators if their result ends with a quantization; data movement takes them always, and a Dequantize after it keeps the float
-values for whoever still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are quantizations; tensors
-without one are in float:
-
-    x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z (u)
-    w (v) -> Dequantize ---------^
-becomes
-    x (s) -> Conv, activation relu -> y (t) -> Reshape -> e/int8 (t) -> Requantize -> z (u)
-    w (v) -----^
+"""absorb_quantization: Quantize and Dequantize around operators in float become quantized operators.  Exact: a quantized operator means
+the real-valued function of its dequantized inputs, rounded once onto its output's quantization, which is what Dequantize, operator,
+Quantize compute one after the other. Data movement commutes with both, so it runs on the stored integers.  The steps, in order:
+constants after Cast, Sub and Mul are after a Dequantize; constants after a Quantize become integers; equal Quantize and Dequantize
+become one; then one walk over the operators. Convolutions and matrix products take integers if both operands have them, other operators
+if their result ends with a quantization; data movement takes them always, and a Dequantize after it keeps the float values for whoever
+still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are quantizations; tensors without one are in
+float:      x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z
+(u)     w (v) -> Dequantize ---------^ becomes     x (s) -> Conv, activation relu -> y (t) -> Reshape -> e/int8 (t) -> Requantize -> z
+(u)     w (v) -----^  The clips that are left on integers become activations of the operators that write those integers (fuse_clips()).
 """
 
 from __future__ import annotations
@@ -22,15 +16,15 @@ from dataclasses import replace
 
 from qconvert.arithmetic import quantize
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Graph, canonical_dtype
+from qconvert.graph import Graph, Op, Tensor, canonical_dtype
+from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 from qconvert.operators import kind_of
-from qconvert.passes.absorb.absorber import Absorber
-from qconvert.passes.absorb.casts import dequantized_casts
-from qconvert.passes.absorb.clips import fuse_clips
+from qconvert.passes.absorb.absorber import Absorber, clip_bounds
+from qconvert.passes.decompose_weights import dequantized_casts
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["run"]
+__all__ = ["fuse_clips", "run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -93,3 +87,50 @@ def _merge_equal(graph: Graph) -> Graph:
             rewriter.remove(op)
         first.setdefault(key, result.name)
     return rewriter.finish()
+
+
+def fuse_clips(graph: Graph) -> Graph:
+    """Fuse a Clip of integers into the operator before it, if nobody else reads or sees what that writes.
+
+    An activation that the operator has already, and the next one with the same quantization, are one if an activation leaves what both
+    leave. A Concat gets none, since no kernel clips what it joins.
+    """
+    rewriter = Rewriter(graph)
+    fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now
+    for op in rewriter:
+        name = op.inputs[0] if op.kind == "Clip" and rewriter.is_read_once(op.inputs[0]) else ""
+        maker = rewriter.producers.get(name)
+        if maker is None:
+            continue
+        maker, form = fused.get(name, (maker, maker))
+        clipped = _with_clip(graph, form, op)
+        if clipped is not None:
+            rewriter.replace(maker, clipped)
+            rewriter.remove(op)
+            fused[clipped.outputs[0]] = maker, clipped
+    return rewriter.finish()
+
+
+def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
+    """Return the operator with the activation that the Clip after it is, writing the Clip's result; None if there is none."""
+    source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
+    q = source.quantization
+    if q is None or not q.is_per_tensor or not source.shares_quantization(result) or "activation" not in kind_of(writer).attributes:
+        return None
+    if len(writer.outputs) != 1 or writer.attributes.get("arithmetic") or writer.kind == "Concat":
+        return None
+    bounds = clip_bounds([graph.constant(name) for name in clip.inputs[1:]], clip)
+    if bounds is None or not is_exact(bounds, source):
+        return None
+    first, second = (clip_range(source, limits) for limits in (ACTIVATIONS[str(writer["activation"])], bounds))
+    lowest, highest = max(first[0], second[0]), min(first[1], second[1])
+    found = _activation(source, (lowest, highest)) if lowest <= highest else None
+    if found is None:
+        return None
+    others = {name: value for name, value in writer.attributes.items() if name != "activation"}
+    return replace(writer, outputs=clip.outputs, attributes={**others, "activation": found} if found else others)
+
+
+def _activation(tensor: Tensor, limits: tuple[int, int]) -> str | None:
+    """Return the simplest activation that leaves just these integers; None if none does."""
+    return next((name for name, bounds in ACTIVATIONS.items() if clip_range(tensor, bounds) == limits), None)

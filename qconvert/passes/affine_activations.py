@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
-from qconvert.passes.quantizations.activations import requantize_activations
-from qconvert.passes.quantizations.fitting import fitting_quantization, middle
-from qconvert.passes.quantizations.intervals import Interval, infer_joint_intervals
+from qconvert.passes.quantizations.activations import Interval, infer_joint_intervals, requantize_activations
+from qconvert.passes.quantizations.scales_and_costs import fitting_quantization, middle
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 

@@ -1,13 +1,13 @@
-"""apply_encodings: scales that stand next to a model without quantization make a quantized model of it.
-
-Values are rounded where entries say, literally, with Quantize and Dequantize; absorb_quantization then makes quantized operators of all
-that have their quantizations, and float_bias_to_int32 puts biases at input scale * weight scale. What lacks an entry stays real and is
-named.
+"""apply_encodings: scales that stand next to a model without quantization make a quantized model of it.  Values are rounded where entries
+say, literally, with Quantize and Dequantize; absorb_quantization then makes quantized operators of all that have their quantizations,
+and float_bias_to_int32 puts biases at input scale * weight scale. Quantizations are carried on through operators that keep them, where
+the option fill says so. What lacks an entry stays real and is named.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,11 +19,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
-from qconvert.passes.encodings.limit_clips import split_limits
-from qconvert.passes.encodings.matching import Matched, match_entries
-from qconvert.passes.encodings.propagation import propagate_quantizations
-from qconvert.passes.encodings.quantizations import fit_quantization, orient
-from qconvert.passes.encodings.runtime_fusions import drop_unrounded, normalize
+from qconvert.passes.encodings.entries import Matched, drop_unrounded, fit_quantization, match_entries, normalize, orient, split_limits
 from qconvert.plugins import Change, Target, read_encodings
 from qconvert.plugins.options import json_object
 from qconvert.rewriting import Rewriter
@@ -262,3 +258,49 @@ def _describe_float_ops(graph: Graph) -> list[str]:
     counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
     some = ", ".join(map(repr, list(lacking)[:_SHOWN])) + (f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else "")
     return [f"{counted} stay in float, because these tensors have no scale: {some}"]
+
+
+def propagate_quantizations(graph: Graph, quantizations: MutableMapping[str, QParams]) -> list[str]:
+    """Gives tensors without a quantization that of their neighbours, until nothing changes; returns their names.
+
+    Forwards, results of operators whose data all have one quantization; backwards, the data of data movement and of Concat, such as the
+    result of a layer that is only moved.
+    """
+    given: list[str] = []
+    before = -1
+    while before != len(given):
+        before = len(given)
+        for op in graph.ops:
+            given += _propagate_forward(graph, op, quantizations)
+        for op in reversed(graph.ops):
+            given += _propagate_backward(graph, op, quantizations)
+    return given
+
+
+def _is_float_activation(graph: Graph, name: str) -> bool:
+    return graph[name].dtype == "float32" and not graph[name].is_constant
+
+
+def _propagate_forward(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
+    if not kind_of(op).keeps_range:
+        return []
+    data = [name for name in kind_of(op).data(op) if _is_float_activation(graph, name)]
+    held = [quantizations.get(name) for name in data]
+    first = held[0] if held else None
+    if first is None or first.quantization.axis is not None or any(item != first for item in held):
+        return []
+    new = [name for name in kind_of(op).results_of(op) if name and name not in quantizations and _is_float_activation(graph, name)]
+    quantizations.update(dict.fromkeys(new, first))
+    return new
+
+
+def _propagate_backward(graph: Graph, op: Op, quantizations: MutableMapping[str, QParams]) -> list[str]:
+    if kind_of(op).rule != "move" and not (kind_of(op).chooses and kind_of(op).keeps_range):
+        return []
+    held = [quantizations.get(name) for name in kind_of(op).results_of(op) if name]
+    first = held[0] if held else None
+    if first is None or first.quantization.axis is not None or any(item != first for item in held):
+        return []
+    new = [name for name in dict.fromkeys(kind_of(op).data(op)) if name not in quantizations and _is_float_activation(graph, name)]
+    quantizations.update(dict.fromkeys(new, first))
+    return new

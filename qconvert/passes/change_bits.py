@@ -17,11 +17,10 @@ import numpy as np
 
 from qconvert.arithmetic import affine_range, dequantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.passes.costs import tensor_cost
 from qconvert.passes.linear import BiasQuantizations, WeightUse, quantized_bias
 from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
-from qconvert.passes.quantizations.fitting import fitting_quantization, least_loss_ratio, least_loss_scale, middle
-from qconvert.passes.quantizations.weights import (
+from qconvert.passes.quantizations.scales_and_costs import fitting_quantization, least_loss_ratio, least_loss_scale, middle, tensor_cost
+from qconvert.passes.quantizations.weights_and_networks import (
     Channel,
     Rescaled,
     describe_weights,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from qconvert.graph import Graph, Op
-from qconvert.graph.dense_weights import spread_weights
+from qconvert.operators.sizes import spread_weights
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

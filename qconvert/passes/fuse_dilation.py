@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qconvert.evaluate.known_sizes import KnownSizes
-from qconvert.evaluate.polynomials import add_polynomials, number
+from qconvert.evaluate.known_sizes import KnownSizes, add_polynomials, number
 from qconvert.graph import Graph, Op
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches

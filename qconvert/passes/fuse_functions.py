@@ -1,20 +1,237 @@
-"""fuse_functions: functions that an exporter decomposed become one operator again, if the target's format has it.
-
-Gelu, HardSwish, Swish, Mish, LayerNormalization and others, on real or quantized values, in whichever order they are written
-(rewriting/recognition.py). Exact in real numbers; a kernel for the whole may give another last bit of a float.
+"""fuse_functions: functions that an exporter decomposed become one operator again, if the target's format has it.  Gelu, HardSwish, Swish,
+Mish, LayerNormalization and others, on real or quantized values, in whichever order they are written. Exact in real numbers; a kernel
+for the whole may give another last bit of a float.  A decomposed operator is found by the formula that decomposes it. The formula is
+run on symbols, and what it computes is compared with what the graph computes, as normal forms (rewriting/normal_forms.py): exporters
+write x / 2 * (1 + erf(x / sqrt(2))) in a dozen orders. The arguments of the formula are tried: its data are a tensor from which the
+result is computed, its parameters constants of the operators between, its attributes numbers and axes found there.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import KINDS
+from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.plugins import Target, operators
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.lowering import legality
-from qconvert.rewriting.recognition import Recognizer
+from qconvert.rewriting.lowering import emit_formula, legality
+from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError
 
-__all__ = ["run"]
+__all__ = ["Recognizer", "run"]
+
+#: Operators on the longest way through a decomposition.
+_DEPTH = 10
+#: Kinds that a decomposition ends with.
+_ENDS = frozenset(("Mul", "Add", "Div", "Sub"))
+#: Functions that forms keep: every decomposition of a formula has the functions of the formula.
+_FUNCTIONS = frozenset("Erf Tanh Sigmoid Exp Log Softplus ReduceMean ReduceSum ReduceMax Greater Less Where".split())
+#: What a limit may be: the formula has one of these where the graph may have another.
+_CLIPS = frozenset(("Clip", "Relu", "Max", "Min", "HardSigmoid"))
+_CLIP = "a limit"
+#: So many combinations of data, parameters and attributes are tried for one result.
+_MOST_TRIES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A formula with the attributes that choose between its forms.
+
+    Attributes:
+        formula: the formula.
+        choices: these attributes.
+        functions: that every such decomposition has.
+        words: the functions of its normal forms, one set for each form.
+    """
+
+    formula: Formula
+    choices: Mapping[str, Any]
+    functions: frozenset[str] = frozenset()
+    words: frozenset[frozenset[str]] = frozenset()
+
+
+class Recognizer:
+    """Finds decomposed operators in a graph.
+
+    Args:
+        graph: functions are graphs of their own.
+        kinds: to look for, which have formulas.
+    """
+
+    def __init__(self, graph: Graph, kinds: Iterable[str]) -> None:
+        self._graph, self._producers, self._readers = graph, graph.producers(), graph.consumers()
+        self._ways = [way for kind in kinds for formula in FORMULAS.get(kind, ()) for way in _ways(formula)]
+        self._kinds = {name for op in graph.ops for name in _names(op)}
+
+    def find_operators(self) -> Iterator[tuple[Op, Op]]:
+        """Yield the last operator of each decomposition and the operator that it computes, last first; none is a part of another."""
+        ways = [way for way in self._ways if way.functions and way.functions <= self._kinds]
+        if not ways:
+            return
+        wanted = frozenset().union(*(way.functions for way in ways))
+        ends: dict[int, Op] = {}
+        for op in self._graph.ops:
+            if wanted.intersection(_names(op)) and not self._graph[op.outputs[0]].is_quantized:
+                ends.update((id(end), end) for end in self._ends_of(op))
+        parts: set[int] = set()
+        for end in (op for op in reversed(self._graph.ops) if id(op) in ends and id(op) not in parts):
+            found = self._match_any(end, ways)
+            if found is not None:
+                parts.update(map(id, self._find_inner_ops(found, end)))
+                yield end, found
+
+    def _ends_of(self, op: Op) -> Iterator[Op]:
+        """The operators that may end the decomposition that one is in."""
+        level = [op]
+        for _ in range(_DEPTH):
+            level = [reader for item in level for reader in self._readers.get(item.outputs[0], ()) if reader.outputs][:_DEPTH]
+            yield from (reader for reader in level if reader.kind in _ENDS)
+            level = [reader for reader in level if not self._graph[reader.outputs[0]].is_quantized]
+
+    def _find_inner_ops(self, found: Op, end: Op) -> Iterator[Op]:
+        """The operators of a decomposition but for its end."""
+        waiting, seen = list(end.inputs), set(found.inputs)
+        while waiting:
+            name = waiting.pop()
+            if name not in seen and name in self._producers:
+                yield self._producers[name]
+                waiting += self._producers[name].inputs
+            seen.add(name)
+
+    def _match_any(self, end: Op, ways: Sequence[_Way]) -> Op | None:
+        cone = self._cone(end)
+        there = {name for item in cone if item in self._producers for name in _names(self._producers[item])} | _names(end)
+        for way in ways:
+            if way.functions <= there:
+                found = self._match_formula(end, cone, way)
+                if found is not None:
+                    return found
+        return None
+
+    def _cone(self, end: Op) -> list[str]:
+        """The tensors from which a result is computed by float values alone, the nearest first, constants too."""
+        found: dict[str, None] = {}
+        level = [name for name in end.inputs if name]
+        for _ in range(_DEPTH):
+            found.update(dict.fromkeys(level))
+            inner = [self._producers[name] for name in level if name in self._producers and not self._graph[name].is_quantized]
+            level = [name for op in inner for name in op.inputs if name and name not in found]
+        return list(found)
+
+    def _match_formula(self, end: Op, cone: Sequence[str], way: _Way) -> Op | None:
+        """The operator of a formula's kind that a result is; None if it is none."""
+        graph, result = self._graph, self._graph[end.outputs[0]]
+        forms, formula, tries = Forms(), way.formula, 0
+        constants = [name for name in cone if graph[name].data is not None and not graph[name].is_quantized]
+        numbers, axes, inside = self._numbers(constants), self._axes(cone), frozenset(cone)
+        for data in cone:
+            tensor = graph[data]
+            if tensor.data is not None or tensor.shape != result.shape or ("float" not in tensor.dtype and not tensor.is_quantized):
+                continue
+            try:
+                leaf = forms.atom("leaf")
+                wanted = forms.of(result.name, graph.tensors, self._producers, {data: leaf}, inside)
+            except (TooLargeError, OverflowError, ZeroDivisionError):
+                continue
+            read = forms.tensors(wanted)
+            if not forms.depends(wanted, leaf) or not read <= set(constants) or forms.words(wanted) not in way.words:
+                continue  # it is computed of something else too, or by other functions
+            for attributes in _attributes(way, numbers, axes, tensor.rank or 0):
+                for chosen in _parameters(formula, sorted(read)):
+                    tries += 1
+                    if tries > _MOST_TRIES:
+                        return None
+                    if self._has_same_form(formula, data, chosen, attributes, forms, wanted):
+                        return replace(end, kind=formula.kind, inputs=(self._quantized_source(data), *chosen), attributes=attributes)
+        return None
+
+    def _has_same_form(
+        self, formula: Formula, data: str, chosen: Sequence[str], attributes: Mapping[str, Any], forms: Forms, wanted: Form
+    ) -> bool:
+        tensors = {name: replace(self._graph[name], quantization=None) for name in (data, *chosen)}
+        tensors[data] = replace(tensors[data], dtype="float32")
+        tensors["result"] = Tensor("result", "float32", tensors[data].shape)
+        found = emit_formula(tensors, Op(formula.kind, (data, *chosen), ("result",), attributes), formula, "float32")
+        if found is None:
+            return False
+        producers = {name: op for op in found.ops for name in op.outputs}
+        try:
+            form = forms.of("result", {**tensors, **found.tensors}, producers, {data: forms.atom("leaf")})
+        except (TooLargeError, OverflowError, ZeroDivisionError):
+            return False
+        return forms.same(form, wanted)
+
+    def _quantized_source(self, name: str) -> str:
+        """The quantized tensor whose float values a tensor is, or itself."""
+        op = self._producers.get(name)
+        return op.inputs[0] if op is not None and op.kind == "Dequantize" else name
+
+    def _numbers(self, constants: Sequence[str]) -> list[float]:
+        """The single numbers among constants, the nearest to the result first."""
+        found = (self._graph[name].data for name in constants)
+        numbers = [float(data.reshape(-1)[0]) for data in found if data is not None and data.size == 1 and data.dtype.kind == "f"]
+        return list(dict.fromkeys(numbers))
+
+    def _axes(self, cone: Sequence[str]) -> list[int]:
+        """The first axes of the reductions on the way."""
+        ops = (self._producers[name] for name in cone if name in self._producers)
+        found = [self._graph[op.inputs[1]].data for op in ops if op.kind.startswith("Reduce") and op.has(1)]
+        return list(dict.fromkeys(int(data.reshape(-1).min()) for data in found if data is not None and data.size))
+
+
+def _names(op: Op) -> set[str]:
+    """The functions of forms that an operator has."""
+    is_clip = op.kind in _CLIPS or op.attributes.get("activation")
+    return {op.kind} & _FUNCTIONS | ({_CLIP} if is_clip else set())
+
+
+def _ways(formula: Formula) -> Iterator[_Way]:
+    """The forms of a formula between which attributes choose."""
+    specs = {name: spec for name, spec in KINDS[formula.kind].attributes.items() if name in formula.parameters and spec.choices}
+    names = [f"input_{place}" for place in range(KINDS[formula.kind].inputs[0])]
+    tensors = {name: Tensor(name, "float32", (2, 2, 2) if place == 0 else (2,)) for place, name in enumerate(names)}
+    tensors["result"] = Tensor("result", "float32", (2, 2, 2))
+    for values in itertools.product(*(spec.choices for spec in specs.values())):
+        choices = dict(zip(specs, values, strict=True))
+        found: list[set[str]] = []
+        words: set[frozenset[str]] = set()
+        for attributes in _attributes(_Way(formula, choices), [0.5], [-1], 3):
+            emission = emit_formula(tensors, Op(formula.kind, tuple(names), ("result",), attributes), formula, "float32")
+            if emission is not None:
+                forms, producers = Forms(), {name: op for op in emission.ops for name in op.outputs}
+                form = forms.of("result", {**tensors, **emission.tensors}, producers, {names[0]: forms.atom("leaf")})
+                found.append(set().union(*(_names(op) for op in emission.ops)))
+                words.add(forms.words(form))
+        if found:
+            yield _Way(formula, choices, frozenset(set.intersection(*found)), frozenset(words))
+
+
+def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: int) -> Iterator[dict[str, Any]]:
+    """The attributes that a decomposed operator may have: defaults, and numbers and axes that stand in the decomposition."""
+    given: list[list[tuple[str, Any]]] = []
+    for name, spec in KINDS[way.formula.kind].attributes.items():
+        if name in way.choices or name not in way.formula.parameters:
+            continue
+        values: list[Any] = [spec.default] if isinstance(spec.default, int | float | str) else []
+        if spec.sort == "number":
+            values = [*dict.fromkeys((*values, *numbers))]
+        elif name == "axis":
+            values = [*dict.fromkeys(axis - rank if axis >= 0 else axis for axis in axes)]
+        given.append([(name, value) for value in values])
+    for chosen in itertools.product(*given):
+        yield {**way.choices, **dict(chosen)}
+
+
+def _parameters(formula: Formula, constants: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The constants as the further inputs of a decomposed operator, in any order, if it may have so many."""
+    least, most = KINDS[formula.kind].inputs
+    if least - 1 <= len(constants) <= most - 1:
+        yield from itertools.permutations(constants)
+
 
 #: The kinds that are looked for; those with more parameters first, as parts of one may look like another.
 _KINDS = ("LayerNormalization", "RMSNormalization", "Gelu", "HardSwish", "Mish", "Swish")

@@ -1,6 +1,6 @@
 """google_scales: the scales that the "google" formulas give for the range of each quantization. Not exact.
 
-OneFlow, TensorFlow's training and others compute them from observed ranges (arithmetic/formulas.py): symmetric
+OneFlow, TensorFlow's training and others compute them from observed ranges (arithmetic/preparation.py): symmetric
 scale = largest magnitude / (2**(bits - 1) - 1) with zero point 0; affine scale = (largest - smallest) / (2**bits - 1) with zero point
 -round(smallest / scale), of a range that holds zero. By default signed types get the symmetric formula and unsigned ones the affine one;
 `scheme` gives all types one of them. A symmetric quantization stands for the range up to its largest integer, without the lowest one, so
@@ -14,9 +14,15 @@ import numpy as np
 from qconvert.arithmetic import affine_range, choose_quantization
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.quantizations.fitting import middle
-from qconvert.passes.quantizations.network import requantize_network
-from qconvert.passes.quantizations.weights import Channel, Rescaled, is_scalable, rescale_symmetric, symmetric_limits
+from qconvert.passes.quantizations.scales_and_costs import middle
+from qconvert.passes.quantizations.weights_and_networks import (
+    Channel,
+    Rescaled,
+    is_scalable,
+    requantize_network,
+    rescale_symmetric,
+    symmetric_limits,
+)
 from qconvert.passes.stored_types import SIGNED
 from qconvert.plugins import Change, Target
 

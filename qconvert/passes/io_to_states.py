@@ -8,7 +8,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.carried_states import Carried, parse_states
 from qconvert.graph.metadata import STATES
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import is_compatible
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 

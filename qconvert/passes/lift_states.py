@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Names, Op
 from qconvert.operators import kind_of
-from qconvert.operators.functions import all_ops, named_functions, with_used_functions
+from qconvert.operators.shapes_and_functions import all_ops, named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.inlining import copy_duplicates
+from qconvert.rewriting.control_flow import copy_duplicates
 
 __all__ = ["run"]
 

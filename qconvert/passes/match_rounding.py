@@ -1,37 +1,221 @@
-"""match_rounding: operators give the integers of the source's kernels, where the target's would round otherwise.
-
-Rows of kernels say what the source gives (kernels/). What takes one or two tensors of 8 bits is simply tried on all inputs: for about half
-of all additions XNNPACK's 20-bit multipliers and onnxruntime's float32 are equal on all 65,536 pairs. Of the rest, as of 16-bit arithmetic,
-means, sums over axes and roots, the row names a form, which the attribute `arithmetic` asks of the format's writer: ONNX's gives additions
-other input scales (arithmetic/nudged.py) or writes the arithmetic out in float64, PyTorch's in int64; 16-bit convolutions become two in
-float32, where the sums of either half of the data are exact; means are made of integers. Requantizations and LeakyRelus become a LeakyRelu
-with another scale and slope (kernels/litert/forms.py), which onnxruntime runs as a table of 256, about as fast as a plain requantization.
-It also keeps roundings one after the other apart, which onnxruntime's optimizer merges to one with other integers.
-
-With numerics "strict" the other functions of one tensor of 8 bits follow, as a Gather of what the kernel gives, which takes ten times as
-long (docs/measured/forms.md). With numerics "fast" nothing is done.
-
-Additions, averages and first roundings of PyTorch's engines, which a reader notes at the operators: see torch_rounding.py.
+"""match_rounding: operators give the integers of the source's kernels, where the target's would round otherwise.  Rows of kernels say what
+the source gives (kernels/). What takes one or two tensors of 8 bits is simply tried on all inputs: for about half of all additions
+XNNPACK's 20-bit multipliers and onnxruntime's float32 are equal on all 65,536 pairs. Of the rest, as of 16-bit arithmetic, means, sums
+over axes and roots, the row names a form, which the attribute `arithmetic` asks of the format's writer: ONNX's gives additions other
+input scales (arithmetic/additions.py) or writes the arithmetic out in float64, PyTorch's in int64; 16-bit convolutions become two in
+float32, where the sums of either half of the data are exact; means are made of integers. Requantizations and LeakyRelus become a
+LeakyRelu with another scale and slope (kernels/litert/forms.py), which onnxruntime runs as a table of 256, about as fast as a plain
+requantization. It also keeps roundings one after the other apart, which onnxruntime's optimizer merges to one with other integers.
+With numerics "strict" the other functions of one tensor of 8 bits follow, as a Gather of what the kernel gives, which takes ten times
+as long (docs/measured/forms.md). With numerics "fast" nothing is done.  Operators of PyTorch's engines, which a reader notes at them,
+get forms that give the same integers in onnxruntime and LiteRT (TorchRounding). Averages, interpolations and first roundings: see
+rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of integers. QLinearAdd gets other input scales (see nudged_scales),
+and LiteRT's addition, which computes with multipliers of 20 bits, becomes one of float values on such scales.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, has_addition, has_xnnpack_add, is_same_addition, xnnpack_add
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
 from qconvert.kernels.proofs import integers_for_all
-from qconvert.operators import kind_of
-from qconvert.passes.torch_rounding import TorchRounding, drop_torch_rounding, rounds_as_torch
+from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
 from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 
-__all__ = ["run"]
+__all__ = ["TorchRounding", "drop_torch_rounding", "rounds_as_torch", "run"]
+
+_LARGEST = 2**24
+
+
+def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
+    """Return the operators of a layer on steps of the data, and add their tensors; None where its sums are not exact, or it has no bias.
+
+    Args:
+        rewriter: of the operator's graph.
+        op: a Conv, ConvTranspose or Gemm.
+    """
+    if len(op.inputs) < 3 or not op.inputs[2]:
+        return None
+    data, weights, bias, result = (rewriter[name] for name in (*op.inputs, *op.outputs))
+    quantizations = data.quantization, weights.quantization, result.quantization
+    if quantizations[0] is None or quantizations[1] is None or quantizations[2] is None or weights.data is None or bias.data is None:
+        return None
+    if bias.dtype != "float32" or bias.quantization is not None or not (quantizations[0].is_per_tensor and quantizations[2].is_per_tensor):
+        return None
+    if (
+        quantizations[1].block_size
+        or quantizations[1].axis not in (None, 0)
+        or op["activation"] not in ("", "relu")
+        or _sum(data, weights) >= _LARGEST
+    ):
+        return None
+    products = quantizations[0].scale * quantizations[1].scale
+    rank = (result.rank or 2) if op.kind != "Gemm" else 1
+    along = (-1, *[1] * (rank - 2)) if products.size > 1 and op.kind != "Gemm" else (-1,) if products.size > 1 else ()
+
+    def real(like: Tensor, hint: str) -> str:
+        return rewriter.add(f"{result.name}/{hint}", like, dtype="float32", quantization=None)
+
+    def constant(values: Array, hint: str) -> str:
+        return rewriter.constant(f"{result.name}/{hint}", np.asarray(values, np.float32))
+
+    def steps(quantization: Quantization) -> Quantization:
+        return replace(quantization, scale=np.ones_like(quantization.scale))
+
+    given = rewriter.add(f"{result.name}/data_steps", data, quantization=steps(quantizations[0]))
+    reals = real(data, "data_reals")
+    factors = rewriter.add(f"{result.name}/weights_steps", weights, data=weights.data, quantization=steps(quantizations[1]))
+    real_factors = real(weights, "weights_reals")
+    addends = constant(bias.data / products, "bias_steps")
+    total = real(result, "sum")
+    scale = constant((products / quantizations[2].scale).reshape(along), "scale")
+    scaled = real(result, "scaled")
+    whole = Quantization.per_tensor(1.0, int(quantizations[2].zero_point[0]))
+    found = rewriter.add(f"{result.name}/result_steps", result, quantization=whole)
+    return (
+        Op("Reinterpret", (data.name,), (given,), {}, op.source),
+        Op("Dequantize", (given,), (reals,), {}, op.source),
+        Op("Dequantize", (factors,), (real_factors,), {}, op.source),
+        replace(op.with_attributes(activation=""), inputs=(reals, real_factors, addends), outputs=(total,)),
+        # In this order onnxruntime does not multiply the weights in advance (conv_mul_fusion.cc), which would round them.
+        Op("Mul", (scale, total), (scaled,), {"activation": str(op["activation"])}, op.source),
+        Op("Quantize", (scaled,), (found,), {}, op.source),
+        Op("Reinterpret", (found,), op.outputs, {}, op.source),
+    )
+
+
+def _sum(data: Tensor, weights: Tensor) -> int:
+    """What no sum of products is beyond."""
+    low, high = integer_range(data.dtype)
+    assert weights.data is not None and weights.quantization is not None
+    points = weights.quantization.zero_point.reshape([-1, *[1] * (weights.data.ndim - 1)])
+    totals = np.abs(weights.data.astype(np.int64) - points).sum(axis=tuple(range(1, weights.data.ndim)))
+    return int(totals.max(initial=0)) * (high - low)
+
+
+#: Kinds for which LiteRT's integer kernels compute with fewer bits than PyTorch's float32 (docs/measured/kernels.md).
+_COARSE = ("LeakyRelu", "HardSwish")
+
+
+def drop_torch_rounding(graph: Graph) -> Graph:
+    """Return the graph without the roundings of PyTorch's engines, as of a source whose kernels nobody knows."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        rewriter.replace(op, _drop_arithmetic(op))
+    return rewriter.finish(metadata={key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS})
+
+
+def _drop_arithmetic(op: Op) -> Op:
+    known = op.attributes.get("arithmetic") in (*TORCH_AVERAGES, *ADDITIONS, "torch", "fused")
+    return op.with_attributes(arithmetic="") if known else op
+
+
+def rounds_as_torch(op: Op) -> bool:
+    """Whether an operator rounds as one of PyTorch's engines does."""
+    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "qnnpack", "fbgemm", "torch", "fused")
+
+
+class TorchRounding(TorchForms):
+    """Puts other operators in the place of those that round as PyTorch's engines do, and of additions and layers of theirs.
+
+    ONNX's writer has the forms of TorchForms too, and TFLite's that of a first rounding, and they note what these stand for: there,
+    operators stay as they are.
+    """
+
+    def __init__(self, rewriter: Rewriter, target: Target, keeps_biases: bool, integer_inputs: bool) -> None:
+        super().__init__(rewriter, target.format)
+        self._keeps_biases = keeps_biases
+        #: Of additions that LiteRT's own kernel gives: what the file notes (STATED_ATTRIBUTES).
+        self.stated: dict[str, dict[str, str]] = {}
+        self._outside = frozenset(self._graph.inputs if integer_inputs else ())  # what the program around the network rounds
+
+    def visit(self, op: Op) -> None:
+        """Replace an operator by the form that rounds as its `arithmetic` says."""
+        if op.kind == "Add" and op["arithmetic"] in ADDITIONS:
+            self._add_as(op)
+        elif self._keeps_biases and kind_of(op).has_weights and (layer := exact_layer(self._rewriter, op)) is not None:
+            self.done["layers run in float, because their biases are float"] += 1
+            self._rewriter.replace(op, *layer)
+        elif op.kind == "Quantize" and op.inputs[0] in self._outside:
+            self._drop_arithmetic(op)
+        elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self._graph.is_from("tflite"):
+            self._run_in_float(op)
+        elif has_torch_form(op) and (self._runtime == "onnx" or op.kind == "Quantize"):
+            forms = TorchForms(Rewriter(self._graph), self._runtime)  # left to the writer
+            forms.visit(op)
+            self.done += forms.done
+        else:
+            super().visit(op)
+
+    def _add_as(self, op: Op) -> None:
+        quantizations = self._addition_quantizations(op)
+        in_onnx = self._runtime == "onnx"  # where a note says the `arithmetic`
+        if quantizations is None or self._equals(op, quantizations):
+            if not in_onnx:
+                self._rewriter.replace(op, _drop_arithmetic(op))
+            if quantizations is not None and self._runtime == "tflite":
+                self.stated[op.outputs[0]] = {"arithmetic": str(op["arithmetic"])}
+            return
+        nudged = nudge_input_scales(self._graph, op)
+        if nudged is None and not (in_onnx and op["arithmetic"] in INTEGER_FACTORS):
+            self.done["additions use another kernel, which rounds differently for a few of all pairs of inputs"] += 1
+            if not in_onnx:
+                self._rewriter.replace(op, _drop_arithmetic(op))
+            return
+        self.done["additions are decomposed, to round as PyTorch does for every pair of inputs"] += 1
+        if in_onnx or nudged is None:
+            return
+        reals = []
+        for name, quantization in zip(op.inputs, nudged, strict=True):
+            moved = self._rewriter.add(f"{name}/nudged", self._graph[name], quantization=quantization)
+            reals.append(self._real(f"{name}/real", self._graph[name]))
+            self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
+            self._rewriter.emit(Op("Dequantize", (moved,), (reals[-1],), {}, op.source))
+        self._replace_with_float(op, _drop_arithmetic(op), tuple(reals))
+
+    def _replace_with_float(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
+        """Put an operator in float and a Quantize of its result in the place of one."""
+        total = self._real(f"{op.outputs[0]}/real", self._graph[op.outputs[0]])
+        self._rewriter.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
+
+    def _is_8_bit(self, op: Op) -> bool:
+        """Whether data and result are of 8 bits with one scale each."""
+        sides = [self._graph[name] for name in (*kind_of(op).data(op), *op.outputs)]
+        return all(t.dtype in ("int8", "uint8") and t.quantization is not None and t.quantization.is_per_tensor for t in sides)
+
+    def _run_in_float(self, op: Op) -> None:
+        """An operator between Dequantize and Quantize."""
+        self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
+        data = self._real(f"{op.inputs[0]}/real", self._graph[op.inputs[0]])
+        self._rewriter.emit(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
+        self._replace_with_float(op, op, (data, *op.inputs[1:]))
+
+    def _addition_quantizations(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
+        """The quantizations of an Add of 8-bit data; None where its `arithmetic` is of no such one."""
+        tensors = [self._graph[name] for name in (*op.inputs, *op.outputs)]
+        found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
+        if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:
+            return None
+        quantizations = (found[0], found[1]), found[2]
+        return quantizations if has_addition(str(op["arithmetic"]), *quantizations) else None
+
+    def _equals(self, op: Op, quantizations: tuple[tuple[Quantization, Quantization], Quantization]) -> bool:
+        """Whether the runtime's own kernel gives the same for all pairs of inputs."""
+        if self._runtime == "onnx":
+            return is_onnxruntime_add(self._graph, op)
+        dtype = self._graph[op.outputs[0]].dtype
+        return has_xnnpack_add(*quantizations) and is_same_addition(str(op["arithmetic"]), xnnpack_add, *quantizations, dtype)
+
 
 _NOTES = {
     "xnnpack": "additions are decomposed, to round as XNNPACK does for every pair of inputs",

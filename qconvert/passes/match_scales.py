@@ -21,7 +21,7 @@ import numpy as np
 from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
-from qconvert.passes.costs import activation_cost, tensor_cost
+from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
 from qconvert.plugins import Change, Cost, Target, describe_worst
 from qconvert.rewriting import Rewriter
 

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.quantizations.fitting import least_loss_ratio, middle
-from qconvert.passes.quantizations.weights import Channel, Rescaled, describe_weights, is_scalable, requantize_weights, rescale_weights
+from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio, middle
+from qconvert.passes.quantizations.weights_and_networks import (
+    Channel,
+    Rescaled,
+    describe_weights,
+    is_scalable,
+    requantize_weights,
+    rescale_weights,
+)
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]

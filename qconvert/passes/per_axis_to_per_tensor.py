@@ -15,9 +15,8 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.products import bias_quantization
-from qconvert.passes.costs import tensor_cost
 from qconvert.passes.linear import BiasQuantizations, constant_weights, quantized_bias, separate_weights
-from qconvert.passes.quantizations.fitting import least_loss_scale
+from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, tensor_cost
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 

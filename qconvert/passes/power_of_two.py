@@ -1,6 +1,6 @@
 """power_of_two: scales become powers of two and zero points 0, as Cambricon's and other shift-only hardware wants them. Not exact.
 
-scale = 2**position, and by the formula position = floor(log2(largest magnitude)) - (bits - 2) ("cambricon" of arithmetic/formulas.py, as
+scale = 2**position, and by the formula position = floor(log2(largest magnitude)) - (bits - 2) ("cambricon" of arithmetic/preparation.py, as
 OneFlow calls it): the next power of two that holds the range but for less than a step. `rounding` says otherwise: nearest takes the power
 of two that is nearest to the largest magnitude / 127, which may clip; mse the one with the smallest mean square error over the codes of an
 activation, or over the weights. Unsigned quantizations get the zero point in the middle of their type, but those from zero on keep 0 and
@@ -17,9 +17,15 @@ import numpy as np
 from qconvert.arithmetic import affine_range, choose_quantization, dequantize
 from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.quantizations.fitting import middle
-from qconvert.passes.quantizations.network import requantize_network
-from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, is_scalable, rescale_symmetric
+from qconvert.passes.quantizations.scales_and_costs import middle
+from qconvert.passes.quantizations.weights_and_networks import (
+    Channel,
+    Rescaled,
+    Scaling,
+    is_scalable,
+    requantize_network,
+    rescale_symmetric,
+)
 from qconvert.plugins import Change, Target
 
 __all__ = ["run"]

@@ -16,7 +16,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
-from qconvert.passes.costs import cost
+from qconvert.passes.quantizations.scales_and_costs import cost
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Change, Cost, Target, describe_worst
 from qconvert.rewriting import Rewriter

@@ -17,10 +17,16 @@ from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse
-from qconvert.passes.quantizations.activations import Choice, requantize_activations
-from qconvert.passes.quantizations.fitting import least_loss_ratio
-from qconvert.passes.quantizations.intervals import Interval, infer_joint_intervals
-from qconvert.passes.quantizations.weights import Channel, Rescaled, describe_weights, is_scalable, requantize_weights, rescale_symmetric
+from qconvert.passes.quantizations.activations import Choice, Interval, infer_joint_intervals, requantize_activations
+from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
+from qconvert.passes.quantizations.weights_and_networks import (
+    Channel,
+    Rescaled,
+    describe_weights,
+    is_scalable,
+    requantize_weights,
+    rescale_symmetric,
+)
 from qconvert.passes.store_activations import separate_roles
 from qconvert.plugins import Change, Target
 

@@ -9,7 +9,7 @@ are smaller by scale * zero point for it; then
   operator reads it that adds none;
 - every other operator reads, and writes, the shifted quantization after a Reinterpret.
 
-uint8 inputs and outputs, which stand in the file as plain numbers, get scale and zero point again (shifting/unsigned.py).
+uint8 inputs and outputs, which stand in the file as plain numbers, get scale and zero point again (passes/shifting/uint8_io.py).
 absorb_quantization then makes quantized operators of what ran in float between Dequantize and Quantize, and convolutions pad by
 themselves again.
 """
@@ -28,10 +28,8 @@ from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.passes.fuse_pad import fuse_pads
-from qconvert.passes.shifting.averages import NUDGE, is_ties_away_average
-from qconvert.passes.shifting.linear import sums_of_weights
-from qconvert.passes.shifting.obstacles import is_shift_invariant
-from qconvert.passes.shifting.unsigned import restore_unsigned
+from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, sums_of_weights
+from qconvert.passes.shifting.uint8_io import restore_unsigned
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 from qconvert.rules.changed_values import redeclare_changes

@@ -14,7 +14,7 @@ from math import prod
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Shape
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 from qconvert.plugins import Target
 
 __all__ = ["run"]

@@ -12,7 +12,7 @@ values have no zero point. Everything around makes up for it with ordinary opera
 - Quantize and Dequantize, and the Dequantize and Quantize that a Requantize becomes, have an addition on their real side. All other
   operators run in float between such.
 - Averages to their own quantization that round ties away from the stored zero, as TFLite's do, see shifted values: away from zero
-  (shifting/averages.py).
+  (passes/shifting/operators.py).
 - Graph inputs and outputs keep type, scale and zero point, with a Reinterpret between; uint8 ones are written with plain numbers.
 
 Exact but for ties: r / scale + zero point is rounded where r / scale was, and sums are float32. The names of the tensors and their old zero
@@ -29,16 +29,23 @@ from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.passes.isolate_float import isolate_operators
-from qconvert.passes.shifting.averages import is_ties_away_average, join_averages, shift_average
-from qconvert.passes.shifting.linear import LINEAR, is_touched, shift_linear
-from qconvert.passes.shifting.obstacles import obstacle
-from qconvert.passes.shifting.products import is_shifted_product, shift_product
+from qconvert.passes.shifting.operators import (
+    LINEAR,
+    is_shifted_product,
+    is_ties_away_average,
+    is_touched,
+    join_averages,
+    obstacle,
+    shift_average,
+    shift_linear,
+    shift_product,
+)
 from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.passes.shifting.uint8_io import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
 from qconvert.passes.store_activations import separate_roles, weight_inputs
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Cost, Target
-from qconvert.plugins.operand_roles import quantized_data
+from qconvert.plugins.rules import quantized_data
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]

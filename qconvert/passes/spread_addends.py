@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.plugins import Target
-from qconvert.plugins.operand_roles import addend
+from qconvert.plugins.rules import addend
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]

@@ -1,7 +1,7 @@
 """states_to_io: states become inputs and outputs of the network, for formats that have no variables. Exact.
 
 The state "s" becomes the input "s" and the output "s_next". The caller feeds each input with its output of the run before, and in
-the first run with its first value. The metadata (STATES) hold the pairs and the first values in the format of graph/carried.py;
+the first run with its first value. The metadata (STATES) hold the pairs and the first values in the format of graph/carried_states.py;
 io_to_states makes states of them again.
 """
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
-from qconvert.operators.spatial import channel_count
+from qconvert.operators.sizes import channel_count
 from qconvert.plugins import Target, operators
 from qconvert.rewriting import Rewriter
 

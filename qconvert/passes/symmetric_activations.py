@@ -18,7 +18,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.graph import Graph, Quantization, Tensor, integer_range
 from qconvert.passes.quantizations.activations import cache_by_quantization, requantize_activations
-from qconvert.passes.quantizations.fitting import least_loss_ratio
+from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Target, describe_worst
 

@@ -27,8 +27,8 @@ import numpy as np
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
-from qconvert.passes.quantizations.fitting import least_loss_ratio
-from qconvert.passes.quantizations.weights import Channel, Rescaled, Scaling, rescale_weights
+from qconvert.passes.quantizations.scales_and_costs import least_loss_ratio
+from qconvert.passes.quantizations.weights_and_networks import Channel, Rescaled, Scaling, rescale_weights
 from qconvert.passes.stored_types import UNSIGNED, as_signed, shift_to_dtype
 from qconvert.plugins import Change, Target, describe_worst
 

@@ -16,10 +16,10 @@ from functools import partial
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.operators.control import Port, calls, scan_axes
-from qconvert.operators.functions import with_used_functions
+from qconvert.operators.shapes_and_functions import with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.inlining import inlined_ops, prefix_of, require_few_inlined
+from qconvert.rewriting.control_flow import inlined_ops, prefix_of, require_few_inlined
 
 __all__ = ["MOST", "run"]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from qconvert.plugins.abilities import Accelerator
-from qconvert.plugins.change import Change, Cost, describe_worst, name_changes
+from qconvert.plugins.abilities import Accelerator, Storage, Verdict, Violation
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
 from qconvert.plugins.host import LoadedPlugin, list_plugins, plugin_at_fault, plugin_failures, register, temporary_plugin
 from qconvert.plugins.options import Option
-from qconvert.plugins.parameters import Decoding, Folding, Parameters
 from qconvert.plugins.registry import (
     codegen_of,
     declared_options,
@@ -29,10 +27,9 @@ from qconvert.plugins.registry import (
     target_named,
     targets,
 )
-from qconvert.plugins.storage import Storage
+from qconvert.plugins.results import Change, Cost, Decoding, Folding, Parameters, describe_worst, name_changes
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime, Timing
-from qconvert.plugins.verdict import Verdict, Violation
 
 __all__ = [
     "API_VERSION",

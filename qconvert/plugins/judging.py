@@ -7,10 +7,8 @@ from dataclasses import replace
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import is_dynamic, kind_of, nudge_input_scales
-from qconvert.plugins.abilities import Abilities
-from qconvert.plugins.operand_roles import computed_inputs, weights_of
-from qconvert.plugins.rules import demands, place
-from qconvert.plugins.verdict import IN_THE_FILE, Verdict, Violation
+from qconvert.plugins.abilities import IN_THE_FILE, Abilities, Verdict, Violation
+from qconvert.plugins.rules import computed_inputs, demands, place, weights_of
 
 __all__ = ["judge_operators"]
 

@@ -1,4 +1,6 @@
-"""Options: declared once by a pass or a format, and used alike by the Python functions, the command line and plugins."""
+"""Options: declared once by a pass or a format, and used alike by the Python functions, the command line and plugins; and those of the
+built-in formats and passes as types, so that an editor completes them and a type checker reads them (plugins may declare further ones).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import keyword
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from os import PathLike
+from typing import Any, Literal, TypedDict
 
 from qconvert.errors import OptionError
 
@@ -16,7 +19,9 @@ __all__ = [
     "FORM",
     "NUMERICS",
     "READING",
+    "ConvertOptions",
     "Option",
+    "ReadOptions",
     "check_options",
     "fill_defaults",
     "is_for_every_format",
@@ -201,3 +206,64 @@ def json_object(name: str, text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise OptionError(f"the option {name} is not a JSON object", rule="not-json")
     return found
+
+
+_File = str | PathLike[str]
+
+
+class ReadOptions(TypedDict, total=False):
+    """Options of whatever reads a model: those of every format, then those of TFLite, PyTorch and MNN."""
+
+    subgraph: str
+    input_shape: str
+    batch: int
+    rename: tuple[str, ...] | list[str]
+    signature: str
+    graph: _File
+    modules: str
+    oneflow: str
+    engine: Literal["", "x86", "fbgemm", "onednn", "qnnpack"]
+    mnn: _File
+
+
+class ConvertOptions(ReadOptions, total=False):
+    """Options of a conversion: those of reading, of writing ONNX, PyTorch and MNN, and of passes."""
+
+    opset: int
+    external_data: bool
+    form: Literal["", "qdq", "qoperator", "qonnx", "program", "modules"]
+    numerics: Literal["exact", "strict", "fast"]
+    requantize: bool
+    guards: bool
+    calibration_cache: _File
+    trt_version: str
+    trt_calibrator: Literal["EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration"]
+    freeze: bool
+    float_layers: str
+    pipeline: Literal["json", "binary"]
+    dump: bool
+    no_mnn: bool
+    custom: Literal["carry", "refuse", "keep"]
+    io_layout: Literal["", "nchw", "nhwc"]
+    io: Literal["", "float", "integer"]
+    no_float: bool
+    biases: Literal["round", "keep"]
+    dynamic: Literal["", "keep", "real"]
+    encodings: _File
+    encodings_options: str
+    fill: Literal["none", "infer"]
+    range_dtype: Literal["int8", "uint8", "int16", "uint16"]
+    unroll: int
+    tables: Literal["missing", "chains", "chains16"]
+    scope: Literal["asked", "all"]
+    edges: Literal["keep", "change"]
+    zero_points: Literal["shift", "symmetric"]
+    rounding: Literal["up", "nearest", "mse"]
+    granularity: Literal["axis", "tensor"]
+    scheme: Literal["types", "symmetric", "affine"]
+    reduce: Literal["weights", "activations", "both"]
+    weight_bits: Literal[0, 4, 8, 16]
+    activation_bits: Literal[0, 4, 8, 16]
+    block_size: Literal[0, 16, 32, 64, 128, 256]
+    pairs: Literal["every", "sparse"]
+    fixed_point: Literal["single", "away", "double"]

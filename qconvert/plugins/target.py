@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, overload
 
 from qconvert.errors import OptionError
-from qconvert.plugins.abilities import Abilities, OwnRules
-from qconvert.plugins.verdict import Verdict, Violation
+from qconvert.plugins.abilities import Abilities, OwnRules, Verdict, Violation
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph, Op

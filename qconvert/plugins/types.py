@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qconvert.errors import OptionError
-from qconvert.plugins.change import Change
 from qconvert.plugins.options import Option
-from qconvert.plugins.parameters import Parameters
+from qconvert.plugins.results import Change, Parameters
 
 if TYPE_CHECKING:
-    from qconvert.checkpoints.conversion import Repacked
+    from qconvert.checkpoints.repacking import Repacked
     from qconvert.encodings import Encodings
     from qconvert.graph import Array, Graph, Tensor
     from qconvert.kernels import Kernels
-    from qconvert.rewriting.cutting import Cut
+    from qconvert.rewriting.parts import Cut
 
 __all__ = ["Codegen", "Engine", "Format", "Inside", "Layer", "LoadedModel", "ModelFile", "Pass", "Pieces", "Runtime"]
 
@@ -238,7 +237,7 @@ class LoadedModel(Protocol):
     One that runs in a process of its own may have a function `time_runs(inputs, times)`, how long its runs take there (Timing).
 
     A model with states keeps them from one run to the next; a function `reset()` makes the next run the first of a sequence. Inputs and
-    outputs that stand for states (graph/carried.py) are none of its own.
+    outputs that stand for states (graph/carried_states.py) are none of its own.
     """
 
     inputs: dict[str, tuple[str, tuple[Any, ...]]]

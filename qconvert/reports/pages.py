@@ -11,26 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.benchmarking.report import BenchmarkReport
+from qconvert.benchmarking.benchmark import BenchmarkReport
 from qconvert.calibration.report import Calibration
 from qconvert.checking.findings import AS_DECLARED, NOT_EQUAL, NOT_JUDGED, PASSED, CheckReport
 from qconvert.conversion import ConversionReport, load
+from qconvert.conversion.comparing import split_options
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import source_format
-from qconvert.conversion.read_options import split_options
 from qconvert.errors import QConvertError
 from qconvert.files import file_digest, whole_file
 from qconvert.graph import Graph
 from qconvert.graph.metadata import CHANGES
-from qconvert.operators.functions import all_graphs
+from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.plugins import Change, Cost
-from qconvert.plugins.change import changes_table
-from qconvert.reports.activations import activation_bars
-from qconvert.reports.graphs import classify_execution, graph_document
-from qconvert.reports.histograms import Bars, bars_of_histogram
-from qconvert.reports.overwriting import require_replaceable
-from qconvert.reports.rendering import GENERATOR, Page, render_page
-from qconvert.reports.tensor_texts import format_quantization, format_shape
+from qconvert.plugins.results import changes_table
+from qconvert.reports.graphs import classify_execution, format_quantization, format_shape, graph_document
+from qconvert.reports.histograms import Bars, activation_bars, bars_of_histogram
+from qconvert.reports.report_file import GENERATOR, Page, render_page, require_replaceable
 from qconvert.tables import Rows, format_sentence, format_text, shorten_text
 from qconvert.version import __version__
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.rewriting.pattern import Match, Pattern, find_matches
+from qconvert.rewriting.parts import Match, Pattern, find_matches
 from qconvert.rewriting.requantize import with_quantization
 from qconvert.rewriting.rewriter import Rewriter, needed_ops
 

@@ -12,15 +12,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.control import scan_axes
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.sizes import Size
-from qconvert.rewriting.inlining import Inlining, copy_duplicates, find_needed_ops, prefix_of, replace_kind
-from qconvert.rewriting.trip_count import trip_count
+from qconvert.rewriting.control_flow import Inlining, copy_duplicates, find_needed_ops, prefix_of, replace_kind, trip_count
 
 __all__ = ["loops_to_whiles"]
 

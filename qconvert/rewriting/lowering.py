@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
-from qconvert.operators.functions import all_graphs
-from qconvert.operators.shapes import merge_shapes, output_shapes
+from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, output_shapes
 from qconvert.operators.values import Values, apply
 from qconvert.rewriting.rewriter import Rewriter
 

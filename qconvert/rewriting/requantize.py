@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization
-from qconvert.arithmetic.dtypes import numpy_dtype
-from qconvert.arithmetic.quantization import Quantization
 from qconvert.arithmetic.rounding import quantize
+from qconvert.arithmetic.storage import Quantization, numpy_dtype
 from qconvert.errors import OptionError
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import kind_of

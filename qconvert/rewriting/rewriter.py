@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import canonical_dtype
+from qconvert.arithmetic.storage import canonical_dtype
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
 from qconvert.operators import kind_of

@@ -13,12 +13,11 @@ from itertools import permutations
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.arithmetic.dtypes import Array, integer_range
-from qconvert.arithmetic.quantization import Quantization
-from qconvert.graph.dense_weights import spread_weights
+from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import spread_weights
 
 __all__ = [
     "changed_names",

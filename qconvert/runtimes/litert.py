@@ -14,8 +14,7 @@ from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Tensor
 from qconvert.plugins import Layer, ModelFile, Pieces, Timing
-from qconvert.runtimes.child import Child
-from qconvert.runtimes.packages import runtime_package
+from qconvert.runtimes.packages import Child, runtime_package
 
 __all__ = ["KERNELS", "LiteRT", "LiteRTInside", "copy_without_operators", "layers", "open_model", "taken_by", "watch"]
 
@@ -168,14 +167,14 @@ def open_model(file: ModelFile) -> LiteRT:
 
 def keeps(graph: Graph) -> frozenset[str]:
     """See plugins.Runtime."""
-    from qconvert.formats.tflite.inner_states import inner_states
+    from qconvert.formats.tflite.variables import inner_states
 
     return inner_states(graph)
 
 
 def _read_content(file: ModelFile) -> bytes:
     """Return the file's content; the chosen signature comes first."""
-    from qconvert.formats.tflite.signatures import select_signature
+    from qconvert.formats.tflite.file_contents import select_signature
 
     return bytes(select_signature(map_file(file.path), str(file.options.get("signature", ""))))
 

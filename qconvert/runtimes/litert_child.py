@@ -1,8 +1,8 @@
 """The other end of runtimes/litert.py: a program of its own, which runs .tflite files in LiteRT for whoever writes to its input.
 
 It imports nothing of qconvert. A message is a line of JSON and, after it, the bytes of what it describes. With the number of a socket as
-its argument, the program is a fork server (runtimes/child.py): it imports LiteRT once, and forks a process for each file. It runs no file
-itself and so has no threads, which a fork would not copy.
+its argument, the program is a fork server (runtimes/packages.py): it imports LiteRT once, and forks a process for each file. It runs no
+file itself and so has no threads, which a fork would not copy.
 """
 
 from __future__ import annotations

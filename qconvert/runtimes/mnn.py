@@ -17,7 +17,7 @@ from qconvert.errors import RuntimeRefusedError
 from qconvert.formats.mnn.child import require_installed
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile, Timing
-from qconvert.runtimes.child import Child
+from qconvert.runtimes.packages import Child
 
 __all__ = ["MNNModel", "new_child", "open_model"]
 

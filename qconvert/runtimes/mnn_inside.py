@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.formats.mnn.network import Node, read_network
-from qconvert.formats.mnn.places import find_misnamed, is_packing
+from qconvert.formats.mnn.scales import find_misnamed, is_packing
 from qconvert.graph import Array, Graph
 from qconvert.plugins import ModelFile, Pieces
 from qconvert.runtimes.mnn import MNNModel, new_child

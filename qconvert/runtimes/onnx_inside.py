@@ -14,13 +14,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
-from qconvert.files.memory import release_memory
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import release_memory, temporary_folder
 from qconvert.graph import DTYPES, Array, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Pieces
-from qconvert.runtimes.few_bits import FEW_BITS
-from qconvert.runtimes.onnxruntime import OnnxRuntime, describe_values
-from qconvert.runtimes.qonnx import with_onnx_nodes
+from qconvert.runtimes.onnx_rewrites import with_onnx_nodes
+from qconvert.runtimes.onnxruntime import FEW_BITS, OnnxRuntime, describe_values
 
 __all__ = ["OnnxInside", "load_whole_model", "watch"]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.files.temporary import temporary_folder
+from qconvert.files.system import temporary_folder
 from qconvert.formats.onnx.container import unverified_proto
 from qconvert.plugins import Layer, ModelFile
 from qconvert.runtimes.onnxruntime import OnnxRuntime

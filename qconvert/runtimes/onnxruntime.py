@@ -1,8 +1,10 @@
-"""Runs an .onnx model in onnxruntime's CPU execution provider."""
+"""Runs an .onnx model in onnxruntime's CPU execution provider: inputs and outputs of 2 and 4 bits as bytes, since its Python interface has
+no arrays of these types, and states carried from one run to the next in two sets of buffers, so that none is copied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,15 +13,213 @@ import numpy as np
 
 from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.files import map_file
-from qconvert.graph import Array
+from qconvert.graph import Array, numpy_dtype
+from qconvert.graph.carried_states import Carried, parse_network_states
+from qconvert.graph.metadata import STATES
 from qconvert.plugins import ModelFile
-from qconvert.runtimes.few_bits import NO_BYTES, Bytes, with_bytes
-from qconvert.runtimes.onnx_states import TYPES, CarriedStates, states_of
+from qconvert.runtimes.onnx_rewrites import NOTE, cpu_saturates, with_unsigned_weights, without_qonnx
 from qconvert.runtimes.packages import runtime_package
-from qconvert.runtimes.qonnx import without_qonnx
-from qconvert.runtimes.saturation import NOTE, cpu_saturates, with_unsigned_weights
 
-__all__ = ["OnnxRuntime", "describe_values", "open_model"]
+__all__ = ["FEW_BITS", "OnnxRuntime", "describe_values", "open_model", "states_of"]
+
+#: onnxruntime's names of types -> the canonical type, and the bytes that hold it.
+FEW_BITS = {f"tensor({name})": (name, "uint8" if name.startswith("u") else "int8") for name in ("int4", "uint4", "int2", "uint2")}
+#: The opset from which on Cast knows them; before it they stand next to onnxruntime's own conversions.
+_OPSET, _CONTRIB = 21, "com.microsoft"
+_SUFFIX = "/qconvert_bytes"
+
+
+class Bytes:
+    """The inputs and outputs of 2 and 4 bits, which are bytes in the copy.
+
+    Args:
+        types: name in the model -> canonical type.
+        held: the type of all of them in the copy; "" for the bytes of each.
+    """
+
+    def __init__(self, types: Mapping[str, str], held: str = "") -> None:
+        self.types, self._held = types, held
+
+    def name_in_copy(self, name: str) -> str:
+        """Return the name in the copy of an input or output of the model."""
+        return name + _SUFFIX if name in self.types else name
+
+    def name_in_model(self, name: str) -> str:
+        """Return the name in the model of an input or output of the copy."""
+        plain = name.removesuffix(_SUFFIX)
+        return plain if plain in self.types else name
+
+    def pack_inputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the inputs of the copy for inputs of the model."""
+        return {
+            self.name_in_copy(name): value.astype(self._held or _byte_type(self.types[name])) if name in self.types else value
+            for name, value in inputs.items()
+        }
+
+    def unpack_output(self, name: str, value: Array) -> Array:
+        """Return an output of the model for the value that the copy computed."""
+        return value.astype(numpy_dtype(self.types[name])) if name in self.types else value
+
+
+NO_BYTES = Bytes(MappingProxyType({}))
+
+
+def with_bytes(model: bytes | Path, inputs: Iterable[Any], outputs: Iterable[Any]) -> tuple[bytes, Bytes] | None:
+    """Return the copy; None for a model without such inputs and outputs, or without an operator that converts them to bytes.
+
+    Args:
+        model: the file's content, or the file.
+        inputs, outputs: what onnxruntime says of them.
+    """
+    types = {item.name: FEW_BITS[item.type][0] for item in (*inputs, *outputs) if item.type in FEW_BITS}
+    if not types:
+        return None
+    from onnx import ModelProto, TensorProto
+
+    from qconvert.formats.onnx.container import load_proto
+
+    proto = load_proto(model) if isinstance(model, Path) else ModelProto.FromString(bytes(model))
+    casts = any(item.domain in ("", "ai.onnx") and item.version >= _OPSET for item in proto.opset_import)
+    if not casts and not any(item.domain == _CONTRIB for item in proto.opset_import):
+        return None
+    graph, before, following = proto.graph, list[Any](), list[Any]()
+    for value in graph.input:
+        if value.name in types:
+            before.append(_make_conversion_node(proto, "QuantizeLinear", value.name + _SUFFIX, value.name, types[value.name], casts))
+            value.type.tensor_type.elem_type = _element_type(_byte_type(types[value.name]) if casts else "float")
+            value.name += _SUFFIX
+    taken = {value.name for value in graph.input}
+    for value in graph.output:
+        if value.name in types:
+            if value.name + _SUFFIX not in taken:
+                following.append(
+                    _make_conversion_node(proto, "DequantizeLinear", value.name, value.name + _SUFFIX, types[value.name], casts)
+                )
+            elem: Any = value.type.tensor_type
+            if elem.elem_type != TensorProto.UNDEFINED:
+                elem.elem_type = _element_type(_byte_type(types[value.name]) if casts else "float")
+            value.name += _SUFFIX
+    nodes = [*before, *graph.node, *following]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return proto.SerializeToString(), Bytes(types, "" if casts else "float32")
+
+
+def _make_conversion_node(proto: Any, op_type: str, data: str, result: str, dtype: str, casts: bool) -> Any:
+    """Return the node between few bits and bytes: Cast, or onnxruntime's own conversion to float32 with a scale of 1."""
+    from onnx import helper
+
+    if casts:
+        return helper.make_node("Cast", [data], [result], to=_element_type(dtype if op_type == "QuantizeLinear" else _byte_type(dtype)))
+    scale, zero_point = f"{result}/scale", f"{result}/zero_point"
+    proto.graph.initializer.extend([
+        helper.make_tensor(scale, _element_type("float"), [], [1.0]),
+        helper.make_tensor(zero_point, _element_type(dtype), [], [0]),
+    ])  # fmt: skip
+    return helper.make_node(op_type, [data, scale, zero_point], [result], domain=_CONTRIB)
+
+
+def _byte_type(dtype: str) -> str:
+    return FEW_BITS[f"tensor({dtype})"][1]
+
+
+def _element_type(dtype: str) -> int:
+    from onnx import TensorProto
+
+    return int(getattr(TensorProto, dtype.upper()))
+
+
+#: onnxruntime's names of types -> numpy's.
+TYPES = {
+    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(bool)": "bool",
+    **{f"tensor({name})": name for name in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+}  # fmt: skip
+
+
+def states_of(session: Any) -> tuple[Carried, ...]:
+    """Return the states that the metadata of a loaded model list.
+
+    Raises:
+        InvalidModelError: they name no inputs and outputs of it.
+    """
+    inputs, outputs = ({item.name for item in side} for side in (session.get_inputs(), session.get_outputs()))
+    return parse_network_states(session.get_modelmeta().custom_metadata_map.get(STATES), inputs, outputs)
+
+
+class CarriedStates:
+    """Runs a session of onnxruntime that has states. Values of known size are bound once, since binding costs as much as a small network.
+
+    Args:
+        session: the session.
+        states: see states_of().
+        outputs: names of the outputs that are no states.
+    """
+
+    def __init__(self, session: Any, states: Sequence[Carried], outputs: Sequence[str]) -> None:
+        from onnxruntime import OrtValue
+
+        self._session, self._states, self._side = session, states, 0
+        buffers = [{item.input: OrtValue.ortvalue_from_numpy(_copy_contiguous(item.first)) for item in states} for _ in range(2)]
+        self._buffers, self._bindings = buffers, [session.io_binding() for _ in range(2)]
+        known = {item.name: item for item in (*session.get_inputs(), *session.get_outputs()) if _has_size(item)}
+        given = {item.name for item in session.get_inputs()} - {item.input for item in states}
+        self._fixed = {name: _empty(known[name]) for name in (*given, *outputs) if name in known}
+        self._takes = {name: (np.dtype(TYPES[known[name].type]), tuple(known[name].shape)) for name in given & known.keys()}
+        self._outputs = {name: position for position, name in enumerate(outputs)}
+        for side, binding in enumerate(self._bindings):
+            for name in outputs:
+                binding.bind_ortvalue_output(name, self._fixed[name]) if name in known else binding.bind_output(name)
+            for name in given & known.keys():
+                binding.bind_ortvalue_input(name, self._fixed[name])
+            for item in states:
+                binding.bind_ortvalue_input(item.input, buffers[side][item.input])
+                binding.bind_ortvalue_output(item.output, buffers[1 - side][item.input])
+
+    def reset(self) -> None:
+        """The next run is the first of a sequence."""
+        self._side = 0
+        for item in self._states:
+            self._buffers[0][item.input].update_inplace(_copy_contiguous(item.first))
+
+    def values(self) -> dict[str, Array]:
+        """What the inputs of states hold now."""
+        return {name: np.array(value.numpy()) for name, value in self._buffers[self._side].items()}
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Run one step: stored values of the inputs that are no states -> values of the outputs."""
+        binding = self._bindings[self._side]
+        for name, value in feeds.items():
+            if name not in self._fixed:
+                binding.bind_cpu_input(name, value)
+            elif self._takes[name] != (value.dtype, value.shape):
+                dtype, shape = self._takes[name]
+                raise RuntimeRefusedError(
+                    f"the input {name!r} is {dtype} of shape {shape}, not {value.dtype} of shape {value.shape}", rule="input-mismatch"
+                )
+            else:
+                self._fixed[name].update_inplace(value)
+        for name in self._outputs.keys() - self._fixed.keys():
+            binding.bind_output(name)  # again, or the last run's memory is taken
+        self._session.run_with_iobinding(binding)
+        self._side = 1 - self._side
+        return [np.array(self._result(binding, name).numpy()) for name in self._outputs]
+
+    def _result(self, binding: Any, name: str) -> Any:
+        return self._fixed[name] if name in self._fixed else binding.get_outputs()[self._outputs[name]]
+
+
+def _has_size(item: Any) -> bool:
+    return item.type in TYPES and all(isinstance(size, int) for size in item.shape)
+
+
+def _empty(item: Any) -> Any:
+    from onnxruntime import OrtValue
+
+    return OrtValue.ortvalue_from_shape_and_type(item.shape, np.dtype(TYPES[item.type]))
+
+
+def _copy_contiguous(value: Array) -> Array:
+    return np.array(value, order="C")
 
 
 class OnnxRuntime:
@@ -31,7 +231,7 @@ class OnnxRuntime:
         optimize: whether the graph is optimized (all levels) or left as it is.
         save_optimized: where to write the graph after optimizing.
         settings: further entries of the session's configuration, by onnxruntime's names.
-        exact: whether signed weights are stored as unsigned ones where kernels would saturate with them on this CPU (saturation.py);
+        exact: whether signed weights are stored as unsigned ones where kernels would saturate with them on this CPU (onnx_rewrites.py);
             without, the model runs as it does elsewhere.
         without: names of optimizers that are left out.
         keep_memory: whether the session keeps, for its next run, what it allocated; without, a run is hardly slower.

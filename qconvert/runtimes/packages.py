@@ -1,13 +1,251 @@
-"""Packages that run models: none of them is needed for a conversion, so each is imported when it is used."""
+"""The packages that run models: each is imported when it is used, what it prints on standard error is captured, and one that may end its
+process, or take forever, runs in a child process. Parent and child talk through pipes: lines of JSON with bytes of arrays after them,
+nothing that would be run when it is read. A program that is started for every file, as LiteRT's is for the pieces of a check, may be a
+fork server: a fork takes 2 ms, a start with the imports of the runtime 200 ms.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from qconvert.errors import MissingPackageError
+import numpy as np
 
-__all__ = ["runtime_package"]
+from qconvert.errors import MissingPackageError, RuntimeRefusedError
+from qconvert.files.system import describe_exit, quote_output, temporary_file
+from qconvert.graph import Array, numpy_dtype
+
+__all__ = ["Child", "capture_stderr", "runtime_package"]
+
+#: Seconds for which a process whose pipes are closed may still run.
+_LAST_WORDS = 10.0
+#: The longest line and the most bytes of arrays that an answer may have.
+_LONGEST, _MOST = 2**26, 2**33
+_CHUNK = 2**20
+#: Bytes of a message to a fork server, and of its answer at most.
+_MESSAGE = 64
+#: Types of arrays that an answer may have: numpy's names, and texts of a length in bytes.
+_DTYPES = re.compile(r"(|b)float16|(float|u?int)(32|64)|u?int(2|4|8|16)|bool|complex64|\|S\d{1,6}")
+
+
+class Child:
+    """A process that runs a program next to this module, and its pipes.
+
+    Args:
+        program: its file, run with -P: it imports installed packages only, unless its arguments name other folders.
+        title: of what runs in it, as in errors.
+        patience: seconds for which an answer is waited for.
+        arguments: of the program.
+        forks: whether the program is a fork server, where the system has forks: with one argument, the number of a socket.
+    """
+
+    def __init__(self, program: Path, title: str, patience: float, arguments: Sequence[str] = (), *, forks: bool = False) -> None:
+        self._title, self._patience = title, patience
+        self._printed = temporary_file()
+        self._process: subprocess.Popen[bytes] | _Forked
+        if forks and hasattr(os, "fork"):
+            self._process = _Forked(program, title, self._printed.fileno())
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(program), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._printed
+            )
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+        self._waiting = b""
+        self._end = weakref.finalize(self, _end_process, self._process, self._selector, self._printed)
+
+    def close(self) -> None:
+        self._end()
+
+    def request(self, question: Mapping[str, Any], values: Sequence[Array] = ()) -> Mapping[str, Any]:
+        """Send a message and return the answer; arrays() reads arrays after it. Raises RuntimeRefusedError without one, or for an error."""
+        given = self._process.stdin
+        assert given is not None
+        try:
+            given.write(json.dumps(question).encode() + b"\n")
+            for value in values:
+                given.write(value.tobytes())
+            given.flush()
+        except OSError:
+            raise self._failure() from None
+        line = self._line()
+        try:
+            found = json.loads(line)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            self.close()
+            raise RuntimeRefusedError(f"{self._title}'s process gave an invalid answer: {line[:100]!r}", rule="invalid-answer")
+        if "error" in found:
+            raise RuntimeRefusedError(
+                f"{self._title} refuses the model: {str(found['error'])[:300]}{quote_output(self._read_printed())}", rule="model-refused"
+            )
+        return found
+
+    def arrays(self, described: Any) -> list[Array]:
+        """Read the arrays after an answer that describes their types and shapes."""
+        found = []
+        if not isinstance(described, list):
+            self.close()
+            raise RuntimeRefusedError(f"{self._title}'s process gave an answer without results", rule="invalid-answer")
+        for item in described:
+            dtype, shape = item if isinstance(item, list) and len(item) == 2 else ("", ())
+            sizes = [size for size in shape if isinstance(size, int) and size >= 0]
+            known = isinstance(dtype, str) and _DTYPES.fullmatch(dtype)
+            count = math.prod(sizes) * _numpy(dtype).itemsize if known else _MOST + 1
+            if len(sizes) != len(shape) or count > _MOST:
+                self.close()
+                raise RuntimeRefusedError(f"{self._title}'s process gave an invalid result: {str(item)[:100]}", rule="invalid-answer")
+            found.append(np.frombuffer(self._bytes(count), _numpy(dtype)).reshape(sizes))
+        return found
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._waiting and len(self._waiting) <= _LONGEST:
+            self._wait()
+        line, _, self._waiting = self._waiting.partition(b"\n")
+        return line
+
+    def _bytes(self, count: int) -> bytes:
+        parts, have = [self._waiting[:count]], min(count, len(self._waiting))
+        self._waiting = self._waiting[count:]
+        while have < count:
+            self._wait()
+            parts.append(self._waiting[: count - have])
+            self._waiting = self._waiting[count - have :]
+            have += len(parts[-1])
+        return b"".join(parts)
+
+    def _wait(self) -> None:
+        """More of the answer. Raises RuntimeRefusedError where none comes."""
+        until = time.monotonic() + self._patience
+        while not self._selector.select(max(0.0, until - time.monotonic())):
+            if time.monotonic() >= until:
+                printed = self._read_printed()
+                self.close()
+                raise RuntimeRefusedError(
+                    f"{self._title} did not answer within {self._patience:.0f} s{quote_output(printed)}", rule="no-answer"
+                )
+        part = self._process.stdout.read1(_CHUNK)  # type: ignore[union-attr]
+        if not part:
+            raise self._failure()
+        self._waiting += part
+
+    def _failure(self) -> RuntimeRefusedError:
+        """Why the process is gone."""
+        try:
+            code = self._process.wait(_LAST_WORDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        printed = self._read_printed()
+        self.close()
+        return RuntimeRefusedError(f"{self._title}'s process {describe_exit(code)}{quote_output(printed)}", rule="process-ended")
+
+    def _read_printed(self) -> bytes:
+        if self._printed.closed:
+            return b""
+        self._printed.seek(0)
+        return self._printed.read(_LONGEST)
+
+
+def _numpy(dtype: str) -> np.dtype[Any]:
+    return np.dtype(dtype) if dtype.startswith("|") else numpy_dtype(dtype)
+
+
+class _Server:
+    """A fork server: `serve` of a program such as litert_child.py, in a process of its own."""
+
+    def __init__(self, program: Path) -> None:
+        self._lock = threading.Lock()
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            number = str(theirs.fileno())
+            environment = {"TF_CPP_MIN_LOG_LEVEL": "3", **os.environ, "OPENBLAS_NUM_THREADS": "1"}  # no threads: they would not be forked
+            self._printed = temporary_file()
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", str(program), number], stdin=subprocess.DEVNULL, stdout=self._printed, stderr=self._printed,
+                pass_fds=(int(number),), env=environment,
+            )  # fmt: skip
+        weakref.finalize(self, _end_process, self._process, self._socket, self._printed)
+
+    def ask(self, message: bytes, descriptors: Sequence[int] = ()) -> int | None:
+        """Send a message and return the number in the answer; None if the process has ended."""
+        with self._lock:
+            try:
+                self.tell(message, descriptors)
+                return int(self._socket.recv(_MESSAGE))
+            except (OSError, ValueError):
+                return None
+
+    def tell(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send a message. kill() needs no lock for it, as the garbage collector may end a process while an answer is awaited."""
+        socket.send_fds(self._socket, [message.ljust(_MESSAGE)], descriptors)
+
+    def read_printed(self) -> bytes:
+        self._printed.seek(0)
+        return self._printed.read(_LONGEST)
+
+
+#: The running servers, by process and program: a forked copy of this process needs its own.
+_SERVERS: dict[tuple[int, Path], _Server] = {}
+
+
+class _Forked:
+    """A process of a fork server, with what subprocess.Popen has of it."""
+
+    def __init__(self, program: Path, title: str, printed: int) -> None:
+        key = os.getpid(), program
+        self._server = _SERVERS.get(key) or _SERVERS.setdefault(key, _Server(program))
+        self._code: int | None = None
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            number = self._server.ask(b"fork", (theirs.fileno(), printed))
+            if number is None:
+                del _SERVERS[key]
+                raise RuntimeRefusedError(
+                    f"{title} cannot be started in a process of its own{quote_output(self._server.read_printed())}", rule="not-started"
+                )
+            self._number = number
+            self.stdin, self.stdout = ours.makefile("wb"), ours.makefile("rb")
+
+    def wait(self, timeout: float = 0.0) -> int:
+        """Return the exit code; the process is killed after `timeout` seconds."""
+        if self._code is None:
+            found = self._server.ask(b"end %d %.3f" % (self._number, timeout))
+            self._code = -signal.SIGKILL if found is None else found
+        return self._code
+
+    def kill(self) -> None:
+        if self._code is None:
+            self._code = -signal.SIGKILL
+            with suppress(OSError):
+                self._server.tell(b"drop %d" % self._number)
+
+
+def _end_process(process: subprocess.Popen[bytes] | _Forked, *others: Any) -> None:
+    process.kill()
+    process.wait()
+    for item in (*others, process.stdin, process.stdout):
+        try:
+            if item is not None:
+                item.close()
+        except OSError:  # what was written and not read
+            pass
 
 
 def runtime_package(module: str, extra: str, purpose: str) -> Any:
@@ -32,3 +270,19 @@ def runtime_package(module: str, extra: str, purpose: str) -> Any:
             remedy=f"Install it with: pip install 'qconvert[{extra}]'",
             rule="package-missing",
         ) from error
+
+
+@contextmanager
+def capture_stderr() -> Iterator[list[str]]:
+    """Redirect standard error to the yielded list, which is filled at the end of the block."""
+    found: list[str] = []
+    saved = os.dup(2)
+    with temporary_file() as sink:
+        os.dup2(sink.fileno(), 2)
+        try:
+            yield found
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            sink.seek(0)
+            found.append(sink.read().decode(errors="replace"))

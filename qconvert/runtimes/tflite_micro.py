@@ -11,8 +11,7 @@ from qconvert.errors import RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile
-from qconvert.runtimes.packages import runtime_package
-from qconvert.runtimes.stderr_capture import capture_stderr
+from qconvert.runtimes.packages import capture_stderr, runtime_package
 
 __all__ = ["TFLiteMicro", "open_model"]
 
@@ -120,6 +119,6 @@ def _names(model: bytes) -> tuple[list[str], list[str]]:
 
 def open_model(file: ModelFile) -> TFLiteMicro:
     """See plugins.Runtime; the package has one set of kernels."""
-    from qconvert.formats.tflite.signatures import select_signature
+    from qconvert.formats.tflite.file_contents import select_signature
 
     return TFLiteMicro(bytes(select_signature(map_file(file.path), str(file.options.get("signature", "")))))

@@ -21,14 +21,14 @@ from qconvert.evaluate import evaluate
 from qconvert.files import map_file
 from qconvert.formats.torch.archive import Archive
 from qconvert.formats.torch.export.reader import program_entry
-from qconvert.formats.torch.frameworks import newer_version, torch_package
+from qconvert.formats.torch.program import newer_version, torch_package
 from qconvert.formats.torch.writer import live
 from qconvert.graph import Array, Graph
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import STATES
 from qconvert.passes import states_to_io
 from qconvert.plugins import ModelFile, format_named
-from qconvert.runtimes.stderr_capture import capture_stderr
+from qconvert.runtimes.packages import capture_stderr
 from qconvert.runtimes.torch_engines import engine_of, use_engine, writers_of
 
 #: Values of inputs in order -> those of outputs.

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES, dequantize
 from qconvert.formats.torch.engines import ENGINES
-from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.program import torch_package
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS

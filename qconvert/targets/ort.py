@@ -30,8 +30,7 @@ def _four_bit_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """Activations of 4 bits next to operators that onnxruntime's optimizer replaces by kernels of 8 bits, whatever the width of their data
     is; the model then does not load."""
     from qconvert.operators import kind_of
-    from qconvert.plugins.operand_roles import quantized_data
-    from qconvert.plugins.rules import place
+    from qconvert.plugins.rules import place, quantized_data
 
     def find(op: Op) -> Iterator[Violation]:
         replaced = kind_of(op).rule == "real" and _ROWS.rows_of_kind(op.kind)

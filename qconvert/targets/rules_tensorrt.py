@@ -11,8 +11,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
-from qconvert.plugins.operand_roles import addend, quantized_data
-from qconvert.plugins.rules import Breach, place
+from qconvert.plugins.rules import Breach, addend, place, quantized_data
 
 __all__ = ["edge_rules", "own_rules"]
 

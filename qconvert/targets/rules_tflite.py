@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
 from qconvert.formats.tflite.write_operators import write_operators
 from qconvert.graph import Graph, Op
-from qconvert.kernels.litert.factors import FACTORS, list_unfit_factors
+from qconvert.kernels.litert.limits import FACTORS, list_unfit_factors
 from qconvert.operators.opaque import is_custom
 from qconvert.plugins import Target, Violation
-from qconvert.plugins.operand_roles import weights_of
-from qconvert.plugins.rules import Breach, Demand, demands, place
-from qconvert.plugins.verdict import IN_THE_FILE
+from qconvert.plugins.abilities import IN_THE_FILE
+from qconvert.plugins.rules import Breach, Demand, demands, place, weights_of
 from qconvert.targets.kernels_tflite import MICRO_CUSTOM, OPERATORS, REQUANTIZE, SURVEYED, TRIED, has_cast, kernel_type, largest_rank
 from qconvert.targets.tflite import TARGETS
 

@@ -1,18 +1,107 @@
-"""TensorRT: ONNX whose quantized values are int8 on symmetric quantizations; its kernels are in kernels/tensorrt.py."""
+"""TensorRT: ONNX whose quantized values are int8 on symmetric quantizations (its kernels are in kernels/tensorrt.py), and the command line
+of trtexec, which builds an engine of a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from qconvert.errors import InvalidGraphError
 from qconvert.kernels import KERNELS
 from qconvert.plugins import Storage, Target, Violation
-from qconvert.targets.trtexec import trtexec
 
-if TYPE_CHECKING:  # targets are listed without numpy
+if TYPE_CHECKING:
     from qconvert.graph import Graph, Op
 
-__all__ = ["TARGETS"]
+__all__ = ["TARGETS", "bounds", "trtexec"]
+
+#: Sizes of a dynamic batch: smallest, optimal, largest.
+_BATCHES = (1, 4, 16)
+#: What is tried for other dynamic dimensions, at most.
+_LARGEST = 224
+
+Shape = tuple[int, ...]
+
+
+def trtexec(graph: Graph, model: str, scales: str = "") -> str:
+    """The command line that makes an engine, and for which versions it is, as a comment.
+
+    Args:
+        graph: that is written.
+        model: its file.
+        scales: a calibration cache next to it; "" where the model has its scales.
+    """
+    words = ["trtexec", f"--onnx={model}"]
+    words += ["--int8", f"--calib={scales}"] if scales else ["--stronglyTyped"]
+    # The parser calls an input that is an output besides otherwise.
+    found = {f"__{name}" if name in graph.outputs else name: shapes for name, shapes in bounds(graph).items()}
+    for flag, place in (("--minShapes", 0), ("--optShapes", 1), ("--maxShapes", 2)) if found else ():
+        words.append(f"{flag}={','.join(f'{_quote_name(name)}:{_format_shape(shapes[place])}' for name, shapes in found.items())}")
+    words.append(f"--saveEngine={PurePath(model).with_suffix('.plan')}")
+    said = "TensorRT 8 to 10; 11 takes no caches" if scales else "TensorRT 10; in 11 --stronglyTyped is always on"
+    return f"{shlex.join(words)}  # {said}{'; dynamic dimensions are examples' if found else ''}"
+
+
+def _quote_name(name: str) -> str:
+    """A name as trtexec takes it: between single quotes where other signs than those of words are in it."""
+    return name if re.fullmatch(r"[\w./-]+", name, re.ASCII) else f"'{name}'"
+
+
+def _format_shape(shape: Shape) -> str:
+    return "x".join(map(str, shape))
+
+
+def bounds(graph: Graph) -> dict[str, tuple[Shape, Shape, Shape]]:
+    """Smallest, optimal and largest shapes of the inputs whose sizes are known only at run time.
+
+    A batch (a first size that occurs nowhere else) is 1 to 16 if the operators take that. Another size is a single number that they take.
+    """
+    from qconvert.data.input_limits import number_of
+
+    shapes = {name: shape for name in graph.inputs if (shape := graph[name].shape) and any(isinstance(size, str) for size in shape)}
+    if not shapes:
+        return {}
+    numbers = next((one for one in _candidates(graph) if _fits(graph, one)), {})
+    batches = {shape[0] for shape in shapes.values() if isinstance(shape[0], str)} - {
+        size for shape in shapes.values() for size in shape[1:]
+    }
+    several = [{**numbers, **{str(name): count for name in batches}} for count in _BATCHES]
+    chosen = several if all(_fits(graph, one) for one in several) else [numbers] * 3
+    triples = {name: tuple(tuple(map(number_of(one), shape)) for one in chosen) for name, shape in shapes.items()}
+    return {name: (low, usual, high) for name, (low, usual, high) in triples.items()}
+
+
+def _candidates(graph: Graph) -> Iterator[Mapping[str, int]]:
+    """Numbers to try for names of sizes: those that operators demand, with the larger ones for the others first."""
+    from qconvert.data.input_limits import sizes_to_try
+
+    found = [one for one in sizes_to_try(graph) if max(one.values(), default=0) <= _LARGEST]
+    yield from sorted(found, key=lambda one: -sum(one.values()))
+    yield from sizes_to_try(graph)
+
+
+def _fits(graph: Graph, numbers: Mapping[str, int]) -> bool:
+    """Whether shapes contradict each other nowhere with these numbers."""
+    from qconvert.data.input_limits import number_of
+    from qconvert.operators.shapes_and_functions import infer
+
+    number = number_of(numbers)
+    tensors = {
+        name: tensor if tensor.shape is None else replace(tensor, shape=tuple(map(number, tensor.shape)) if name in graph.inputs else None)
+        for name, tensor in graph.tensors.items()
+        if tensor.data is None
+    }
+    try:
+        infer(replace(graph, tensors={**graph.tensors, **tensors}))
+    except InvalidGraphError:
+        return False
+    return True
+
 
 _PASSES = (
     "lift_states", "expand_definitions", "carry_custom", "fold_constants", "widen_float16", "dynamic_range", "fold_qat_batch_norm",

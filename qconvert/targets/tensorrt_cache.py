@@ -7,7 +7,7 @@ on integers TensorRT decides by their speed. Nothing of it was tried: the packag
 from __future__ import annotations
 
 from qconvert.plugins import Storage, Target
-from qconvert.targets.trtexec import trtexec
+from qconvert.targets.tensorrt import trtexec
 
 __all__ = ["TARGETS"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qconvert.calibration import METHODS, observer
-from qconvert.calibration.quality import Noise
+from qconvert.calibration.report import Noise
 from qconvert.encodings import QParams
 from qconvert.graph import Array
 

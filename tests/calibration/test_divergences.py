@@ -7,7 +7,7 @@ import pytest
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.calibration import Observer, observer
-from qconvert.calibration.divergences import Split
+from qconvert.calibration.methods import Split
 from qconvert.graph import Array
 
 DIVERGENCES = ("entropy", "symmetric-kl", "js")

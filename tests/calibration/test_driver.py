@@ -54,10 +54,10 @@ def test_every_method_gives_scales(method: str, images: np.ndarray) -> None:
 
 
 def test_batches_and_single_samples_give_the_same_scales(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    from qconvert.calibration import network_values
+    from qconvert.calibration import observing
 
     together = run_calibration(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
-    monkeypatch.setattr(network_values, "_LARGEST_BATCH", 1)
+    monkeypatch.setattr(observing, "_LARGEST_BATCH", 1)
     alone = run_calibration(DRAWN, np.random.default_rng(0).normal(size=(20, 3, 32, 32)).astype(np.float32), method="moving-average")
     for one, other in zip(together.tensors, alone.tensors, strict=True):
         assert one.names == other.names and np.allclose(one.qparams.quantization.scale, other.qparams.quantization.scale, rtol=1e-5)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from qconvert.calibration import observer
-from qconvert.calibration.histograms import HALF, Counted
+from qconvert.calibration.observer import HALF, Counted
 from qconvert.encodings import Range
 from qconvert.graph import Array
 

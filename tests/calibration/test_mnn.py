@@ -20,7 +20,7 @@ import pytest
 from qconvert import convert, extract_scales, save
 from qconvert.calibration import observer, weight_quantization
 from qconvert.calibration.mnn import PACK, OfMnn, kl_threshold
-from qconvert.files.processes import describe_exit, quote_output
+from qconvert.files.system import describe_exit, quote_output
 from qconvert.formats.mnn.network import read_network
 from qconvert.graph import Array
 

@@ -18,7 +18,7 @@ from qconvert import Graph, Op, Tensor, check, convert, load, save
 from qconvert.checking.findings import Finding
 from qconvert.checking.requantized_operators import Requantized
 from qconvert.checking.verdicts import list_costly_operators
-from qconvert.conversion.declared_changes import Declared
+from qconvert.conversion.judging import Declared
 from qconvert.errors import LossError
 from qconvert.graph import Quantization
 from qconvert.graph.metadata import CHANGED, OPTIONS

@@ -153,7 +153,7 @@ def _network(kind: str, dtype: str, path: Path) -> Path:
 def test_a_capability_is_predicted_as_its_builder_decides(kind: str, dtype: str, capability: str, tmp_path: Path) -> None:
     """What it lacks is refused by name, and only what the builder refuses; convolutions for SM75 are predicted to be real."""
     from qconvert import convert
-    from qconvert.runtimes.tensorrt_build import Builder
+    from qconvert.runtimes.tensorrt import Builder
 
     path = _network(kind, dtype, tmp_path / "model.onnx")
     lacking = (capability == "sm75" and kind != "Conv") or (capability in ("sm75", "sm80", "sm86") and dtype != "INT8")

@@ -16,8 +16,7 @@ from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
-from qconvert.checking.classify import classify
-from qconvert.checking.further_roundings import further_tolerance
+from qconvert.checking.classify import classify, further_tolerance
 from qconvert.errors import InvalidModelError
 from qconvert.rules.changed_values import changed_values
 

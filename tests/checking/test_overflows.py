@@ -16,7 +16,7 @@ from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import check, convert
 from qconvert.arithmetic import onnxruntime_softmax, tflite_wrapped_mean
-from qconvert.checking.overflows import Overflowed
+from qconvert.checking.expected_values import Overflowed
 from qconvert.graph import Quantization
 from qconvert.kernels import KERNELS
 

@@ -12,10 +12,10 @@ import pytest
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
+from qconvert.checking.expected_values import is_score_tie
+from qconvert.checking.file_values import complete_values
 from qconvert.checking.findings import OUT_OF_TIME, Finding, join_findings
-from qconvert.checking.known_tensors import complete_values
-from qconvert.checking.score_ties import is_score_tie
-from qconvert.checking.splitting import Splitting
+from qconvert.checking.memory import Splitting
 from qconvert.errors import RuntimeRefusedError
 from qconvert.evaluate import evaluate
 from qconvert.kernels import Kernel, Kernels, constant_tolerance

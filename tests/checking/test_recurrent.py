@@ -10,7 +10,7 @@ import pytest
 from lstm_files import Lstm
 
 import qconvert
-from qconvert.checking.sequences import STEPS
+from qconvert.checking.recurrent import STEPS
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 

@@ -14,7 +14,7 @@ from formats.torch.written import needs_torch
 from onnx import helper
 
 from qconvert import check, convert, load, save
-from qconvert.checking.checked_file import sides_of
+from qconvert.checking.file_in_runtime import sides_of
 from qconvert.checking.repeated_conversion import RepeatedConversion, repeat_conversion
 from qconvert.graph import Graph
 from qconvert.graph.metadata import OPTIONS, TRANSPOSED, origin

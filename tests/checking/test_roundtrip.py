@@ -14,7 +14,7 @@ from refusals import refused
 from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Quantization, Tensor, convert, diff, load, roundtrip
-from qconvert.checking.plain_form import to_plain_form
+from qconvert.checking.comparison_forms import to_plain_form
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.rules.validation import validate
 

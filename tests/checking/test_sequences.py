@@ -13,7 +13,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.checking.outputs import Border
-from qconvert.checking.sequences import STEPS, describe_drift
+from qconvert.checking.recurrent import STEPS, describe_drift
 from qconvert.conversion import run_passes
 from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Quantization, Tensor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qconvert
-from qconvert.checking.sequences import STEPS
+from qconvert.checking.recurrent import STEPS
 from qconvert.streaming import Session
 
 pytestmark = [

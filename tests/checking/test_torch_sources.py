@@ -14,7 +14,7 @@ from refusals import refused
 from test_cli import run
 
 import qconvert
-from qconvert.conversion.read_options import read_noted_options
+from qconvert.conversion.comparing import read_noted_options
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.plugins import format_named
 

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 
 from qconvert.checkpoints import CONTAINERS
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Written
-from qconvert.checkpoints.fitting import Misfit, dtype_of, fit_weight
-from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
-from qconvert.checkpoints.packing import columns_of_words, pack, unpack, word_count
-from qconvert.checkpoints.parts import Parts
-from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.checkpoints.container import Container, Parts, Written
+from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
+from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, unpack, word_count
 from qconvert.formats.checkpoints import SUMMARIES
 
 WRITTEN = [container for container in CONTAINERS if container.write is not None]

@@ -15,11 +15,10 @@ import qconvert
 from qconvert import convert
 from qconvert.checkpoints import weight as weight_module
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.nearest import find_nearest_weight, signal_to_noise
-from qconvert.checkpoints.packing import pack
+from qconvert.checkpoints.fitting import find_nearest_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
-from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.checkpoints.weight import E2M1, BlockWeight, pack
 from qconvert.errors import InternalError, InvalidModelError, UnsupportedError
 
 pytestmark = pytest.mark.formats

@@ -13,10 +13,10 @@ from random_graphs import random_graph
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Signature, Tensor, check, convert, load
-from qconvert.checking.adapted_source import write_adapted_copy
-from qconvert.checking.checked_file import sides_of
+from qconvert.checking.adapted_files import write_adapted_copy
+from qconvert.checking.file_in_runtime import sides_of
 from qconvert.conversion.adapting import adapt_graph
-from qconvert.conversion.adapting.batch import with_batch
+from qconvert.conversion.adapting.input_sizes import with_batch
 from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import SHIFTED
@@ -39,7 +39,7 @@ def net(
     *ops: Op, inputs: Mapping[str, tuple[int | str, ...]], outputs: tuple[str, ...], constants: Mapping[str, Any] | None = None
 ) -> Graph:
     """A real graph; shapes of results are worked out."""
-    from qconvert.operators.shapes import infer
+    from qconvert.operators.shapes_and_functions import infer
 
     tensors = {name: Tensor(name, "float32", shape) for name, shape in inputs.items()}
     for name, data in (constants or {}).items():

@@ -10,11 +10,11 @@ import pytest
 from refusals import refused
 
 from qconvert import check, convert, load
-from qconvert.conversion.adapting.batch import with_batch
+from qconvert.conversion.adapting.input_sizes import with_batch
 from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
-from qconvert.operators.functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.rules.validation import validate
 from qconvert.testing import random_inputs
 

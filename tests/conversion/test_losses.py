@@ -14,7 +14,7 @@ from refusals import refused
 
 from qconvert import Op, Quantization, Tensor, convert, load, save
 from qconvert.arithmetic import dequantize
-from qconvert.conversion.losses import refuse_losses
+from qconvert.conversion.judging import refuse_losses
 from qconvert.errors import LossError
 from qconvert.graph import Graph
 from qconvert.graph.metadata import CHANGES, SCALES

@@ -16,9 +16,9 @@ from qconvert.conversion.report import on_floats
 from qconvert.errors import UnsupportedError
 from qconvert.formats.onnx.container import open_model
 from qconvert.formats.onnx.reader import read_inferred
-from qconvert.formats.reading.quantized_operators import fuse_quantized_ops
-from qconvert.formats.tflite.contents import contents
-from qconvert.operators.functions import all_ops
+from qconvert.formats.reading.quantizations import fuse_quantized_ops
+from qconvert.formats.tflite.file_contents import contents
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.plugins import target_named
 
 pytestmark = pytest.mark.torch

@@ -51,7 +51,7 @@ def test_a_pass_that_breaks_the_graph_is_named_with_the_operator(monkeypatch: py
     from qconvert.plugins import passes as registered
 
     known = {**registered(), "breaks": Pass("breaks", "takes an operator away", without_its_writer)}
-    monkeypatch.setattr("qconvert.conversion.pipeline.pass_named", lambda name: known[name])
+    monkeypatch.setattr("qconvert.conversion.normalizing.pass_named", lambda name: known[name])
     target = Target("t", "onnx", "a target of three passes", passes=tuple(passes))
     for run in (lambda: normalize(network(), target), lambda: run_passes(network(), tuple(passes))):
         with refused(InternalError, "not-computed", where="Relu 'y'", holds=("'m'",)) as caught:

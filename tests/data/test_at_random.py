@@ -15,8 +15,7 @@ from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor, load
 from qconvert.data import accepted_inputs, random_inputs
-from qconvert.data.bounds import input_bounds
-from qconvert.data.sizes import number_of, sizes_to_try
+from qconvert.data.input_limits import input_bounds, number_of, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 

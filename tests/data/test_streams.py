@@ -11,7 +11,7 @@ import pytest
 from refusals import refused
 
 from qconvert import Graph, Preparation, Tensor
-from qconvert.data.streams import Samples, batch_name
+from qconvert.data.samples import Samples, batch_name
 from qconvert.errors import OptionError
 
 

@@ -202,7 +202,7 @@ def test_a_file_within_a_file_waits_for_nothing(tmp_path: Path, monkeypatch: pyt
     def refuse(seconds: float) -> None:
         raise AssertionError(f"waits {seconds} seconds")
 
-    monkeypatch.setattr("qconvert.files.scratch.time.sleep", refuse)
+    monkeypatch.setattr("qconvert.files.atomic_writes.time.sleep", refuse)
     with whole_file(tmp_path / "a") as outer, whole_file(outer) as inner:
         inner.write_text("made")
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and (tmp_path / "a").read_text() == "made"

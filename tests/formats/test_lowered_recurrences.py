@@ -14,8 +14,8 @@ from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators.formulas import recurrent
-from qconvert.operators.recurrent_cells import CELLS
-from qconvert.operators.shapes import infer
+from qconvert.operators.recurrent import CELLS
+from qconvert.operators.shapes_and_functions import infer
 
 _STEPS, _ROWS, _VALUES, _CELLS = 4, 2, 3, 5
 

@@ -15,7 +15,7 @@ from onnx_nodes import equal
 import qconvert
 from qconvert import QConvertError, convert, load
 from qconvert.runtimes.litert import LiteRT
-from qconvert.runtimes.saturation import cpu_saturates, with_unsigned_weights
+from qconvert.runtimes.onnx_rewrites import cpu_saturates, with_unsigned_weights
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "fixtures" / "zoo"))
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import qconvert
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 
 _REGIONS = np.array([[0, 0, 3, 3], [1.2, 0.5, 9, 5.5], [-3, 2, 2, 4]], np.float32)
 

@@ -14,10 +14,10 @@ from refusals import refused
 from qconvert import Graph, Op, Tensor
 from qconvert.errors import InvalidModelError
 from qconvert.formats.flatbuffers import pack_model, unpack_view
-from qconvert.formats.onnx.check import check as check_onnx
+from qconvert.formats.onnx.container import check as check_onnx
 from qconvert.formats.onnx.writer import build as build_onnx
-from qconvert.formats.tflite.check import check as check_tflite
 from qconvert.formats.tflite.schema import root
+from qconvert.formats.tflite.verify import check as check_tflite
 from qconvert.formats.tflite.writer import build as build_tflite
 
 pytestmark = pytest.mark.formats

@@ -71,9 +71,9 @@ def _commands() -> dict[str, Any]:
 def read_data(path: Path) -> Any:
     """What the file is for, by its suffix."""
     from qconvert.calibration.mnn_config import read_mnn_config
-    from qconvert.cli.config import defaults_for
-    from qconvert.data.files import InputFiles
+    from qconvert.cli.startup import defaults_for
     from qconvert.data.labels import class_names, read_labels
+    from qconvert.data.samples import InputFiles
 
     match path.suffix:
         case ".json":

@@ -47,7 +47,7 @@ def altered_mnn(data: bytes, rng: Rng) -> bytes:
 
 def _network(data: bytes, rng: Rng) -> bytes:
     from qconvert.formats.flatbuffers import pack_model, unpack_view
-    from qconvert.formats.mnn.schema import NET
+    from qconvert.formats.mnn.network import NET
 
     return pack_model(altered_tables(unpack_view(NET.root(data)), rng))
 

@@ -256,7 +256,7 @@ _HEAD = "class Model(Module):\n  __parameters__ = []\n  __buffers__ = []\n  def 
 def random_call(rng: Rng) -> bytes:
     """A TorchScript model of one operator whose inputs and arguments are drawn at random: of the right sorts, and mostly senseless."""
     from qconvert.formats.torch.ops import OPERATORS
-    from qconvert.formats.torch.signature import parse_signature
+    from qconvert.formats.torch.values import parse_signature
 
     key = one(rng, sorted(OPERATORS))
     overloads = OPERATORS[key]

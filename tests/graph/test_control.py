@@ -13,7 +13,7 @@ from refusals import refused
 from qconvert.errors import InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor
-from qconvert.rewriting.inlining import whiles_to_loops, without_calls
+from qconvert.rewriting.control_flow import whiles_to_loops, without_calls
 from qconvert.rewriting.loops import loops_to_whiles
 from qconvert.rules.validation import validate
 

@@ -20,8 +20,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.conversion import run_passes
 from qconvert.errors import InvalidGraphError, InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.formats.qgraph.from_document import from_document
-from qconvert.formats.qgraph.to_document import to_document
+from qconvert.formats.qgraph.document import from_document, to_document
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import KINDS, function, has, kind

@@ -12,8 +12,8 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
 from qconvert.operators.formulas import FORMULAS, Formula
-from qconvert.operators.recurrent_cells import CELLS
-from qconvert.operators.shapes import infer
+from qconvert.operators.recurrent import CELLS
+from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.values import apply
 from qconvert.rewriting.lowering import lower
 from qconvert.rules.validation import validate

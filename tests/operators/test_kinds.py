@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from qconvert.arithmetic.dtypes import DTYPES
+from qconvert.arithmetic.storage import DTYPES
 from qconvert.graph import Op
 from qconvert.operators import KINDS, REQUIRED, RULES, choice, flag, integer, integers, kind, number, register, text, texts
-from qconvert.operators.bounds import any_value, within_data
-from qconvert.operators.layout import ELEMENTWISE, Suits
-from qconvert.operators.samples import WHEREVER
+from qconvert.operators.properties import ELEMENTWISE, WHEREVER, Suits, any_value, within_data
 
 
 def test_roles_say_how_many_inputs_there_are() -> None:

@@ -12,7 +12,7 @@ from refusals import refused
 
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.operators.shapes import infer, output_shapes
+from qconvert.operators.shapes_and_functions import infer, output_shapes
 
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_last"}
 

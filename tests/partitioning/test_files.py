@@ -17,12 +17,12 @@ from refusals import refused
 from qconvert import Graph, Target, check, convert, diff, load, partition, save
 from qconvert.conversion import normalize
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.regions import REGIONS, inline_regions, make_region_functions
+from qconvert.formats.onnx.local_functions import REGIONS, inline_regions, make_region_functions
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.graph.metadata import origin
 from qconvert.kernels import Kernel, Kernels
 from qconvert.plugins import target_named
-from qconvert.rewriting.inlining import without_calls
+from qconvert.rewriting.control_flow import without_calls
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.testing import random_inputs
 from tests.partitioning.cutting import fussy

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert import Graph, Op, Quantization, Tensor
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Array, canonical_dtype
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 from qconvert.passes import BUILTIN
 from qconvert.plugins import Change, pass_named
 from qconvert.rules.validation import validate

@@ -14,7 +14,7 @@ import qconvert
 from qconvert.conversion import run_passes
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators.functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.plugins import Target
 from qconvert.rules.validation import validate
 

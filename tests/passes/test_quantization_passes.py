@@ -16,7 +16,7 @@ from qconvert.arithmetic import affine_range, dequantize
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array
-from qconvert.passes.quantizations.intervals import infer_intervals, infer_joint_intervals
+from qconvert.passes.quantizations.activations import infer_intervals, infer_joint_intervals
 from qconvert.plugins import pass_named
 from qconvert.rules.validation import validate
 

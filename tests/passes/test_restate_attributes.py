@@ -14,7 +14,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.operator_notes import quantization_of
+from qconvert.formats.reading.notes import quantization_of
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import STATED_ATTRIBUTES, STATED_LIMITS
 from qconvert.passes import restate_attributes

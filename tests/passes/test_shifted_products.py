@@ -62,7 +62,7 @@ def test_a_product_computes_what_it_did_without_zero_points(points: Any, shapes:
 def test_the_builder_runs_it_on_integers(points: Any, shapes: Any, more: Any) -> None:
     pytest.importorskip("tensorrt_rtx_bindings")
     from qconvert.conversion.normalizing import normalize
-    from qconvert.runtimes.tensorrt_build import Builder
+    from qconvert.runtimes.tensorrt import Builder
 
     target = target_named("tensorrt")
     graph, _ = normalize(product(points, shapes, **more), target)

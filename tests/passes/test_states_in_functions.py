@@ -16,7 +16,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators.functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.rules.validation import validate
 from qconvert.runtimes.litert import LiteRT
 from qconvert.streaming import Session

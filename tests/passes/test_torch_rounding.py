@@ -25,7 +25,7 @@ from qconvert.arithmetic import (
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 from qconvert.passes import match_rounding, restate_attributes
 from qconvert.plugins import ModelFile, runtimes, target_named
 

@@ -12,7 +12,7 @@ from refusals import refused
 
 import qconvert
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.operators.functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.streaming import Session
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]

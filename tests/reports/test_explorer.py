@@ -13,7 +13,7 @@ from refusals import refused
 import qconvert
 from qconvert.checking.findings import CLASSES, CheckReport, Finding
 from qconvert.errors import FileAccessError, OptionError
-from qconvert.reports.explorer import _COLOURS, node_data, write_node_data
+from qconvert.reports.graphs import _COLOURS, node_data, write_node_data
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 MODEL = FIXTURES / "tiny_kws_dscnn_int8.tflite"

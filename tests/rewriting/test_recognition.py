@@ -11,7 +11,7 @@ from passes.graphs import constant, make, q
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.rewriting.recognition import Recognizer
+from qconvert.passes.fuse_functions import Recognizer
 
 KINDS = ("LayerNormalization", "RMSNormalization", "Gelu", "HardSwish", "Mish", "Swish")
 SHAPE = (2, 3, 8)

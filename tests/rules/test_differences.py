@@ -9,7 +9,7 @@ import pytest
 
 import qconvert
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
-from qconvert.graph.dense_weights import spread_weights
+from qconvert.operators.sizes import spread_weights
 from qconvert.rules.changed_values import changed_values
 from qconvert.rules.differences import diff, equal
 

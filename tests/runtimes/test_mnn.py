@@ -13,7 +13,7 @@ import pytest
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
-from qconvert.checking.checked_file import sides_of
+from qconvert.checking.file_in_runtime import sides_of
 from qconvert.checking.operator_finding import Judge
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.evaluate import evaluate_op

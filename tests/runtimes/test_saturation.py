@@ -12,8 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import convert
+from qconvert.runtimes.onnx_rewrites import NOTE, cpu_saturates, has_vnni, with_unsigned_weights
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.runtimes.saturation import NOTE, cpu_saturates, has_vnni, with_unsigned_weights
 
 pytestmark = pytest.mark.onnxruntime
 

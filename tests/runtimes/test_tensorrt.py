@@ -16,15 +16,13 @@ from refusals import refused
 from tensorrt_network import Network
 
 from qconvert import check
-from qconvert.data.stated_sizes import stated_bounds
+from qconvert.data.input_limits import stated_bounds
 from qconvert.errors import InvalidModelError, MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.plugins import ModelFile
-from qconvert.runtimes import tensorrt_build
+from qconvert.runtimes import tensorrt
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.runtimes.tensorrt import build_engine, open_model
-from qconvert.runtimes.tensorrt_build import CAPABILITIES, Builder
-from qconvert.runtimes.tensorrt_layers import layers_inspected, layers_listed
-from qconvert.runtimes.tensorrt_node_names import named_model
+from qconvert.runtimes.tensorrt import CAPABILITIES, Builder, build_engine, open_model
+from qconvert.runtimes.tensorrt_layers import layers_inspected, layers_listed, named_model
 
 pytest.importorskip("tensorrt_rtx_bindings")
 
@@ -143,8 +141,8 @@ def test_a_process_that_ends_says_at_which_node(tmp_path: Path) -> None:
 def test_a_process_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "child.py"
     program.write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(tensorrt_build, "_CHILD", program)
-    monkeypatch.setattr(tensorrt_build, "_PATIENCE", 0.3)
+    monkeypatch.setattr(tensorrt, "_CHILD", program)
+    monkeypatch.setattr(tensorrt, "_PATIENCE", 0.3)
     with refused(RuntimeRefusedError, "no-answer", holds=("TensorRT",)):
         Builder().build(_small().SerializeToString())
 
@@ -160,7 +158,7 @@ def test_a_process_may_not_take_all_memory() -> None:
 
 @pytest.mark.formats
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensorrt_build, "PACKAGES", ("no_such_package_at_all",))
+    monkeypatch.setattr(tensorrt, "PACKAGES", ("no_such_package_at_all",))
     with refused(MissingPackageError, "package-missing", holds=("TensorRT",)) as caught:
         Builder()
     assert caught.value.remedy == "Install it with: pip install 'qconvert[tensorrt]'"
@@ -172,7 +170,7 @@ def test_a_package_that_cannot_be_imported(tmp_path: Path, monkeypatch: pytest.M
     program.write_text(
         'import sys\nsys.stdin.buffer.readline()\nprint(\'{"missing": "tensorrt: libnvinfer.so is not there"}\', flush=True)\n'
     )
-    monkeypatch.setattr(tensorrt_build, "_CHILD", program)
+    monkeypatch.setattr(tensorrt, "_CHILD", program)
     with refused(MissingPackageError, "package-missing", holds=("libnvinfer",)):
         Builder().build(_small().SerializeToString())
 

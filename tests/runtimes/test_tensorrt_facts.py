@@ -10,7 +10,7 @@ from tensorrt_cases import CASES, Case, verdict_of
 from tensorrt_network import Network
 
 from qconvert.errors import RuntimeRefusedError
-from qconvert.runtimes.tensorrt_build import Build, Builder
+from qconvert.runtimes.tensorrt import Build, Builder
 
 pytest.importorskip("tensorrt_rtx_bindings")
 

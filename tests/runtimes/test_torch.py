@@ -21,8 +21,7 @@ from qconvert.evaluate import evaluate
 from qconvert.plugins import ModelFile, runtime_of
 from qconvert.runtimes import torch_inside
 from qconvert.runtimes.torch import open_model
-from qconvert.runtimes.torch_inside import TorchInside
-from qconvert.runtimes.torch_trusted import TrustedInside
+from qconvert.runtimes.torch_inside import TorchInside, TrustedInside
 
 pytestmark = pytest.mark.torch
 

@@ -12,11 +12,11 @@ from refusals import refused
 from qconvert import audit, convert, load
 from qconvert.conversion import normalize
 from qconvert.errors import OptionError
-from qconvert.formats.tflite.contents import listed_operators
+from qconvert.formats.tflite.file_contents import listed_operators
 from qconvert.graph import Graph, Op
 from qconvert.plugin import Accelerator, Engine, Kernels, Layer, ModelFile, Runtime, Target, Violation, hookimpl
 from qconvert.plugins import target_named, temporary_plugin
-from qconvert.targets.violations import violations
+from qconvert.targets.audit import violations
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RESNET = FIXTURES / "tiny_resnet_cifar10_int8.tflite"

@@ -15,7 +15,7 @@ from qconvert.kernels import Kernel, Kernels
 from qconvert.plugins import Storage
 from qconvert.plugins.rules import DEMANDS
 from qconvert.plugins.target import Verdict
-from qconvert.targets.violations import violations
+from qconvert.targets.audit import violations
 
 
 def target(**fields: Any) -> Target:

@@ -21,7 +21,7 @@ from qconvert.evaluate import evaluate
 from qconvert.operators import KINDS
 from qconvert.plugins import target_named
 from qconvert.runtimes.litert import LiteRT
-from qconvert.targets.violations import violations
+from qconvert.targets.audit import violations
 
 pytestmark = pytest.mark.end_to_end
 

@@ -20,7 +20,7 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
 from qconvert.kernels import KERNELS
 from qconvert.plugins import registry, target_named, temporary_plugin
-from qconvert.targets.violations import violations
+from qconvert.targets.audit import violations
 
 ROOT = Path(__file__).parents[2]
 FIXTURES = ROOT / "fixtures"

@@ -17,7 +17,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import numpy_dtype
 from qconvert.plugins import target_named
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 
 pytestmark = pytest.mark.end_to_end
 

@@ -17,8 +17,8 @@ from qconvert.conversion import normalize
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.plugins import Violation, target_named
 from qconvert.plugins.rules import demands
+from qconvert.targets.audit import violations
 from qconvert.targets.rules_tflite import FILE_RULES, MICRO_FILE_RULES, MICRO_RULES, RULES, rule_of_demand
-from qconvert.targets.violations import violations
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 WINDOW = {"strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_last"}

@@ -12,7 +12,7 @@ from tflite_models import run_litert
 from qconvert import save
 from qconvert.conversion.normalizing import normalize
 from qconvert.evaluate import evaluate
-from qconvert.formats.tflite.contents import contents
+from qconvert.formats.tflite.file_contents import contents
 from qconvert.graph import Op, Tensor
 from qconvert.plugins import target_named
 

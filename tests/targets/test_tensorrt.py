@@ -28,8 +28,8 @@ from qconvert.graph import numpy_dtype
 from qconvert.graph.metadata import SHIFTED
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.runtimes.tensorrt_build import Build, Builder
-from qconvert.targets.trtexec import bounds
+from qconvert.runtimes.tensorrt import Build, Builder
+from qconvert.targets.tensorrt import bounds
 
 pytest.importorskip("tensorrt_rtx_bindings")
 

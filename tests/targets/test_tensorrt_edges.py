@@ -15,8 +15,8 @@ from refusals import refused
 from qconvert import audit, check, convert, load
 from qconvert.errors import UnsupportedError
 from qconvert.graph.metadata import COMMAND
-from qconvert.runtimes.tensorrt_build import Builder
-from qconvert.targets.trtexec import bounds
+from qconvert.runtimes.tensorrt import Builder
+from qconvert.targets.tensorrt import bounds
 
 pytest.importorskip("tensorrt_rtx_bindings")
 

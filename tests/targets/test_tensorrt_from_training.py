@@ -22,7 +22,7 @@ from qconvert import check, convert
 from qconvert.graph import Array
 from qconvert.graph.metadata import SHIFTED
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.runtimes.tensorrt_build import Builder
+from qconvert.runtimes.tensorrt import Builder
 
 pytest.importorskip("tensorrt_rtx_bindings")
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.torch, pytest.mark.filterwarnings("ignore")]

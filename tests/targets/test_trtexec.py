@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from qconvert import Graph, convert, load
 from qconvert.graph.metadata import COMMAND
-from qconvert.targets.trtexec import bounds, trtexec
+from qconvert.targets.tensorrt import bounds, trtexec
 
 pytestmark = pytest.mark.formats
 

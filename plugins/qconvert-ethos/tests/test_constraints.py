@@ -24,7 +24,7 @@ from qconvert.plugin import (
     write_tflite_operators,
 )
 from qconvert.plugins import target_named
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 
 NPUS = {"ethos-u55": "ethos-u55-128", "ethos-u65": "ethos-u65-256", "ethos-u85": "ethos-u85-256"}
 #: Models -> how many operators run on an Ethos-U55 and on an Ethos-U85, of how many.

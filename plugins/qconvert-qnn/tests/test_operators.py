@@ -15,7 +15,7 @@ import qconvert
 from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes
 from qconvert.plugin import Graph, ModelFile, Op, Quantization, Tensor, evaluate, infer, load, normalize, save
 from qconvert.plugins import target_named
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 from qconvert.testing import random_inputs
 
 P = Quantization.per_tensor

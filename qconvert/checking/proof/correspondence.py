@@ -16,15 +16,24 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.checking.comparison_forms import fix_sizes, list_layouts
 from qconvert.checking.outputs import Border
-from qconvert.checking.proof.codes import describe_other_codes, is_clipped_sum
-from qconvert.checking.proof.constants import compare_constants, float_values, is_rounded_bias, stored_offset
-from qconvert.checking.proof.elements import Elements, apply_activation, follow_clip, follow_elements
-from qconvert.checking.proof.sizes import fix_sizes, list_layouts
+from qconvert.checking.proof.stored_values import (
+    Elements,
+    apply_activation,
+    compare_constants,
+    describe_other_codes,
+    float_values,
+    follow_clip,
+    follow_elements,
+    is_clipped_sum,
+    is_rounded_bias,
+    stored_offset,
+)
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels.kernel import activated_range
 from qconvert.operators import kind_of
-from qconvert.operators.layout import Suits, permutation
+from qconvert.operators.properties import Suits, permutation
 from qconvert.rules.differences import attribute_differences
 
 __all__ = ["NOT_TRACED", "Pair", "Trace"]

@@ -8,21 +8,20 @@ from functools import partial
 from typing import Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checking.checked_file import Side, sides_of
-from qconvert.checking.comparison_form import to_comparison_form
+from qconvert.checking.comparison_forms import to_comparison_form
+from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
-from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decide, decide_clip
-from qconvert.checking.proof.elements import Elements, clip_elements
-from qconvert.checking.proof.running import run_all_codes
+from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decide, decide_clip, run_all_codes
+from qconvert.checking.proof.stored_values import Elements, clip_elements
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
 from qconvert.operators import kind_of
 from qconvert.plugins import runtimes
-from qconvert.plugins.option_types import ReadOptions
+from qconvert.plugins.options import ReadOptions
 
 __all__ = ["prove", "prove_sides"]
 

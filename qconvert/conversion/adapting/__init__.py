@@ -36,10 +36,8 @@ def adapt_graph(graph: Graph, options: Mapping[str, Any]) -> Graph:
     Raises:
         OptionError: a name is none of the graph's, or sizes do not go through it; the operator is named.
     """
-    from qconvert.conversion.adapting.batch import with_batch
-    from qconvert.conversion.adapting.renaming import rename_tensors
-    from qconvert.conversion.adapting.shapes import with_shapes
-    from qconvert.conversion.adapting.subgraph import cut_out
+    from qconvert.conversion.adapting.input_sizes import with_batch, with_shapes
+    from qconvert.conversion.adapting.named_tensors import cut_out, rename_tensors
 
     if not options:
         return graph

@@ -1,22 +1,228 @@
-"""The walk through a network's operators, each of which takes another number of samples, or is named."""
+"""The walk through a network's operators, each of which takes another number of samples, has its stated sizes mended, or is named.
+Functions that operators run are walked through likewise.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from qconvert.conversion.adapting.control_flow import adapt_control_op
-from qconvert.conversion.adapting.operators import adapt_op
+import numpy as np
+
 from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape
-from qconvert.operators import kind_of
-from qconvert.operators.functions import in_function
-from qconvert.operators.samples import MIXES
-from qconvert.operators.shapes import merge_shapes, output_shapes
+from qconvert.graph.names import Names
+from qconvert.operators import FunctionCall, Port, calls, kind_of
+from qconvert.operators.properties import MIXES
+from qconvert.operators.shapes_and_functions import called_functions, in_function, merge_shapes, output_shapes, rename_functions
+
+if TYPE_CHECKING:
+    pass
 
 __all__ = ["Walk"]
+
+#: The end of a Slice that takes all.
+_FAR = 2**31 - 1
+
+
+def adapt_op(samples: Samples, op: Op) -> Op:
+    """The operator with sizes, or constants, for the new number of samples."""
+    data = op.inputs[0] if op.inputs else ""
+    if op.kind == "Reshape" and data in samples.places:
+        return _adapt_reshape(samples, op, data, samples.places[data])
+    if op.kind == "Slice" and data in samples.places:
+        return _adapt_slice(samples, op, samples.places[data].axis)
+    placed = next((name for name in op.inputs if name in samples.places), "")
+    return _repeat_constants(samples, op, kind_of(op).samples.rows(op, samples.places[placed].axis)) if placed else op
+
+
+def _adapt_reshape(samples: Samples, op: Op, data: str, place: Place) -> Op:
+    """A Reshape with the samples along an axis of their own in its result, or joined with the axes before them.
+
+    A single sample may also stand along any axis of size 1, by Transposes: converters write a Reshape for a Transpose of size-1 axes.
+    """
+    before, given = samples.graph[op.outputs[0]].static_shape, samples.graph[data].static_shape
+    if before is None or given is None:
+        return op
+    whole = math.prod(given[: place.axis]) * place.before
+    own, joined, turned = list[int](), list[int](), list[int]()
+    for axis, size in enumerate(before):
+        outer = math.prod(before[:axis])
+        if outer and whole % outer == 0 and size and size % (whole // outer * samples.old) == 0:
+            (own if size == samples.old and outer == whole else joined).append(axis)
+        elif size == samples.old == 1 and place.before == 1:
+            turned.append(axis)
+    fitting = [*own, *joined, *turned]
+    if not fitting:
+        raise samples.batch_error(op, f"gives {op.outputs[0]!r} the shape {before}, which has no batch axis")
+    choice = samples.choices.of((samples.within, op.outputs[0]), len(fitting))
+    axis = fitting[choice]
+    if choice >= len(own) + len(joined):
+        return _reshape_each_sample(samples, op, data, place.axis, axis)
+    wanted = tuple(int(samples.scale_size(size)) if i == axis else size for i, size in enumerate(before))
+    try:
+        (found,) = output_shapes(samples.tensors, op, samples.integers)
+    except InvalidGraphError:
+        found = None
+    return op if found == wanted else samples.with_constant(op, 1, np.array(wanted, np.int64))
+
+
+def _reshape_each_sample(samples: Samples, op: Op, data: str, axis: int, to: int) -> Op:
+    """A Reshape of each sample by itself: of samples along the first axis, to and from where Transposes bring them."""
+    given, wanted = samples.tensors[data].shape or (), samples.graph[op.outputs[0]].static_shape or ()
+    if axis:
+        perm = (axis, *(other for other in range(len(given)) if other != axis))
+        data = _insert_before(samples, Op("Transpose", (data,), (), {"perm": perm}, op.source), tuple(given[other] for other in perm))
+    alone = (samples.new, *wanted[:to], *wanted[to + 1 :])
+    sizes = samples.add_constant(op.inputs[1] if op.has(1) else data, np.array(alone, np.int64), None)
+    if to == 0:
+        return Op("Reshape", (data, sizes), op.outputs, op.attributes if op.kind == "Reshape" else {}, op.source)
+    data = _insert_before(samples, Op("Reshape", (data, sizes), (), {}, op.source), alone)
+    return Op("Transpose", (data,), op.outputs, {"perm": (*range(1, to + 1), 0, *range(to + 1, len(alone)))}, op.source)
+
+
+def _insert_before(samples: Samples, op: Op, shape: Shape) -> str:
+    """Adds an operator in front whose result has the samples first; the result's name is returned."""
+    name = samples.new_tensor(op.inputs[0], shape, 0)
+    samples.ops.append(replace(op, outputs=(name,)))
+    return name
+
+
+def _adapt_slice(samples: Samples, op: Op, axis: int) -> Op:
+    """A Slice of all samples, whose end is their number."""
+    starts, ends, axes = (samples.integers(name) for name in op.inputs[1:4])
+    steps = samples.integers(op.inputs[4]) if op.has(4) else None
+    rank = len(samples.graph[op.inputs[0]].shape or ())
+    if starts is None or ends is None or axes is None:
+        return op
+    for index, item in enumerate(axes):
+        is_whole = starts[index] == 0 and ends[index] == samples.graph[op.inputs[0]].shape[axis]  # type: ignore[index]
+        if isinstance(item, int) and item % rank == axis and is_whole and (steps is None or steps[index] == 1):
+            if any(isinstance(end, str) for end in ends):
+                return op
+            values = [_FAR if place == index else int(end) for place, end in enumerate(ends)]
+            return samples.with_constant(op, 2, np.array(values, np.int64))
+    return op
+
+
+def _repeat_constants(samples: Samples, op: Op, axes: Mapping[int, int]) -> Op:
+    """The operator with constants for one sample repeated for each."""
+    for index, axis in axes.items():
+        name = op.inputs[index] if op.has(index) else ""
+        if not name or name in samples.places:
+            continue
+        tensor = samples.graph[name]
+        if tensor.shape is None or axis >= len(tensor.shape) or not kind_of(op).samples.apart(op, index, axis, len(tensor.shape)):
+            continue
+        op = samples.with_repeated(op, index, axis)
+    return op
+
+
+#: Where samples stand in the inputs, or outputs, of a function, in order.
+_Places = list[Place | None]
+
+
+def adapt_control_op(walk: Walk, op: Op) -> Op:
+    """An operator that runs functions, with functions for the new number of samples; the places of its results are noted.
+
+    What goes from turn to turn has its samples where they are in the first turn; a value that has none there, such as zeros, gets them
+    where the function puts them.
+
+    Raises:
+        OptionError: it has one condition for all samples, carries them in an order that changes, or a function mixes them.
+    """
+    if any(
+        inner.kind in ("ReadState", "WriteState") for name in called_functions(walk.graph, [op]) for inner in walk.graph.functions[name].ops
+    ):
+        raise walk.batch_error(op, "runs functions with states, and is not known to keep samples separate")
+    found = list(calls(op))
+    offset = len(op.inputs) - len(found[0].inputs)
+    if any(name in walk.places for name in op.inputs[:offset]) or (op.kind == "Loop" and any(x in walk.places for x in op.inputs[:2])):
+        raise walk.batch_error(op, "has one condition for all samples")
+    places = [_place_in_function(walk, op, port) for port in found[0].inputs]
+    begun = list(places)
+    for _, index in found[-1].carried:
+        if places[index] is None and (axis := walk.axis_of_new(op, index + offset)) is not None:
+            places[index] = Place(axis)
+    while True:
+        made = [_walk_function(walk, call, places) for call in found]
+        results = [[inner.places.get(name) for name in inner.graph.outputs] for inner in made]
+        if not _propagate_carried(walk, op, found, results, places):
+            break
+    for call, inner, result in zip(found, made, results, strict=True):
+        _align_outputs(walk, op, call, inner, result, results)
+    for index, (before, place) in enumerate(zip(begun, places, strict=True)):
+        if before is None and place is not None:
+            op = walk.with_repeated(op, index + offset, place.axis)
+    names = {
+        call.function: _add_function(walk.functions, call.function, inner.build_graph()) for call, inner in zip(found, made, strict=True)
+    }
+    _place_results(walk, op, found[-1].outputs, results[-1])
+    return rename_functions(op, names)
+
+
+def _place_in_function(walk: Walk, op: Op, port: Port) -> Place | None:
+    """Where the samples of what a function is given stand in it."""
+    place = walk.places.get(port.tensor) if port.tensor else None
+    if place is None or port.axis is None:
+        return place
+    if place.axis == port.axis:
+        raise walk.batch_error(op, f"iterates over the samples of {port.tensor!r}")
+    return replace(place, axis=place.axis - (place.axis > port.axis))
+
+
+def _walk_function(walk: Walk, call: FunctionCall, places: Sequence[Place | None]) -> Walk:
+    inputs = walk.graph.functions[call.function].inputs
+    known = {name: place for name, place in zip(inputs, places, strict=True) if place is not None}
+    touched = [name for name, port in zip(inputs, call.inputs, strict=True) if port.tensor in walk.touched]
+    inner = walk.inner(call.function, known, touched)
+    inner.result()
+    return inner
+
+
+def _propagate_carried(walk: Walk, op: Op, found: Sequence[FunctionCall], results: Sequence[_Places], places: _Places) -> bool:
+    """Whether values that go from turn to turn get samples which they had not; they are noted in `places`."""
+    is_new = False
+    for call, result in zip(found, results, strict=True):
+        for output, index in call.carried:
+            if result[output] == places[index]:
+                continue
+            if places[index] is not None:
+                name = call.inputs[index].tensor or call.function
+                raise walk.batch_error(op, f"carries the samples of {name!r} along another axis into the next iteration")
+            places[index], is_new = result[output], True
+    return is_new
+
+
+def _align_outputs(walk: Walk, op: Op, call: FunctionCall, inner: Walk, result: _Places, results: Sequence[_Places]) -> None:
+    """Sees to it that an output has samples at one place whichever function gives it, and that no question is one of samples."""
+    for index, port in enumerate(call.outputs):
+        place = result[index]
+        if not port.tensor and port.dtype == "bool" and place is not None:
+            raise walk.batch_error(op, "has one condition for all samples")
+        wanted = next((other[index] for other in results if len(other) == len(result) and other[index] is not None), None)
+        if op.kind != "If" or place == wanted:
+            continue
+        if place is not None or wanted is None or not inner.repeat_output(index, wanted):
+            raise walk.batch_error(op, f"returns {port.tensor!r} with its samples along another axis in each of its functions")
+
+
+def _add_function(functions: dict[str, Graph], name: str, graph: Graph) -> str:
+    """Adds a function under a free name, which is returned."""
+    new = Names(functions).fresh(f"{name}/batch")
+    functions[new] = replace(graph, functions={}, states={})
+    return new
+
+
+def _place_results(walk: Walk, op: Op, ports: Sequence[Port], places: Sequence[Place | None]) -> None:
+    """Notes where the samples of the operator's results stand."""
+    for port, place in zip(ports, places, strict=True):
+        if port.tensor and place is not None:
+            axis = place.axis + (port.axis is not None and place.axis >= port.axis)
+            walk.place_at(op, port.tensor, replace(place, axis=axis))
 
 
 class Walk(Samples):

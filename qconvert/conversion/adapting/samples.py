@@ -11,7 +11,7 @@ from qconvert.errors import OptionError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.shapes import UNKNOWN
+from qconvert.operators.shapes_and_functions import UNKNOWN
 from qconvert.operators.sizes import Size
 
 __all__ = ["Choices", "Place", "Samples"]

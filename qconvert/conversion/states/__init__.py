@@ -10,16 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from qconvert.conversion.states.dynamic import round_at_run_time
-from qconvert.conversion.states.inputs import adjust_inputs
-from qconvert.conversion.states.linear import with_linear_layers
-from qconvert.conversion.states.names import align_prefixes, module_of
-from qconvert.conversion.states.network import Network
+from qconvert.conversion.states.inserted_operators import Rounding, adjust_inputs, round_at_run_time
+from qconvert.conversion.states.network import Network, align_prefixes, module_of, with_linear_layers
 from qconvert.conversion.states.places import Places
-from qconvert.conversion.states.rounding import Rounding
 from qconvert.conversion.states.sequences import place_sequences
-from qconvert.conversion.states.tensors import Substitution
-from qconvert.conversion.states.unmatched import require_matched
+from qconvert.conversion.states.tensors import Substitution, require_matched
 from qconvert.graph import Graph
 from qconvert.graph.metadata import ASSUMED
 from qconvert.plugins import Parameters

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from qconvert.conversion.states.names import is_in_module, same_path
-from qconvert.conversion.states.network import Network
+from qconvert.conversion.states.network import Network, is_in_module, same_path
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph import Op

@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Encodings:
-    from qconvert.formats.calibration_cache.reader import read
+    from qconvert.formats.calibration_cache.cache import read
 
     return read(path)
 
 
 def _write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert.formats.calibration_cache.writer import write
+    from qconvert.formats.calibration_cache.cache import write
 
     return write(encodings, graph, path, str(options["trt_version"]), str(options["trt_calibrator"]))
 
 
 def _holds(path: Path) -> bool:
-    from qconvert.formats.calibration_cache.reader import holds
+    from qconvert.formats.calibration_cache.cache import holds
 
     return holds(path)
 

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from qconvert.errors import MissingPackageError, UnsupportedError
-from qconvert.files.processes import describe_exit, quote_output
+from qconvert.files.system import describe_exit, quote_output
 
 __all__ = ["is_installed", "require_installed", "run_converter"]
 

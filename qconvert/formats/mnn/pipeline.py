@@ -1,11 +1,9 @@
-"""MNN's compression parameters (`mnnconvert --compressionParamsFile`): a Pipeline as JSON or as protobuf -> Encodings.
-
-MNN finds a layer by the name of its result, `output[0].name`. If MNN fuses an operator after the layer, that is the fused operator's name.
-Names of inputs and weights are free text. tools/converter/source/compression/MNN_compression.proto has the messages.
-"""
+"""MNN's compression parameters (`mnnconvert --compressionParamsFile`), a Pipeline as JSON or as protobuf: read as Encodings and written."""
 
 from __future__ import annotations
 
+import json
+import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +12,11 @@ from typing import Any
 from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import fail
-from qconvert.formats.mnn.activations import activation_quantization
-from qconvert.formats.mnn.places import model_name
+from qconvert.formats.mnn.layers import Activation, Layer
+from qconvert.formats.mnn.messages import MESSAGES, MessageField
+from qconvert.formats.mnn.scales import activation_quantization, model_name
 
-__all__ = ["is_pipeline", "pipeline_encodings"]
+__all__ = ["is_pipeline", "pipeline_binary", "pipeline_encodings", "pipeline_json"]
 
 _ORIGIN = "MNN's Pipeline"
 _ALONE = frozenset(("mnnUuid", "mnn_uuid", "forGuide", "for_guide"))
@@ -127,3 +126,85 @@ def _limits(stated: Mapping[str, Any], at: str) -> tuple[int, int]:
 def _notes(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, ...]:
     methods = Counter(layer["method"] for _, layer in layers if layer["method"] != "QAT")
     return tuple(f"{count} layers have the method {name}, whose own arithmetic is not carried over" for name, count in methods.items())
+
+
+_VARINT, _BYTES, _FIXED32 = 0, 2, 5
+
+
+def to_bytes(message: str, fields: Mapping[str, Any]) -> bytes:
+    """A message as protobuf, the fields that it has in the order of their numbers.
+
+    Repeated floats have a tag each: the schema is of proto2, where they are not packed.
+
+    Args:
+        message: its name in MESSAGES.
+        fields: values by name; messages are mappings, enumerations names.
+    """
+    parts = []
+    for number, field in MESSAGES[message].items():
+        if field.name in fields:
+            values = fields[field.name] if field.repeated else [fields[field.name]]
+            parts += [_encode_field(number, field, value) for value in values]
+    return b"".join(parts)
+
+
+def _encode_field(number: int, field: MessageField, value: Any) -> bytes:
+    if field.kind == "float":
+        return _encode_varint(number << 3 | _FIXED32) + struct.pack("<f", value)
+    if isinstance(field.kind, tuple):
+        return _encode_varint(number << 3 | _VARINT) + _encode_varint(field.kind.index(value))
+    if field.kind in ("int32", "bool"):
+        return _encode_varint(number << 3 | _VARINT) + _encode_varint(int(value))
+    content = value.encode() if field.kind == "string" else to_bytes(field.kind, value)
+    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(content)) + content
+
+
+def _encode_varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+_VERSION = "0.0.0"
+_LOW, _HIGH = -128, 127
+
+
+def pipeline_json(layers: Iterable[Layer]) -> str:
+    """The Pipeline as JSON, as protobuf writes it."""
+    return json.dumps(_pipeline(layers), indent=1, ensure_ascii=False) + "\n"
+
+
+def pipeline_binary(layers: Iterable[Layer]) -> bytes:
+    """The same as protobuf."""
+    return to_bytes("Pipeline", _pipeline(layers))
+
+
+def _pipeline(layers: Iterable[Layer]) -> dict[str, Any]:
+    entries = [
+        {
+            "input": [_activation_fields(layer.data)],
+            "weight": [
+                {"name": layer.weights, "bits": 8, "scales": [float(scale) for scale in layer.scales], "clampMin": _LOW, "clampMax": _HIGH}
+            ],
+            "output": [_activation_fields(layer.result, layer.name)],
+            "method": "QAT",
+            "opName": layer.operator,
+        }
+        for layer in layers
+    ]
+    return {"version": _VERSION, "algo": [{"type": "QUANTIZE", "quantParams": {"layer": entries}}], "forGuide": False}
+
+
+def _activation_fields(tensor: Activation, name: str = "") -> dict[str, Any]:
+    return {
+        "name": name or tensor.name,
+        "bits": 8,
+        "scales": [tensor.scale],
+        "zeroPoint": tensor.zero_point,
+        "clampMin": _LOW,
+        "clampMax": _HIGH,
+    }

@@ -1,7 +1,5 @@
-"""Writes a network for MNN: a float ONNX model, the Pipeline of its scales, and the .mnn that MNN's converter makes of both.
-
-MNN's own importers of quantized models give wrong results (docs/mnn.md), so the scales go next to a float model. What MNN made is read back
-and compared: weights, scales and zero points have to be those that were asked for, and a layer that stayed float is named.
+"""Writes a network for MNN: a float ONNX model, the Pipeline of its scales, and the .mnn that MNN's converter makes of both, which is
+compared with them.
 """
 
 from __future__ import annotations
@@ -12,24 +10,98 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qconvert.encodings import Encodings
-from qconvert.errors import OptionError, QConvertError
-from qconvert.files.temporary import temporary_folder
-from qconvert.formats.mnn.check_converted import compare_layers
+from qconvert.errors import OptionError, QConvertError, UnsupportedError, format_count
+from qconvert.files.system import temporary_folder
 from qconvert.formats.mnn.child import is_installed, require_installed, run_converter
-from qconvert.formats.mnn.depthwise import compensate_biases
-from qconvert.formats.mnn.dump_write import dump_json, operators_of_graph, operators_of_network
-from qconvert.formats.mnn.floats import rounded_names, split_encodings
-from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
-from qconvert.formats.mnn.network import read_network
-from qconvert.formats.mnn.pipeline_write import pipeline_binary, pipeline_json
-from qconvert.formats.mnn.roundings import insert_roundings
-from qconvert.graph import Graph, Op
+from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
+from qconvert.formats.mnn.float_network import compensate_biases, insert_roundings, rounded_names, split_encodings
+from qconvert.formats.mnn.layers import Activation, Layer, activations_of, layers_of
+from qconvert.formats.mnn.network import Layer as MadeLayer
+from qconvert.formats.mnn.network import Network, TensorQuantization, read_network
+from qconvert.formats.mnn.pipeline import pipeline_binary, pipeline_json
+from qconvert.formats.mnn.scales import MATMUL
+from qconvert.graph import Array, Graph, Op
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.operators import kind_of
 from qconvert.plugins import Change, format_named, pass_named
 
-__all__ = ["as_written", "write", "write_scales"]
+__all__ = ["as_written", "compare_layers", "write", "write_scales"]
+
+#: Layers that a line names.
+_MOST_NAMED = 5
+
+
+def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
+    """Lines on the layers of a .mnn: how many are int8 with the requested integers and scales, and which stayed float.
+
+    Raises:
+        UnsupportedError: weights, scales or zero points differ from the requested ones, or there is no such file.
+    """
+    try:
+        network = read_network(path)
+    except UnsupportedError as error:
+        yield f"{path.name} is made, and not compared with what was asked for: it {error.reason}"
+        return
+    made = _layers_by_result(network)
+    missing = list(dict.fromkeys(layer.result.name for layer in layers if not _is_integer(made.get(layer.name))))
+    same = values = 0
+    wrong: list[str] = []
+    for layer in layers:
+        found = made.get(layer.name)
+        if found is None or not _is_integer(found):
+            continue
+        differences = list(_differences(layer, found))
+        wrong += [f"{layer.result.name!r}: {text}" for text in differences]
+        same += not differences
+        values += found.weights.integers.size if found.weights is not None else 0
+    if wrong:
+        raise UnsupportedError(
+            f"MNN's converter changed the quantization in {format_count(len(wrong), 'place')}: {'; '.join(wrong[:_MOST_NAMED])}",
+            rule="converter-changed-model",
+        )
+    equal = f"{values} equal integers of weights, equal scales and zero points"
+    yield f"{path.name}, read back: {same} of {len(layers)} layers are int8, with {equal}"
+    if missing:
+        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        yield f"MNN left {len(missing)} layers float that have scales: {', '.join(map(repr, missing[:_MOST_NAMED]))}{more}"
+
+
+def _layers_by_result(network: Network) -> Mapping[str, MadeLayer]:
+    """The layers by the names of their results; a matrix product that became a convolution has its own."""
+    found = {}
+    for layer in network.layers:
+        for index in layer.node.outputs[:1]:
+            found[network.names[index].removesuffix(MATMUL)] = layer
+    return found
+
+
+def _is_integer(layer: MadeLayer | None) -> bool:
+    """Whether MNN runs a layer on integers: it has the scales of both sides, and weights."""
+    return layer is not None and layer.weights is not None and layer.data is not None and layer.result is not None
+
+
+def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
+    """Differences between a layer and the requested one, in words."""
+    assert made.weights is not None
+    if layer.integers is not None and not _equal(layer.integers, made.weights.integers):
+        yield "other integers of weights"
+    if made.weights.offsets is not None or not np.array_equal(layer.scales, made.weights.scales.reshape(-1)):
+        yield "other scales of weights"
+    for what, wanted, found in (("data", layer.data, made.data), ("result", layer.result, made.result)):
+        if found is None or not _same_quantization(wanted, found):
+            yield f"another scale or zero point of its {what}"
+
+
+def _equal(wanted: Array, found: Array) -> bool:
+    return wanted.size == found.size and bool(np.array_equal(wanted.reshape(-1), found.reshape(-1)))
+
+
+def _same_quantization(wanted: Activation, found: TensorQuantization) -> bool:
+    return bool(np.float32(wanted.scale) == np.float32(found.scale)) and wanted.zero_point == found.zero
+
 
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
 #: Characters of a hash that a .mnn has.

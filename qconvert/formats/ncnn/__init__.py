@@ -20,7 +20,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> Encodings:
 
 
 def _write(encodings: Encodings, graph: Graph | None, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    from qconvert.formats.ncnn.table_write import write
+    from qconvert.formats.ncnn.table import write
 
     return write(encodings, graph, path)
 

@@ -26,7 +26,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def _check(path: Path) -> Any:
-    from qconvert.formats.onnx.check import check
+    from qconvert.formats.onnx.container import check
 
     return check(path)
 
@@ -53,13 +53,13 @@ def _recognizes(start: bytes) -> bool:
 
 
 def _contents(path: Path) -> Mapping[str, Any]:
-    from qconvert.formats.onnx.contents import contents
+    from qconvert.formats.onnx.container import contents
 
     return contents(path)
 
 
 def _modules(path: Path) -> Mapping[str, str]:
-    from qconvert.formats.onnx.modules import modules
+    from qconvert.formats.onnx.container import modules
 
     return modules(path)
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.files import map_file
-from qconvert.formats.onnx.mapped_constants import Files
-from qconvert.formats.onnx.messages import node_captures
-from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.initializers import Files
+from qconvert.formats.onnx.model import Model, node_captures
 from qconvert.formats.onnx.reader import read_inferred
-from qconvert.formats.reading.quantized_operators import fuse_quantized_ops
+from qconvert.formats.reading.quantizations import fuse_quantized_ops
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import DECOMPOSED
 

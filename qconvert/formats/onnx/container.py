@@ -1,26 +1,41 @@
-"""Opens .onnx files: memory-mapped, verified, with functions inlined, nodes in order and shapes inferred."""
+"""Opens .onnx files: memory-mapped, verified, with functions inlined, nodes in order and shapes inferred. And looks at the nodes of a
+file: to check one just written, to list its operators, to tell modules of PyTorch.
+"""
 
 from __future__ import annotations
 
+import ast
 import mmap
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.mapped_constants import Files
+from qconvert.formats.onnx.initializers import Files
+from qconvert.formats.onnx.local_functions import inline_functions, inline_regions, sort_nodes
 from qconvert.formats.onnx.model import Model
 from qconvert.formats.onnx.old_opsets import lift_opset
-from qconvert.formats.onnx.ordering import inline_functions, sort_nodes
-from qconvert.formats.onnx.regions import inline_regions
 from qconvert.formats.onnx.signatures import check_signatures
-from qconvert.formats.onnx.verify import verify
+from qconvert.formats.onnx.verify import node_label, verify
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
-__all__ = ["external_files", "form_of", "load_proto", "open_model", "parse_model", "parse_proto", "unverified_proto"]
+__all__ = [
+    "check",
+    "contents",
+    "external_files",
+    "form_of",
+    "load_proto",
+    "modules",
+    "open_model",
+    "parse_model",
+    "parse_proto",
+    "unverified_proto",
+    "with_dynamic_dimensions",
+]
 
 _LARGEST_PROTOBUF = 2**31 - 1
 
@@ -143,3 +158,139 @@ def _parse_bytes(data: mmap.mmap | bytes) -> Any:
         deep = "MaxDepth" in str(error)
         reason = "its graphs are nested too deeply" if deep else "this is not an ONNX file, or it is cut off or damaged"
         raise InvalidModelError(reason, rule="not-this-format") from error
+
+
+def check(path: Path) -> Any:
+    """Checks the file at `path`; its external data lie next to it. Returns its onnx.ModelProto, without large constants.
+
+    Raises:
+        InvalidModelError: names, order, constants or operators contradict each other or their operator sets; it names the node.
+    """
+    proto = parse_proto(map_file(path), path.parent)
+    graph = proto.graph
+    ready = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    names: set[str] = set()
+    for node in graph.node:
+        if node.name and node.name in names:
+            raise InvalidModelError("has the same name as another node", where=node_label(node), rule="duplicate-name")
+        names.add(node.name)
+        _require_ready(node, node.input, ready)
+        ready.update(node.output)
+    outputs = [value.name for value in graph.output]
+    if len(set(outputs)) != len(outputs):
+        raise InvalidModelError("the model has the same output twice", rule="duplicate-output")
+    return proto
+
+
+def _require_ready(node: Any, inputs: Any, ready: set[str]) -> None:
+    for name in inputs:
+        if name and name not in ready:
+            raise InvalidModelError(f"reads {name!r} before it is written", where=node_label(node), rule="not-computed")
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """IR version, opsets and producer, and the operator types of all graphs in the file with their counts.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is no ONNX file.
+    """
+    model = unverified_proto(path)
+    try:
+        return {
+            "ir version": model.ir_version,
+            "opset": ", ".join(f"{item.domain} {item.version}".strip() for item in model.opset_import),
+            "producer": f"{model.producer_name} {model.producer_version}".strip(),
+            **({"functions": len(model.functions)} if model.functions else {}),
+            "operators": dict(_operators(model).most_common()),
+        }
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}", rule="not-utf8") from error
+
+
+def _operators(model: Any) -> Counter[str]:
+    """The operator types of the graph, of graphs in attributes and of functions; those of other domains with the domain."""
+    found: Counter[str] = Counter()
+    waiting = [model.graph, *model.functions]
+    while waiting:
+        for node in waiting.pop().node:
+            found[node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"] += 1
+            for attribute in node.attribute:
+                waiting += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
+    return found
+
+
+#: The list of scopes that torch.onnx.export(dynamo=True) writes at each node; the last is the node itself.
+_SCOPES = "pkg.torch.onnx.name_scopes"
+_LONGEST = 10_000
+
+
+def modules(path: Path) -> dict[str, str]:
+    """Tensor -> path of the module that computes it, such as "features.0"; nothing of tensors of which the file does not tell it.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is no ONNX file.
+    """
+    model = unverified_proto(path)
+    found: dict[str, str] = {}
+    try:
+        for node in model.graph.node:
+            stated = next((item.value for item in node.metadata_props if item.key == _SCOPES), "")
+            module = _module_from_scopes(stated) if stated else _module_from_name(node.name)
+            if module is not None:
+                found.update((name, module) for name in node.output if name)
+    except UnicodeDecodeError as error:
+        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}", rule="not-utf8") from error
+    return found
+
+
+def _module_from_scopes(text: str) -> str | None:
+    """The module in a list of scopes as Python prints it."""
+    try:
+        scopes = ast.literal_eval(text) if len(text) < _LONGEST else None
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return None
+    if not isinstance(scopes, list) or not scopes or not all(isinstance(scope, str) for scope in scopes):
+        return None
+    return scopes[-2] if len(scopes) > 1 else ""
+
+
+def _module_from_name(name: str) -> str | None:
+    """The module in a node's name of torch.onnx.export(dynamo=False): "/features/features.0/conv/Conv" stands in features.0.conv."""
+    parts = name.split("/")
+    if len(parts) < 2 or parts[0]:
+        return None
+    return _path(parts[1:-1])
+
+
+def _path(parts: Sequence[str]) -> str:
+    """Modules in a list are called by the list and their number, "features.0" after "features"."""
+    path: list[str] = []
+    before = ""
+    for part in parts:
+        if before and part.startswith(f"{before}."):
+            path[-1] = part
+        else:
+            path.append(part)
+        before = part
+    return ".".join(path)
+
+
+def with_dynamic_dimensions(path: Path, folder: Path) -> Path | None:
+    """Copy a file to a new folder with dynamic dimensions of inputs, outputs and inner tensors; None for a file with external
+    constants.
+
+    Raises:
+        QConvertError: see load_proto().
+    """
+    if external_files(path):
+        return None
+    model = load_proto(path)
+    for value in (*model.graph.input, *model.graph.output):
+        for axis, size in enumerate(value.type.tensor_type.shape.dim):
+            size.dim_param = f"{value.name}_{axis}"
+    del model.graph.value_info[:]
+    folder.mkdir()
+    (folder / path.name).write_bytes(model.SerializeToString())
+    return folder / path.name

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.graph_reading import add_constants, declared_values, read_nodes
-from qconvert.formats.onnx.messages import graph_captures
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.reading import Reading
-from qconvert.formats.reading.border_quantizations import with_input_quantization, with_output_quantization
+from qconvert.formats.onnx.model import graph_captures
+from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.labels import label_tensor
+from qconvert.formats.reading.quantizations import label_tensor, with_input_quantization, with_output_quantization
 from qconvert.graph import Graph, Names, Shape, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT
-from qconvert.operators.shapes import UNKNOWN, is_compatible, merge_shapes
+from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes
 
 __all__ = ["Inner", "agreed_shape", "outer_shape", "read_function", "unify_quantizations"]
 

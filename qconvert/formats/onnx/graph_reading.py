@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import DTYPE_NAMES
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.opaque import read_opaque
-from qconvert.formats.onnx.reading import Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Array, Shape, canonical_dtype
-from qconvert.operators.shapes import UNKNOWN
+from qconvert.operators.shapes_and_functions import UNKNOWN
 from qconvert.plugins import operators
 
 __all__ = ["add_constants", "constant_data", "declared_values", "read_nodes"]
@@ -48,7 +47,7 @@ def add_constants(graph: Any, draft: Draft) -> None:
 
 
 def constant_data(tensor: Any) -> Array:
-    """The data of a constant (mapped_constants.py); text as str."""
+    """The data of a constant (initializers.py); text as str."""
     data = np.asarray(tensor.numpy())
     if data.dtype.kind in "OSU":
         texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]

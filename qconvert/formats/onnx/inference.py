@@ -8,10 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.mapped_constants import Files
-from qconvert.formats.onnx.messages import embed_constants, subgraphs
-from qconvert.formats.onnx.model import Model
-from qconvert.formats.onnx.verify_constants import BITS
+from qconvert.formats.onnx.initializers import BITS, Files
+from qconvert.formats.onnx.model import Model, embed_constants, subgraphs
 
 __all__ = ["infer_shapes"]
 

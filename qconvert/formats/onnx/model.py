@@ -1,15 +1,71 @@
-"""An ONNX protobuf as its reader sees it: a graph of nodes and values, with constants as arrays on mapped files."""
+"""An ONNX protobuf: walks over its nodes, and the graph of nodes and values that its reader sees."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from qconvert.formats.onnx.mapped_constants import ConstantData, Files
-from qconvert.formats.onnx.messages import clear_default_domains, embed_constants, node_captures
+from qconvert.formats.onnx.initializers import ConstantData, Files
 
-__all__ = ["Graph", "Model", "Node", "Value", "ValueType"]
+__all__ = ["Graph", "Model", "Node", "Value", "ValueType", "all_nodes", "embed_constants", "graph_captures", "node_captures", "subgraphs"]
+
+#: Types of attributes that hold graphs (onnx.proto, AttributeProto.AttributeType).
+_GRAPH, _GRAPHS = 5, 10
+
+
+def embed_constants(nodes: Iterable[Any], files: Files) -> None:
+    """Puts the bytes of external constants into the attributes of nodes, those in subgraphs included."""
+    for node in nodes:
+        for attribute in node.attribute:
+            for tensor in (*([attribute.t] if attribute.HasField("t") else []), *attribute.tensors):
+                files.embed_data(tensor)
+        for graph in subgraphs(node):
+            for tensor in graph.initializer:
+                files.embed_data(tensor)
+            embed_constants(graph.node, files)
+
+
+def clear_default_domains(nodes: Iterable[Any]) -> None:
+    """Leaves ai.onnx, the domain by default, out of nodes, those in subgraphs included."""
+    for node in nodes:
+        if node.domain in ("", "ai.onnx"):
+            node.ClearField("domain")
+        for graph in subgraphs(node):
+            clear_default_domains(graph.node)
+
+
+def subgraphs(node: Any) -> list[Any]:
+    """The GraphProtos in the attributes of a NodeProto."""
+    found: list[Any] = []
+    for item in node.attribute:
+        if item.type == _GRAPH:
+            found.append(item.g)
+        elif item.type == _GRAPHS:
+            found += item.graphs
+    return found
+
+
+def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:
+    """NodeProtos, and those of the graphs inside them."""
+    for node in nodes:
+        yield node
+        for graph in subgraphs(node):
+            yield from all_nodes(graph.node)
+
+
+def node_captures(node: Any) -> Iterator[str]:
+    """The names that the subgraphs of a NodeProto take from outside, in order."""
+    for graph in subgraphs(node):
+        yield from graph_captures(graph)
+
+
+def graph_captures(graph: Any) -> Iterator[str]:
+    """The names that a GraphProto inside a node takes from outside, in order."""
+    defined = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
+    for child in graph.node:
+        yield from (name for name in (*child.input, *node_captures(child)) if name and name not in defined)
+    yield from (value.name for value in graph.output if value.name not in defined)
 
 
 class ValueType(NamedTuple):

@@ -14,9 +14,8 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.mapped_constants import Files
-from qconvert.formats.onnx.messages import all_nodes, subgraphs
-from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.initializers import Files
+from qconvert.formats.onnx.model import Model, all_nodes, subgraphs
 from qconvert.formats.onnx.verify import node_label
 
 __all__ = ["OLDEST_READ", "lift_opset"]

@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.custom import read_tflite_custom, write_tflite_custom
-from qconvert.formats.onnx.messages import node_captures, subgraphs
+from qconvert.formats.onnx.model import node_captures, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op

@@ -14,16 +14,15 @@ import numpy as np
 from qconvert.arithmetic import is_accumulator_scale
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
-from qconvert.formats.onnx.decomposed import with_decomposed
 from qconvert.formats.onnx.graph_reading import add_constants, declared_values, read_nodes
 from qconvert.formats.onnx.inference import infer_shapes
-from qconvert.formats.onnx.reinterpret_notes import read_relabelled_notes
+from qconvert.formats.onnx.noted_operators import read_relabelled_notes, with_decomposed
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.signatures import with_signatures
+from qconvert.formats.reading.notes import with_signatures
 from qconvert.graph import Array, Graph, Shape
 from qconvert.graph.carried_states import parse_states
 from qconvert.graph.metadata import RELABELLED, SOURCE_FORMAT, SOURCE_OPSET, SOURCE_PRODUCER, STATED_BIAS_SCALES, STATES
-from qconvert.operators.functions import with_used_functions
+from qconvert.operators.shapes_and_functions import with_used_functions
 
 __all__ = ["read", "read_bytes", "read_inferred"]
 

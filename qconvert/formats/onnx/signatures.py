@@ -1,8 +1,5 @@
-"""Checks every node against the signature of its operator: how many inputs and outputs, which must be there, and types of attributes.
-
-The signatures of ONNX's own domains are the schemas of the onnx package, by opset; those of other operators that are read stand in
-contrib.py. A node whose operator neither knows is not checked: it becomes an opaque one. Read functions rely on these checks, and so does
-onnx's shape inference: an absent input that the schema requires would crash the process.
+"""Signatures of ONNX's operators, of onnxruntime's own and of QONNX's, and what is checked by them: nodes that are read, and types of
+nodes that are written.
 """
 
 from __future__ import annotations
@@ -12,12 +9,95 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from qconvert.errors import InvalidModelError
-from qconvert.formats.onnx.contrib import OUTPUTS, SIGNATURES
-from qconvert.formats.onnx.messages import subgraphs
+from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.model import subgraphs
+from qconvert.formats.onnx.verify import node_label
 from qconvert.operators.kind import Broken
 
-__all__ = ["Signature", "check_signatures", "signature", "type_reason"]
+__all__ = [
+    "CONTRIB",
+    "CONTRIB_SIGNATURES",
+    "QONNX",
+    "QONNX_DOMAINS",
+    "Signature",
+    "check_signatures",
+    "require_types",
+    "signature",
+    "type_reason",
+]
+
+CONTRIB = "com.microsoft"
+#: The domain of QONNX that is written, and those of older exporters.
+QONNX = "qonnx.custom_op.general"
+QONNX_DOMAINS = (QONNX, "finn.custom_op.general", "onnx.brevitas")
+
+_ONE = "x x_scale x_zero_point? y_scale y_zero_point?"
+_PAIR = "a a_scale a_zero_point? b b_scale b_zero_point? c_scale c_zero_point?"
+_WINDOW = {"auto_pad": "STRING", "kernel_shape": "INTS", "pads": "INTS", "strides": "INTS", "channels_last": "INT"}
+
+#: Operator -> its inputs ("?" after an optional one, "*" after one of which there may be any number) and its attributes with their
+#: types ("!" after a required one). Each has one output, but for those in OUTPUTS.
+CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "QuantizeLinear": ("x y_scale y_zero_point?", {"axis": "INT"}),
+    "DequantizeLinear": ("x x_scale x_zero_point?", {"axis": "INT"}),
+    "DynamicQuantizeMatMul": ("a b b_scale b_zero_point? bias?", {}),
+    "DynamicQuantizeLSTM": (
+        "x w r b? sequence_lens? initial_h? initial_c? p? w_scale w_zero_point r_scale r_zero_point",
+        {
+            "activations": "STRINGS",
+            "activation_alpha": "FLOATS",
+            "activation_beta": "FLOATS",
+            "clip": "FLOAT",
+            "direction": "STRING",
+            "hidden_size": "INT",
+            "input_forget": "INT",
+        },
+    ),
+    "Gelu": ("x", {}),
+    "FastGelu": ("x bias?", {}),
+    "BiasGelu": ("x bias", {}),
+    "MatMulIntegerToFloat": ("a b a_scale b_scale a_zero_point? b_zero_point? bias?", {}),
+    "MatMulNBits": (
+        "a b scales zero_points? g_idx? bias?",
+        {"K": "INT!", "N": "INT!", "bits": "INT", "block_size": "INT!", "accuracy_level": "INT", "weight_prepacked": "INT"},
+    ),
+    "QGemm": (
+        "a a_scale a_zero_point b b_scale b_zero_point c? y_scale? y_zero_point?",
+        {"alpha": "FLOAT", "transA": "INT", "transB": "INT"},
+    ),
+    "QLinearAdd": (_PAIR, {}),
+    "QLinearMul": (_PAIR, {}),
+    "QLinearWhere": ("condition x x_scale x_zero_point y y_scale y_zero_point z_scale z_zero_point", {}),
+    "QLinearAveragePool": (_ONE, {**_WINDOW, "kernel_shape": "INTS!", "ceil_mode": "INT", "count_include_pad": "INT"}),
+    "QLinearGlobalAveragePool": ("x x_scale x_zero_point y_scale y_zero_point", {"channels_last": "INT"}),
+    "QLinearReduceMean": (_ONE, {"axes": "INTS!", "keepdims": "INT!"}),
+    "QLinearLeakyRelu": (_ONE, {"alpha": "FLOAT"}),
+    "QLinearSigmoid": (_ONE, {}),
+    "QLinearSoftmax": ("x x_scale x_zero_point? y_scale y_zero_point", {"axis": "INT", "opset": "INT!"}),
+    "QLinearConcat": ("y_scale y_zero_point inputs*", {"axis": "INT!"}),
+    "QLinearConv": (
+        "x x_scale x_zero_point w w_scale w_zero_point y_scale y_zero_point b?",
+        {**_WINDOW, "dilations": "INTS", "group": "INT"},
+    ),
+}
+
+#: The most outputs of those that have others than one.
+OUTPUTS: Mapping[str, tuple[int, int]] = {"DynamicQuantizeLSTM": (0, 3)}
+
+_ROUNDED = {"signed": "INT", "narrow": "INT", "rounding_mode": "STRING"}
+_QONNX: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "Quant": ("x scale zero_point bit_width", _ROUNDED),
+    "IntQuant": ("x scale zero_point bit_width", _ROUNDED),
+    "BipolarQuant": ("x scale", {}),
+    "Trunc": ("x scale zero_point in_bit_width out out_bit_width?", _ROUNDED),
+}
+
+SIGNATURES: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = {
+    CONTRIB: CONTRIB_SIGNATURES,
+    **dict.fromkeys(QONNX_DOMAINS, _QONNX),
+}
+
 
 _ENDLESS = 2**31 - 1
 #: AttributeProto.AttributeType -> its name and the field that holds the value (onnx.proto).
@@ -146,7 +226,7 @@ def _types(parameter: Any, constraints: Mapping[str, Any]) -> tuple[str, frozens
 
 
 def _contrib_signature(inputs: str, attributes: Mapping[str, str], outputs: tuple[int, int]) -> Signature:
-    """From contrib.py's notation. Versions of onnxruntime differ in attributes, so others are let through."""
+    """From signatures.py's notation. Versions of onnxruntime differ in attributes, so others are let through."""
     names = inputs.split()
     needed = tuple(not name.endswith("?") for name in names)
     fewest = max(index + 1 for index, is_needed in enumerate(needed) if is_needed)
@@ -194,3 +274,44 @@ def _broken_attribute(attributes: Iterable[Any], signature: Signature) -> Broken
             return "attribute-type", f"has an attribute {item.name!r} of type {_FIELDS[item.type][0]}, not {_FIELDS[wanted][0]}"
     missing = signature.required - given
     return ("attribute-missing", f"lacks the attribute {min(missing)!r}") if missing else None
+
+
+_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
+
+
+def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) -> None:
+    """Follows types through nodes in order, and checks each against its operator's signature.
+
+    Args:
+        nodes: NodeProtos of the main graph; values whose type nothing says are let through.
+        known: canonical types of inputs, constants and the graph's own tensors.
+        opset: of ONNX's own domain.
+
+    Raises:
+        UnsupportedError: an operator takes or gives no value of such a type.
+    """
+    types = dict(known)
+    for node in nodes:
+        if node.domain not in ("", "ai.onnx"):
+            continue
+        inputs = [types.get(name, "") for name in node.input]
+        reason = type_reason(node.op_type, "", opset, inputs, [types.get(name, "") for name in node.output])
+        if reason:
+            raise UnsupportedError(f"{node.op_type} of ONNX {reason}", where=node_label(node), rule="operand-types")
+        for index, name in enumerate(node.output):
+            if name and name not in types:
+                types[name] = _result_type(node, index, inputs, opset)
+
+
+def _result_type(node: Any, index: int, inputs: list[str], opset: int) -> str:
+    """The type of an output, "" where the signature and the types of the inputs do not say it."""
+    if node.op_type == "Cast":
+        return next((_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
+    found = signature(node.op_type, "", opset)
+    if found is None or not found.output_types:
+        return ""
+    letter, allowed = found.output_types[min(index, len(found.output_types) - 1)]
+    if len(allowed) == 1:
+        return next(iter(allowed))
+    sides = zip(inputs, (*found.input_types, *found.input_types[-1:] * len(inputs)), strict=False)
+    return next((dtype for dtype, (other, _) in sides if letter and other == letter and dtype), "")

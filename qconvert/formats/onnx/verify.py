@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.calls import DEFAULT_DOMAINS, check_expansion, function_id
-from qconvert.formats.onnx.verify_constants import BITS, STRING, check_constant
+from qconvert.formats.onnx.initializers import BITS, STRING, check_constant
+from qconvert.formats.onnx.local_functions import DEFAULT_DOMAINS, check_expansion, function_id
 
 __all__ = ["MAX_NODES", "verify"]
 

@@ -13,14 +13,14 @@ from typing import Any
 from qconvert.arithmetic import ADDITIONS
 from qconvert.errors import OptionError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.builder import Builder, qdq_opset
+from qconvert.formats.onnx.graph_writing import Forms, graph_proto, used_nodes, write_ops
 from qconvert.formats.onnx.initializers import inline, store
-from qconvert.formats.onnx.messages import all_nodes
-from qconvert.formats.onnx.nodes import Forms, graph_proto, used_nodes, write_ops
-from qconvert.formats.onnx.regions import make_region_functions
-from qconvert.formats.onnx.reinterpret_notes import relabelled_notes
-from qconvert.formats.reading.decomposed import decomposition_notes
-from qconvert.formats.reading.signatures import noted_signatures
+from qconvert.formats.onnx.local_functions import make_region_functions
+from qconvert.formats.onnx.model import all_nodes
+from qconvert.formats.onnx.noted_operators import relabelled_notes
+from qconvert.formats.reading.notes import decomposition_notes, noted_signatures
 from qconvert.graph import Array, Graph, Op
+from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import (
     DECOMPOSED,
     RELABELLED,
@@ -30,12 +30,11 @@ from qconvert.graph.metadata import (
     STATED_BIAS_SCALES,
     STATED_LIMITS,
 )
-from qconvert.graph.unstated_attributes import find_unstated_attributes, narrow_constants
 from qconvert.operators.formulas import FORMULAS
-from qconvert.operators.functions import all_graphs, all_ops
+from qconvert.operators.shapes_and_functions import all_graphs, all_ops
 from qconvert.plugins import operators
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.inlining import require_few_expanded, whiles_to_loops, without_calls, without_regions
+from qconvert.rewriting.control_flow import require_few_expanded, whiles_to_loops, without_calls, without_regions
 from qconvert.rewriting.lowering import legality, lower, require_legal
 from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
 

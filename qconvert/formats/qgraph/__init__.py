@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
-    from qconvert.formats.qgraph.reader import read
+    from qconvert.formats.qgraph.file import read
 
     return read(path)
 
 
 def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> None:
-    from qconvert.formats.qgraph.writer import write
+    from qconvert.formats.qgraph.file import write
 
     write(graph, path, options)
 

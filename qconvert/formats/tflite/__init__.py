@@ -26,7 +26,7 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
 
 
 def _check(path: Path) -> Any:
-    from qconvert.formats.tflite.check import check
+    from qconvert.formats.tflite.verify import check
 
     return check(path)
 
@@ -42,7 +42,7 @@ def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
 
 
 def _contents(path: Path) -> Mapping[str, Any]:
-    from qconvert.formats.tflite.contents import contents
+    from qconvert.formats.tflite.file_contents import contents
 
     return contents(path)
 

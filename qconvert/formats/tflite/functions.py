@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.reading.border_quantizations import with_input_quantization, with_output_quantization
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.quantizations import with_input_quantization, with_output_quantization
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import is_compatible
 
 __all__ = ["Functions", "subgraphs_of"]
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.tflite.arity import wrong_arity
 from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
@@ -19,6 +18,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
+from qconvert.formats.tflite.verify import wrong_arity
 from qconvert.operators.opaque import BEFORE_COMPILER, compiler_of
 from qconvert.plugins import operators
 

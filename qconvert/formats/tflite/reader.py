@@ -13,12 +13,11 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
-from qconvert.formats.reading.decomposed import restore_operators
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.tflite.attachments import read_files, text_of
+from qconvert.formats.reading.notes import restore_operators
+from qconvert.formats.tflite.file_contents import read_files, select_signature, text_of
 from qconvert.formats.tflite.operations import Operations, indices
 from qconvert.formats.tflite.schema import root
-from qconvert.formats.tflite.signatures import select_signature
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature, Tensor
@@ -38,7 +37,7 @@ from qconvert.graph.metadata import (
     VARIABLES,
 )
 from qconvert.operators import kind_of
-from qconvert.operators.functions import with_used_functions
+from qconvert.operators.shapes_and_functions import with_used_functions
 
 __all__ = ["read"]
 

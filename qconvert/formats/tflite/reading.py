@@ -10,16 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import REALS
-from qconvert.evaluate.polynomials import Polynomial, add_polynomials, from_number, multiply_polynomials, number
-from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.operator import OperatorReading
+from qconvert.arithmetic.storage import REALS
+from qconvert.evaluate.known_sizes import Polynomial, add_polynomials, from_number, multiply_polynomials, number
+from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.tflite.functions import Functions
 from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import is_compatible
 
 __all__ = ["ReadFunction", "Reading"]
 

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.inner_states import inner_states
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.ops.lstm_writing import activation_code
+from qconvert.formats.tflite.variables import inner_states
 from qconvert.graph import Graph, Names, Op, Quantization, Tensor
-from qconvert.operators.functions import all_graphs
-from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS, activations_of
-from qconvert.operators.recurrent_cells import CELLS, Activation, Parts
+from qconvert.operators.recurrent import CELLS, NORM, PROJECTION, PROJECTION_BIAS, Activation, Parts, activations_of
+from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import Size
 from qconvert.operators.values import Value, apply, where
 from qconvert.plugins import Target
-from qconvert.rewriting.inlining import Inlining, prefix_of
+from qconvert.rewriting.control_flow import Inlining, prefix_of
 from qconvert.rewriting.lowering import Emission, Symbol
 
 __all__ = ["run"]

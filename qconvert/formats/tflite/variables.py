@@ -1,4 +1,4 @@
-"""The resource variables of a .tflite file: their names, their initial values, and the states that they become."""
+"""Variables of a .tflite file and the states that they become, and the states that are variables of one operator."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import numpy as np
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.tensors import read_tensors
-from qconvert.graph import Graph, Names, Tensor, numpy_dtype
+from qconvert.graph import Graph, Names, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import all_ops, is_compatible
 
-__all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "variable_keys"]
+__all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "inner_states", "variable_keys"]
 
 VARIABLE_OPERATORS = frozenset(("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "CALL_ONCE"))
 
@@ -210,3 +210,49 @@ def first_value(tensor: Tensor, where: str) -> Any:
         raise UnsupportedError("it has a dynamic dimension; a variable has to have a static shape", where=where, rule="dynamic-dimension")
     point = 0 if tensor.quantization is None or tensor.dtype != "int8" else int(tensor.quantization.zero_point.flat[0])
     return np.full(tensor.static_shape, point, numpy_dtype(tensor.dtype))
+
+
+#: Kind -> its inputs that are such variables, each with the output that becomes their next value.
+_PLACES = {
+    "IntegerLSTM": {1: 1, 2: 2},
+    "BasicLSTM": {1: 1, 2: 2},
+    "IntegerSVDF": {1: 1},
+    "SVDF": {1: 1},
+    "LSTM": {5: 1, 6: 2},
+    "RNN": {5: 1},
+}
+
+
+def inner_states(graph: Graph) -> frozenset[str]:
+    """The states that a single operator reads and writes, with the initial value of a runtime's reset (first_value())."""
+    if not graph.states:
+        return frozenset()
+    reads, writes = _uses(graph, "ReadState"), _uses(graph, "WriteState")
+    consumers = graph.consumers()
+    return frozenset(
+        name
+        for name in graph.states
+        if len(reads.get(name, ())) == len(writes.get(name, ())) == 1
+        and _is_inner(graph, consumers, reads[name][0].outputs[0], writes[name][0])
+        and np.array_equal(graph.states[name].data, first_value(graph.states[name], name))  # type: ignore[arg-type]
+    )
+
+
+def _uses(graph: Graph, kind: str) -> dict[str, list[Op]]:
+    found: dict[str, list[Op]] = {}
+    for op in all_ops(graph):
+        if op.kind == kind:
+            found.setdefault(str(op["state"]), []).append(op)
+    return found
+
+
+def _is_inner(graph: Graph, consumers: dict[str, list[Op]], value: str, write: Op) -> bool:
+    """Whether one operator has `value` as its variable, and nobody else sees that or what `write` makes of it."""
+    readers = consumers.get(value, [])
+    if len(readers) != 1 or value in graph.public:
+        return False
+    op = readers[0]
+    after = _PLACES.get(op.kind, {}).get(op.inputs.index(value))
+    if after is None or op.outputs[after] != write.inputs[0] or write.inputs[0] in graph.public:
+        return False
+    return len(consumers[write.inputs[0]]) == 1 and graph[value].shares_quantization(graph[write.inputs[0]])

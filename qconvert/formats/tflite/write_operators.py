@@ -6,22 +6,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.storage import REALS
 from qconvert.errors import QConvertError
-from qconvert.formats.tflite.counters import find_counters
-from qconvert.formats.tflite.inner_states import inner_states
-from qconvert.formats.tflite.variables import variable_keys
+from qconvert.formats.tflite.variables import inner_states, variable_keys
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.formulas import FORMULAS
-from qconvert.operators.functions import all_graphs, all_ops
+from qconvert.operators.shapes_and_functions import all_graphs, all_ops
 from qconvert.plugins import operators
-from qconvert.rewriting.inlining import without_calls
+from qconvert.rewriting.control_flow import without_calls
 from qconvert.rewriting.loops import loops_to_whiles
 from qconvert.rewriting.lowering import Legal, legality, legality_error, lower
 
-__all__ = ["Written", "take_operators", "write_initial_values", "write_operators"]
+__all__ = ["Written", "find_counters", "take_operators", "write_initial_values", "write_operators"]
+
+
+def find_counters(graph: Graph) -> dict[str, frozenset[str]]:
+    """Body of a While -> those of its inputs that begin at 0 or above and grow at each turn, wherever it is run."""
+    found: dict[str, frozenset[str]] = {}
+    for _, inner in all_graphs(graph):
+        for op in inner.ops:
+            if op.kind == "While":
+                name = str(op["body"])
+                own = _loop_counters(inner, op, graph.functions[name])
+                found[name] = found.get(name, own) & own
+    return found
+
+
+def _loop_counters(graph: Graph, op: Op, body: Graph) -> frozenset[str]:
+    makers = body.producers()
+    found = set()
+    for given, inside, after in zip(op.inputs, body.inputs, body.outputs, strict=True):
+        first, maker = graph.constant(given), makers.get(after)
+        if first is None or first.dtype.kind != "i" or not (first >= 0).all() or maker is None or maker.kind != "Add":
+            continue
+        steps = [body.constant(name) for name in maker.inputs if name != inside]
+        if inside in maker.inputs and len(steps) == 1 and steps[0] is not None and (steps[0] >= 0).all():
+            found.add(inside)
+    return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,14 +17,15 @@ import numpy as np
 
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.formats.flatbuffers import LARGEST, TooLargeError, pack_model
-from qconvert.formats.reading.decomposed import decomposition_notes
+from qconvert.formats.reading.notes import decomposition_notes
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.attachments import bytes_of, with_files
+from qconvert.formats.tflite.file_contents import bytes_of, with_files
 from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Array, Graph, Quantization, Tensor
+from qconvert.graph.activations import narrow_constants
 from qconvert.graph.metadata import (
     CHANGED,
     DECOMPOSED,
@@ -35,9 +36,8 @@ from qconvert.graph.metadata import (
     STATED_LIMITS,
     TRANSPOSED,
 )
-from qconvert.graph.unstated_attributes import narrow_constants
 from qconvert.operators.formulas import FORMULAS
-from qconvert.operators.functions import all_graphs
+from qconvert.operators.shapes_and_functions import all_graphs
 
 __all__ = ["build", "write"]
 

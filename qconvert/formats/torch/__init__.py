@@ -39,7 +39,7 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, .
 
 
 def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
-    from qconvert.formats.reading.quantized_operators import fuse_quantized_ops
+    from qconvert.formats.reading.quantizations import fuse_quantized_ops
     from qconvert.formats.torch.reader import read
 
     return fuse_quantized_ops(read(path, {}, again=True))
@@ -52,7 +52,7 @@ def _parameters(path: Path, options: Mapping[str, Any]) -> Parameters:
 
 
 def _modules(path: Path) -> Mapping[str, str]:
-    from qconvert.formats.torch.modules import modules
+    from qconvert.formats.torch.reader import modules
 
     return modules(path)
 

@@ -6,9 +6,9 @@ import math
 import re
 from dataclasses import dataclass
 
-from qconvert.arithmetic.dtypes import DTYPES
+from qconvert.arithmetic.storage import DTYPES
 from qconvert.errors import OptionError
-from qconvert.formats.torch.dtypes import QUANTIZED
+from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.graph import Quantization, Shape, integer_range
 
 __all__ = ["GivenInputs", "Stated"]

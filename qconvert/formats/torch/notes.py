@@ -1,8 +1,8 @@
 """What qconvert wrote next to a program or modules: names of the source, which PyTorch does not keep, and the graph's metadata.
 
-The notes give names, and say where operators are written as several calls, which a reader looks at (export/noted.py): a false note makes a
-wrong name, never another function. Those next to TorchScript state shapes and types of inputs too, as the option --input-shape does, which
-rules over them.
+The notes give names, and say where operators are written as several calls, which a reader looks at
+(formats/torch/export/noted_operators.py): a false note makes a wrong name, never another function. Those next to TorchScript state shapes
+and types of inputs too, as the option --input-shape does, which rules over them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.operator_notes import Noted, read_note
-from qconvert.formats.reading.signatures import noted_signatures, with_signatures
+from qconvert.formats.reading.notes import Noted, noted_signatures, read_note, with_signatures
 from qconvert.formats.torch.archive import Archive
 from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import FUSED_PADDING, NUMERICS, SOURCE_FORMAT, SOURCE_KERNELS, STATED_ATTRIBUTES, STATED_LIMITS
-from qconvert.graph.unstated_attributes import find_unstated_attributes, narrow_constants
 
 __all__ = ["NOTES", "Notes", "graph_notes", "read_notes", "with_notes"]
 

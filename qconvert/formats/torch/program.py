@@ -1,19 +1,115 @@
-"""Nodes as PyTorch has them: a torch.fx.GraphModule with their constants as buffers."""
+"""Programs as they are written: calls of operators on each other's results, and the torch.fx.GraphModule that PyTorch makes of them.
+PyTorch itself is imported by torch_package() alone, when a program is put in a file or run; reading never touches it.
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.frameworks import torch_package
-from qconvert.formats.torch.nodes import Node
+from qconvert.errors import MissingPackageError
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array
 
-__all__ = ["Module", "tensor_of", "torch_type"]
+__all__ = ["Module", "Node", "find_needed_nodes", "newer_version", "quantized_modules", "tensor_of", "torch_package", "torch_type"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """A value of a program.
+
+    Attributes:
+        operator: with its overload, such as "aten.add.Tensor", or "aten.relu" for the default one; "operator.add" for a function of
+            Python's own on sizes. "" for an input or a constant.
+        arguments, named: of the call, by position and by name: numbers, texts, None, TorchTypes, Nodes, and lists of these.
+        name: of an input or a constant.
+        data: of a constant.
+        function: the Python function, for a call without a name in PyTorch; only in programs that are never written to a file.
+    """
+
+    operator: str
+    arguments: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+    data: Array | None = None
+    function: Callable[..., Any] | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether it is an input of the program."""
+        return not self.operator and self.data is None
+
+
+def read_by(node: Node) -> Iterator[Node]:
+    """The nodes in a node's arguments."""
+    pending: list[Any] = [*node.arguments, *node.named.values()]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, Node):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            pending.extend(value)
+
+
+def find_needed_nodes(nodes: Iterable[Node], outputs: Iterable[Node]) -> list[Node]:
+    """The inputs, and the nodes that the outputs depend on, in the order of `nodes`."""
+    listed = list(nodes)
+    wanted = {id(node) for node in outputs}
+    kept = []
+    for node in reversed(listed):
+        if node.is_input or id(node) in wanted:
+            kept.append(node)
+            wanted.update(id(item) for item in read_by(node))
+    return kept[::-1]
+
+
+#: The first version whose kernels round otherwise than arithmetic/torch_kernels.py, or may; pyproject.toml has it too.
+_UNMEASURED = (2, 14)
+
+_REMEDY = (
+    "Install it with: pip install 'qconvert[torch]'. The build without GPU libraries is much smaller: "
+    "`pip install 'torch<2.14' --index-url https://download.pytorch.org/whl/cpu`"
+)
+
+
+def torch_package() -> Any:
+    """The module torch, with the operators of quantized_decomposed registered.
+
+    Raises:
+        MissingPackageError: it is not installed, or cannot be imported here.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch = import_module("torch")
+            import_module("torch.ao.quantization.fx._decomposed")  # registers quantized_decomposed
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "torch"
+        state = "is not installed" if absent else f"cannot be imported: {error}"
+        raise MissingPackageError(
+            f"the package torch, which writes and runs PyTorch files, {state}", remedy=_REMEDY, rule="package-missing"
+        ) from error
+    return torch
+
+
+def newer_version() -> str:
+    """The version of PyTorch, if it is one whose roundings are not known; else ""."""
+    version = str(torch_package().__version__)
+    known = tuple(int(part) for part in version.split(".")[:2]) < _UNMEASURED
+    return "" if known else version
+
+
+def quantized_modules(fused: bool = False) -> Any:
+    """The modules torch.ao.nn.quantized, or those with a Relu inside, torch.ao.nn.intrinsic.quantized."""
+    torch_package()
+    return import_module("torch.ao.nn.intrinsic.quantized" if fused else "torch.ao.nn.quantized")
+
 
 #: Canonical storage types that PyTorch calls otherwise, or stores in another type.
 _TYPES = {

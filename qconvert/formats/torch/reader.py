@@ -1,8 +1,11 @@
-"""Reads PyTorch's files into the canonical graph; which container a file is tells its content."""
+"""Reads PyTorch's files into the canonical graph, by the container that the content shows, and the module of each tensor, where a file
+states it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +18,7 @@ from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.unpickler import READABLE, unpickle
 from qconvert.graph import Graph
 
-__all__ = ["holds_graph", "open_archive", "read"]
+__all__ = ["holds_graph", "modules", "open_archive", "read"]
 
 _GRAPH_BESIDE = (
     "Give a graph of the network without quantization, whose modules have the same names: --graph float.pt2, written by\n"
@@ -140,3 +143,38 @@ def _without_graph(archive: Archive) -> QConvertError:
         remedy=_GRAPH_BESIDE,
         rule="graph-missing",
     )
+
+
+_STACK = "nn_module_stack"
+
+
+def modules(path: Path) -> dict[str, str]:
+    """Tensor -> path of the module that computes it, such as "features.0", by the stacks of modules that torch.export writes.
+
+    Raises:
+        FileAccessError: the file cannot be read.
+        InvalidModelError: it is damaged.
+    """
+    from qconvert.formats.torch.export.reader import program_entry
+
+    archive = Archive(path)
+    entry = program_entry(archive)
+    if not entry:
+        return {}
+    try:
+        nodes = json.loads(archive.text(entry))["graph_module"]["graph"]["nodes"]
+        return dict(_pairs(nodes))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        raise InvalidModelError(f"the program {entry} is damaged: {type(error).__name__} {error}", rule="damaged-program") from error
+
+
+def _pairs(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
+        stack = str(node.get("metadata", {}).get(_STACK, ""))
+        if not stack:
+            continue
+        module = stack.rpartition(";")[2].split(",")[1]
+        for output in node["outputs"]:
+            for value in output.values():
+                if isinstance(value, dict) and isinstance(value.get("name"), str):
+                    yield value["name"], module

@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import quantize
-from qconvert.arithmetic.dtypes import DTYPES, REALS
-from qconvert.formats.reading.labels import label_tensor
-from qconvert.formats.reading.operator import OperatorReading
-from qconvert.formats.torch.constants import quantization_of
-from qconvert.formats.torch.dtypes import EXPORT, QUANTIZED
-from qconvert.formats.torch.session import Session
-from qconvert.formats.torch.signature import bind_arguments, parse_signature
-from qconvert.formats.torch.stored_values import StoredTensor, TorchType
-from qconvert.formats.torch.values import EndlessError, Packed, Ref
+from qconvert.arithmetic.storage import DTYPES, REALS
+from qconvert.formats.reading.draft import OperatorReading
+from qconvert.formats.reading.quantizations import label_tensor
+from qconvert.formats.torch.session import Session, quantization_of
+from qconvert.formats.torch.stored_values import EXPORT, QUANTIZED, StoredTensor, TorchType
+from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_arguments, parse_signature
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
 
@@ -274,7 +271,7 @@ class Call(OperatorReading):
         return self.const(np.array(list(values), np.int64), hint)
 
     def label_tensor(self, tensor: Tensor, quantization: Quantization) -> str:
-        """A tensor of integers with a quantization that this call states; see formats/reading/labels.py."""
+        """A tensor of integers with a quantization that this call states; see formats/reading/quantizations.py."""
         return label_tensor(self._draft, tensor, quantization, self.source)
 
     @property
@@ -401,7 +398,7 @@ class Operator:
     """How an operator of PyTorch is read.
 
     Attributes:
-        signature: its arguments (signature.py).
+        signature: its arguments (values.py).
         read: the function.
     """
 

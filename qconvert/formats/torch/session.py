@@ -1,16 +1,81 @@
-"""The state that all calls of one PyTorch model share while it is read."""
+"""What one PyTorch model keeps while it is read: the state that all its calls share, its constants as tensors of the graph, and its
+results as outputs.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
+
+from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.torch.constants import Constants
+from qconvert.formats.torch.stored_values import FLOAT_QPARAMS_STORAGES, QUANTIZED, StoredTensor
+from qconvert.formats.torch.values import Ref, Uncomputed
+from qconvert.graph import Quantization
 from qconvert.graph.metadata import OBSERVED_SCALES, SOURCE_FORMAT, SOURCE_PRODUCER, TRAINED_SCALES
 
-__all__ = ["Session"]
+__all__ = ["Constants", "Session", "flatten_outputs", "quantization_of"]
+
+
+class Constants:
+    """The constants of a model, each added to the graph once, when it is first used.
+
+    Args:
+        draft: the graph while it grows.
+    """
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._places: dict[int, tuple[StoredTensor, str]] = {}
+        self._refs: dict[int, Ref] = {}
+
+    def place(self, stored: StoredTensor, name: str) -> None:
+        """Says where in the model a constant stands; the first place is its name."""
+        self._places.setdefault(id(stored), (stored, name))
+
+    def ref(self, stored: StoredTensor, hint: str = "constant") -> Ref:
+        """The constant in the graph."""
+        found = self._refs.get(id(stored))
+        if found is None:
+            _, name = self._places.setdefault(id(stored), (stored, hint))
+            if stored.dtype in FLOAT_QPARAMS_STORAGES:
+                raise UnsupportedError(
+                    f"a tensor of {stored.dtype}, which packs several values in a byte, is not covered here",
+                    where=name,
+                    rule="dtype-not-covered",
+                )
+            dtype = QUANTIZED.get(stored.dtype, stored.dtype)
+            found = Ref(self._draft.add(name, dtype, stored.shape, stored.data, quantization_of(stored, name)))
+            self._refs[id(stored)] = found
+        return found
+
+    def name(self, value: Ref | StoredTensor) -> str:
+        """The name of a tensor in the graph."""
+        return value.name if isinstance(value, Ref) else self.ref(value).name
+
+
+def quantization_of(stored: StoredTensor, where: str) -> Quantization | None:
+    """The quantization of a quantized tensor; None for plain numbers.
+
+    PyTorch states scales in float64; its observers and kernels compute in float32, to which they are rounded.
+
+    Raises:
+        InvalidModelError: a scale is no positive number, or a zero point is outside of the type.
+    """
+    if stored.scales is None or stored.zero_points is None:
+        return None
+    scales = stored.scales.astype(np.float32)
+    if not np.isfinite(scales).all() or not (scales > 0).all():
+        raise InvalidModelError("a scale is not a positive number", where=where, rule="scale-not-positive")
+    if stored.zero_points.dtype.kind not in "iu":
+        raise UnsupportedError("a quantized tensor with float zero points is not covered here", where=where, rule="zero-point-not-integer")
+    if stored.axis is None:
+        return Quantization(scales.reshape(1), stored.zero_points.reshape(1).astype(np.int64))
+    return Quantization(scales, stored.zero_points.astype(np.int64), stored.axis)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +106,22 @@ class Session:
         found = {SOURCE_FORMAT: "torch", SOURCE_PRODUCER: producer}
         lists = {TRAINED_SCALES: self.trained, OBSERVED_SCALES: self.observed}
         return found | {key: json.dumps(names) for key, names in lists.items() if names}
+
+
+def flatten_outputs(result: Any, constants: Constants) -> list[str]:
+    """The names of the tensors in what a program returns, in order: one, or those in tuples, lists and dictionaries.
+
+    Raises:
+        UnsupportedError: something in it is no tensor.
+    """
+    if isinstance(result, Ref):
+        return [result.name]
+    if isinstance(result, StoredTensor):
+        return [constants.ref(result, "output").name]
+    if isinstance(result, dict):
+        result = list(result.values())
+    if isinstance(result, (list, tuple)):
+        return [name for item in result if item is not None for name in flatten_outputs(item, constants)]
+    if isinstance(result, Uncomputed):
+        raise UnsupportedError(f"an output that is {result.what} is not covered", rule="output-not-a-tensor")
+    raise UnsupportedError(f"an output that is {type(result).__name__}, not a tensor, is not covered", rule="output-not-a-tensor")

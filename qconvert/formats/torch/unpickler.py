@@ -15,12 +15,21 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import numpy_dtype
+from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, NAMES, QUANTIZED, STORAGES
-from qconvert.formats.torch.require_finite import require_finite
-from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
-from qconvert.formats.torch.strided import Storages, require_sizes
+from qconvert.formats.torch.stored_values import (
+    FLOAT_QPARAMS_STORAGES,
+    NAMES,
+    QUANTIZED,
+    STORAGES,
+    ScriptObject,
+    Storages,
+    StoredTensor,
+    TorchType,
+    WrappedTensor,
+    require_finite,
+    require_sizes,
+)
 from qconvert.graph import Array
 
 __all__ = ["READABLE", "unpickle"]

@@ -1,28 +1,31 @@
-"""Writes the canonical graph as a torch.export program (.pt2): operators come from writers/, the container from PyTorch itself."""
+"""Writes the canonical graph as a torch.export program (.pt2): operators come from writers/, the container from PyTorch itself.  Filling a
+builder with a graph's inputs, operators and outputs is shared by all forms of PyTorch's files.
+"""
 
 from __future__ import annotations
 
 import io
 import json
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.data.sizes import number_of, sizes_to_try
+from qconvert.data.input_limits import number_of, sizes_to_try
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.reading.operator_notes import write_note
-from qconvert.formats.torch.building import fill, lower_graph
-from qconvert.formats.torch.frameworks import torch_package
-from qconvert.formats.torch.nodes import Node
+from qconvert.formats.reading.notes import write_note
 from qconvert.formats.torch.notes import NOTES, graph_notes
-from qconvert.formats.torch.program import Module, torch_type
+from qconvert.formats.torch.program import Module, Node, torch_package, torch_type
+from qconvert.formats.torch.writers.layer_parts import computes_on_quantizations
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Graph
 from qconvert.graph.metadata import NUMERICS, SOURCE_PRODUCER
+from qconvert.operators.opaque import custom_name
 from qconvert.plugins import operators
+from qconvert.rewriting.lowering import Lowered, legality, lower, require_legal
 
-__all__ = ["build", "live", "write"]
+__all__ = ["build", "fill", "live", "lower_graph", "write"]
 
 #: How many choices of numbers for dynamic dimensions are tried that operators demand.
 _DEMANDED = 3
@@ -187,3 +190,41 @@ def _sizes(graph: Graph, program: Any) -> dict[str, str]:
             if isinstance(size, str) and not isinstance(symbol, int):
                 found.setdefault(str(symbol), size)
     return found
+
+
+_REMEDY = "Write these operators in a plugin (hook qconvert_operators, format torch), or convert to ONNX, which carries custom operators."
+
+
+def lower_graph(graph: Graph, known: Mapping[str, Callable[..., Any]], *, is_exact: bool) -> Lowered:
+    """Return the graph with operators that PyTorch lacks decomposed by formulas.
+
+    Args:
+        graph: the graph.
+        known: functions for the kinds.
+        is_exact: whether float values between integers are float64.
+    """
+    real = (
+        (lambda graph, op: "float64" if computes_on_quantizations(graph, op) else "float32") if is_exact else (lambda graph, op: "float32")
+    )
+    return lower(graph, legality(known), real=real)
+
+
+def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
+    """Writes a graph's inputs, operators and outputs into its builder, by functions for the kinds.
+
+    Raises:
+        UnsupportedError: operators that have no form in PyTorch; kinds are all listed.
+    """
+    graph = builder.graph
+    missing = Counter(custom_name(op) if op.kind == "Opaque" else op.kind for op in graph.ops if op.kind not in known)
+    if missing:
+        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
+        raise UnsupportedError(f"PyTorch has no operators for: {listed}", remedy=_REMEDY, rule="operators-not-writable")
+    require_legal(graph, legality(known), "PyTorch")
+    for name in graph.inputs:
+        builder.take_input(name)
+    for op in graph.ops:
+        builder.op, builder.wide = op, builder.is_exact and computes_on_quantizations(graph, op)
+        known[op.kind](op, builder)
+    builder.op, builder.wide = None, False
+    builder.finish_program()

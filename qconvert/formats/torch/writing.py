@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.storage import REALS
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.nodes import Node, find_needed_nodes
+from qconvert.formats.torch.program import Node, find_needed_nodes
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact

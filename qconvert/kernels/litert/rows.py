@@ -16,9 +16,9 @@ import numpy as np
 from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Kernel, Kernels
-from qconvert.kernels.litert import factors, faults, forms, references
+from qconvert.kernels.litert import forms, limits, references
 from qconvert.kernels.litert import tolerances as off
-from qconvert.kernels.litert.factors import factor_fault
+from qconvert.kernels.litert.limits import factor_fault
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found
 
@@ -34,8 +34,8 @@ _SIGMOID = {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768,
 _TANH = {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)}
 _LOG_SOFTMAX = {"int8": (16 / 256, 127), "uint8": (16 / 256, 255)}
 
-_SUMS, _PRODUCTS, _RESCALED = factor_fault(factors.sums, "ADD"), factor_fault(factors.product), factor_fault(factors.rescaling)
-_DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(factors.sums), factor_fault(factors.tables), factor_fault(factors.exponential)
+_SUMS, _PRODUCTS, _RESCALED = factor_fault(limits.sums, "ADD"), factor_fault(limits.product), factor_fault(limits.rescaling)
+_DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(limits.sums), factor_fault(limits.tables), factor_fault(limits.exponential)
 
 
 def _rows(plain: bool) -> tuple[Kernel, ...]:
@@ -43,16 +43,16 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
     either = partial(Kernel, as_fast_on_reals=True)
     twice = Requantizer("tflite_double_rounding")
     conv, dense = (twice, Requantizer("tflite_float")) if plain else (None, None)
-    curve, total = partial(references.curve, plain=plain), faults.reduce_sum if plain else factor_fault(factors.total)
+    curve, total = partial(references.curve, plain=plain), limits.reduce_sum if plain else factor_fault(limits.total)
     return (
         # Products and their sums.
-        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=faults.volume, reference=conv),
-        Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume, arithmetic=forms.convolution),
-        Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=faults.volume),
+        Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv),
+        Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, arithmetic=forms.convolution),
+        Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume),
         Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense),
         Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits),
-        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(factors.linear, "BATCH_MATMUL"), reference=twice),
-        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(factors.linear, "BATCH_MATMUL")),
+        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=twice),
+        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(limits.linear, "BATCH_MATMUL")),
         Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS, reference=Requantizer("tflite_double_rounding", "float32")),
         Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, arithmetic=forms.pair),
         Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod),
@@ -61,14 +61,14 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, arithmetic=forms.pair),
         Kernel(("Sub",), _BYTES, tolerance=off.added_twice, fault=_DIFFERENCES),
         Kernel(("Sub",), _INT16, tolerance=off.added_twice, fault=_DIFFERENCES, arithmetic=forms.pair),
-        Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=factor_fault(factors.squared_difference)),
+        Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=factor_fault(limits.squared_difference)),
         Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.mean, arithmetic=forms.reduction),
         Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED),
         Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=total, arithmetic=forms.reduction),
         Kernel(
-            ("AveragePool",), _BYTES, one_quantization="all", fault=faults.average_pool, tolerance=partial(off.average_pool, twice=True)
+            ("AveragePool",), _BYTES, one_quantization="all", fault=limits.average_pool, tolerance=partial(off.average_pool, twice=True)
         ),
-        Kernel(("AveragePool",), _INT16, one_quantization="all", fault=faults.average_pool, tolerance=off.sixteen_bits),
+        Kernel(("AveragePool",), _INT16, one_quantization="all", fault=limits.average_pool, tolerance=off.sixteen_bits),
         # What chooses among values.
         Kernel(("MaxPool", "ReduceMax", "ReduceMin", "GlobalMaxPool"), _ALL),
         Kernel(("Max", "Min"), _ALL, one_quantization="all", tolerance=off.by_sign),
@@ -88,18 +88,18 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
             ("HardSwish",),
             _BYTES,
             tolerance=off.table,
-            fault=factor_fault(factors.hard_swish),
+            fault=factor_fault(limits.hard_swish),
             reference=references.hard_swish,
             arithmetic=forms.curve,
         ),
-        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=faults.elu),)),
+        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=limits.elu),)),
         Kernel(("Gelu",), _INT8, tolerance=off.table),
-        Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=faults.square_root, arithmetic=forms.root),
+        Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=limits.square_root, arithmetic=forms.root),
         Kernel(("Exp",), _INT8, tolerance=off.table, reference=references.lookup_table),
         Kernel(("Rsqrt",), _INT8, tolerance=off.table),
         Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table),
         Kernel(("Log",), _INT8, tolerance=off.table, reference=references.lookup_table),
-        Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=faults.logarithm, reference=references.logarithm),
+        Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=limits.logarithm, reference=references.logarithm),
         either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES, reference=references.lookup_table),
         either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES, reference=references.lookup_table),
         either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
@@ -108,7 +108,7 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         either(("Softmax",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_EXPONENTIAL),
         either(("Softmax",), _INT16, result=_SIGMOID, tolerance=off.softmax_on_16_bits, fault=_EXPONENTIAL, reference=references.softmax),
         either(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.log_softmax if plain else off.table, fault=_EXPONENTIAL),
-        Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=faults.lp_normalization),
+        Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=limits.lp_normalization),
         Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=references.requantize),
@@ -215,7 +215,7 @@ def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]
 MICRO = (
     Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign),
     Kernel(("SquaredDifference",), _INT16, tolerance=partial(off.squared_difference, bits=0),
-           fault=factor_fault(factors.squared_difference)),
+           fault=factor_fault(limits.squared_difference)),
     *_micro(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
              "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",
              "Where", "SquaredDifference"), _SIGNED),

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from qconvert.operators.formulas import (
-    activations,
-    arithmetic,
+    along_axes,
     compositions,
-    curves,
-    detection,
-    diagonals,
-    einsum,
+    elementwise,
     matrices,
-    normalization,
+    places,
     recurrent,
-    reductions,
-    segments,
-    windows,
 )
 from qconvert.operators.formulas.formula import FORMULAS, Formula, lowers, register
 
 __all__ = ["FORMULAS", "Formula", "lowers", "register"]
 
-for _family in (
-    activations, arithmetic, compositions, curves, detection, diagonals, einsum, matrices, normalization, recurrent, reductions, segments,
-    windows,
-):  # fmt: skip
+for _family in (elementwise, compositions, places, matrices, along_axes, recurrent):
     register(item for item in vars(_family).values() if isinstance(item, Formula))

@@ -13,8 +13,7 @@ import numpy as np
 
 from qconvert.graph.schema import Op
 from qconvert.operators.formulas.formula import Formula, lowers
-from qconvert.operators.recurrent import activations_of
-from qconvert.operators.recurrent_cells import CELLS, Cell, Parts
+from qconvert.operators.recurrent import CELLS, Cell, Parts, activations_of
 from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
 
 __all__ = ["MOST_STEPS", "unroll_recurrence"]

@@ -1,1 +1,1 @@
-"""Loops over a sequence that are decomposed, found again: as Scans (loops.py), and as cells that have a name (cells.py)."""
+"""Decomposed loops over a sequence, found again: as Scans (loop_recognition.py), and as named cells (passes/fuse_recurrence.py)."""

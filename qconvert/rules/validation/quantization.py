@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
-from qconvert.arithmetic.dtypes import REALS, SMALL_FLOATS
+from qconvert.arithmetic.storage import REALS, SMALL_FLOATS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.basic_lstm import basic_problem

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
 from qconvert.operators import KINDS, FunctionCall, Port, calls, kind_of
-from qconvert.operators.functions import all_graphs, named_functions
 from qconvert.operators.kind import Broken
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import all_graphs, is_compatible, named_functions
 from qconvert.rules.validation.structure import Problems, operator_location
 
 __all__ = ["scopes"]

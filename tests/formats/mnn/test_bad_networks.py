@@ -14,9 +14,8 @@ from refusals import refused
 from qconvert.encodings import Place
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.flatbuffers import pack_model, unpack_view
-from qconvert.formats.mnn.net_reader import network_encodings
-from qconvert.formats.mnn.network import is_network, read_network
-from qconvert.formats.mnn.schema import NET
+from qconvert.formats.mnn.network import NET, is_network, read_network
+from qconvert.formats.mnn.reader import network_encodings
 from qconvert.graph import Array
 
 pytestmark = pytest.mark.formats

@@ -7,7 +7,7 @@ from passes.graphs import make, q
 
 from qconvert import Op, Tensor
 from qconvert.encodings import Place
-from qconvert.formats.mnn.floats import split_encodings
+from qconvert.formats.mnn.float_network import split_encodings
 from qconvert.rules.validation import validate
 
 

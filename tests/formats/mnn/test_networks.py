@@ -14,8 +14,8 @@ from refusals import refused
 
 from qconvert.encodings import Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.mnn.net_reader import network_encodings, weights_encoding
 from qconvert.formats.mnn.network import copy_names, read_network
+from qconvert.formats.mnn.reader import network_encodings, weights_encoding
 from qconvert.formats.mnn.weights import LayerWeights, concatenate_groups
 from qconvert.graph import Array
 
@@ -215,11 +215,11 @@ def test_networks_without_scales_that_are_read(name: str, error: type[Exception]
 
 def test_real_layers_beside_quantized_ones_are_named() -> None:
     """Of a network with weights in float16 the scales of other layers are read; here the weights of one are left out."""
-    from qconvert.formats.mnn import net_reader
+    from qconvert.formats.mnn import reader
 
     network = read_network(FIXTURES / "KL.mnn")
     part = replace(network, layers=(replace(network.layers[0], weights=None), *network.layers[1:]))
-    found = net_reader._encodings(part)
+    found = reader._encodings(part)
     assert Place("a1", "input", 1) not in found.entries and "1 layers have float weights" in found.notes[0]
 
 

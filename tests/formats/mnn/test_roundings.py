@@ -12,11 +12,10 @@ from passes.graphs import CONV, constant, make, q, random_integers
 
 from qconvert import Graph, Op, Tensor, check, convert, save
 from qconvert.evaluate import evaluate
-from qconvert.formats.mnn.floats import split_encodings
+from qconvert.formats.mnn.float_network import insert_roundings, split_encodings
 from qconvert.formats.mnn.layers import layers_of
 from qconvert.formats.mnn.network import Node
-from qconvert.formats.mnn.places import find_misnamed
-from qconvert.formats.mnn.roundings import insert_roundings
+from qconvert.formats.mnn.scales import find_misnamed
 from qconvert.graph import Array
 from qconvert.rules.validation import validate
 from qconvert.runtimes.mnn import MNNModel

@@ -20,7 +20,7 @@ from qconvert.cli.conversion_summary import summary
 from qconvert.encodings import Encodings
 from qconvert.errors import MissingPackageError, OptionError, UnsupportedError
 from qconvert.formats.mnn import child, writer
-from qconvert.formats.mnn.pipeline_write import pipeline_json
+from qconvert.formats.mnn.pipeline import pipeline_json
 from qconvert.formats.mnn.reader import read_encodings
 from qconvert.version import __version__
 

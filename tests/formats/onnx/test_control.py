@@ -18,7 +18,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
 from qconvert.graph import Graph
-from qconvert.operators.functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
 from tests.onnx_nodes import session

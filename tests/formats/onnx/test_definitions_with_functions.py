@@ -13,7 +13,7 @@ from refusals import refused
 from qconvert import check, convert, load
 from qconvert.conversion import run_passes
 from qconvert.errors import UnsupportedError
-from qconvert.operators.functions import named_functions
+from qconvert.operators.shapes_and_functions import named_functions
 from qconvert.rules.validation import validate
 
 

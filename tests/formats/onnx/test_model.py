@@ -15,7 +15,7 @@ from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.container import open_model, parse_model
-from qconvert.formats.onnx.ordering import sort_nodes
+from qconvert.formats.onnx.local_functions import sort_nodes
 from qconvert.formats.onnx.reader import read_bytes
 
 pytestmark = pytest.mark.formats

@@ -13,7 +13,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
-from qconvert.operators.recurrent_cells import GATES
+from qconvert.operators.recurrent import GATES
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
 from tests.onnx_nodes import node_model, session

@@ -13,9 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from refusals import refused
 
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.formats.onnx.contrib import CONTRIB, CONTRIB_SIGNATURES
 from qconvert.formats.onnx.reader import read_bytes
-from qconvert.formats.onnx.signatures import signature
+from qconvert.formats.onnx.signatures import CONTRIB, CONTRIB_SIGNATURES, signature
 from qconvert.plugins import operators
 
 WEIGHTS = numpy_helper.from_array(np.ones((4, 2, 3, 3), np.float32), "w")

@@ -22,10 +22,8 @@ from safetensors import safe_open
 
 import qconvert
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, QConvertError, UnsupportedError
-from qconvert.formats.qgraph.from_document import from_document
-from qconvert.formats.qgraph.reader import read
-from qconvert.formats.qgraph.to_document import to_document
-from qconvert.formats.qgraph.writer import write
+from qconvert.formats.qgraph.document import from_document, to_document
+from qconvert.formats.qgraph.file import read, write
 from qconvert.graph import DTYPES, Graph, Op, Quantization, Signature, Tensor, integer_range, numpy_dtype
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate

@@ -17,11 +17,11 @@ from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.formats.flatbuffers import pack_model, unpack_view
 from qconvert.formats.onnx.writer import build as build_onnx
 from qconvert.formats.tflite import schema
-from qconvert.formats.tflite.arity import ARITY, wrong_arity
 from qconvert.formats.tflite.ops import READERS
+from qconvert.formats.tflite.verify import ARITY, wrong_arity
 from qconvert.formats.tflite.writer import build
 from qconvert.plugins import target_named
-from qconvert.targets.violations import refuse_violations
+from qconvert.targets.audit import refuse_violations
 
 pytestmark = pytest.mark.formats
 

@@ -16,7 +16,7 @@ from qconvert.formats.onnx.reader import read_bytes as read_onnx
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.writer import build
 from qconvert.graph import Graph
-from qconvert.operators.functions import all_ops
+from qconvert.operators.shapes_and_functions import all_ops
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
 from tests.formats.onnx.test_control import GRAPHS, graph_of, outputs

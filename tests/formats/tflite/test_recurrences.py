@@ -13,8 +13,8 @@ import qconvert
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
-from qconvert.operators.functions import all_ops
-from qconvert.operators.recurrent_cells import GATES
+from qconvert.operators.recurrent import GATES
+from qconvert.operators.shapes_and_functions import all_ops
 from tests.formats.onnx.test_control import GRAPHS, graph_of, outputs
 from tests.tflite_models import run_litert
 

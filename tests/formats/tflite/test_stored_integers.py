@@ -23,7 +23,7 @@ from qconvert.evaluate import evaluate
 from qconvert.formats.tflite.writer import build
 from qconvert.plugins import target_named
 from qconvert.runtimes.onnxruntime import OnnxRuntime
-from qconvert.targets.violations import violations
+from qconvert.targets.audit import violations
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 

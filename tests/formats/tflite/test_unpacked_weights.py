@@ -10,7 +10,7 @@ import pytest
 
 from qconvert import Graph, Op, Quantization, Tensor, check, convert, load, save
 from qconvert.graph import Array
-from qconvert.operators.shapes import infer
+from qconvert.operators.shapes_and_functions import infer
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 

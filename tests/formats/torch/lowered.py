@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.program import torch_package
 from qconvert.graph import Array
 
 __all__ = ["lowered_calls"]

@@ -12,9 +12,9 @@ from formats.torch.written import needs_torch, run
 
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
-from qconvert.kernels.torch_modules import OBSTACLES, kernel_obstacle
+from qconvert.kernels.torch import OBSTACLES, kernel_obstacle
 from qconvert.plugins import target_named
-from qconvert.runtimes.saturation import has_vnni
+from qconvert.runtimes.onnx_rewrites import has_vnni
 
 pytestmark = pytest.mark.torch
 
@@ -29,7 +29,7 @@ EVEN = Quantization.per_tensor(0.02, 130)
 @contextmanager
 def engine(name: str) -> Iterator[None]:
     """PyTorch's engine that packs weights and runs kernels."""
-    from qconvert.formats.torch.frameworks import torch_package
+    from qconvert.formats.torch.program import torch_package
 
     backends = torch_package().backends.quantized
     if name not in backends.supported_engines:

@@ -23,7 +23,7 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.plugins import target_named
-from qconvert.runtimes.saturation import has_vnni
+from qconvert.runtimes.onnx_rewrites import has_vnni
 
 pytestmark = pytest.mark.torch
 
@@ -50,7 +50,7 @@ numpy.savez(sys.argv[4], *[value.numpy() for value in found])
 
 def loaded(path: Path, lite: bool = False) -> Any:
     """The module of a .pt or .ptl file."""
-    from qconvert.formats.torch.frameworks import torch_package
+    from qconvert.formats.torch.program import torch_package
 
     torch = torch_package()
     with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from refusals import refused
 from qconvert import check, convert, load
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.runtimes.saturation import has_vnni
+from qconvert.runtimes.onnx_rewrites import has_vnni
 from tests.torchscript_models import Array, Instance, Quantized, Typed, archive
 
 torch = pytest.importorskip("torch")

@@ -39,7 +39,7 @@ MODELS = [
 
 def _normalized(path: Path, target: str = "torch") -> Graph:
     """The graph as the file has it."""
-    from qconvert.conversion.conversion_options import Given
+    from qconvert.conversion.converting import Given
     from qconvert.plugins import format_named, format_of
 
     chosen = target_named(target)

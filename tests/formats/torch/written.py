@@ -19,14 +19,14 @@ needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reas
 
 def loaded(path: Path) -> Any:
     """The module of a .pt2 file."""
-    from qconvert.formats.torch.frameworks import torch_package
+    from qconvert.formats.torch.program import torch_package
 
     return torch_package().export.load(io.BytesIO(path.read_bytes())).module()
 
 
 def run(module: Any, graph: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
     """The outputs of a module that was written from `graph`, by name."""
-    from qconvert.formats.torch.frameworks import torch_package
+    from qconvert.formats.torch.program import torch_package
 
     torch = torch_package()
     with torch.no_grad():

@@ -8,13 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
-from qconvert.formats.onnx.contrib import CONTRIB
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
-from qconvert.operators.functions import rename_functions
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import is_compatible, rename_functions
 from qconvert.plugins import Target, pass_named
 from qconvert.rules.validation import validate
 

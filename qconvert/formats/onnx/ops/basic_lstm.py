@@ -6,8 +6,8 @@ import numpy as np
 
 from qconvert.arithmetic import BASIC_GATES, BasicLstm
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale
 from qconvert.formats.onnx.ops.integer_lstm import int16_curve
-from qconvert.formats.onnx.ops.rescaling import AWAY, Rescale
 from qconvert.graph import Array, Op
 from qconvert.operators.basic_lstm import basic_lstm
 from qconvert.operators.integer_recurrent import BASIC_INPUTS, stored_tensors

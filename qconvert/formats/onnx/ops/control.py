@@ -8,11 +8,10 @@ from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.functions import Inner, agreed_shape, outer_shape, read_function, unify_quantizations
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.formats.onnx.subgraphs import subgraph
+from qconvert.formats.onnx.graph_writing import subgraph
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.operators.shapes import UNKNOWN
+from qconvert.operators.shapes_and_functions import UNKNOWN
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -9,13 +9,12 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_scale, dequantize
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.dynamic import dynamic_data, write_dynamic
 from qconvert.formats.onnx.ops.sixteen_bits import write_sixteen_bits
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
-from qconvert.operators.spatial import SAME, swapped_weights
+from qconvert.operators.sizes import SAME, swapped_weights
 
 __all__ = ["READERS", "WRITERS", "guard_large_bias", "real_bias", "require_channels_first"]
 

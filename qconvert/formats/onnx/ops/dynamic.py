@@ -1,19 +1,20 @@
-"""Operators of dynamic range: integer weights with float data, which are rounded to 8 bits when the model runs."""
+"""Float data that are rounded to 8 bits when the model runs, and their products with integer weights."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import scale_and_zero_point
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
-from qconvert.formats.onnx.decomposed import turned_name
+from qconvert.formats.onnx.noted_operators import turned_name
+from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Emitter
 from qconvert.graph import Array, Op, Quantization
 from qconvert.operators import is_dynamic, range_axes
 
-__all__ = ["dynamic_data", "write_dynamic"]
+__all__ = ["dynamic_data", "is_sum_exact", "product", "rounded_rows", "write_dynamic"]
 
 
 def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization, bias: Sequence[str], **window: Any) -> None:
@@ -87,7 +88,7 @@ def _rows(op: Op, b: Builder, weights: Array) -> tuple[str, str, str]:
 
 
 def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, str, str]:
-    """Data rounded as XNNPACK does (arithmetic/dynamic.py): integers from -128 to 127, scale and zero point, all as float32.
+    """Data rounded as XNNPACK does (arithmetic/rounding.py): integers from -128 to 127, scale and zero point, all as float32.
 
     PyTorch's reduced range is 0 to 127.
     """
@@ -123,3 +124,134 @@ def _reduce(b: Builder, kind: str, data: str, axes: Sequence[int]) -> str:
     if b.opset < 18:
         return b.node(kind, [data], axes=list(axes), keepdims=1)[0]
     return b.node(kind, [data, b.const(np.array(axes, np.int64), f"{data}/axes")], keepdims=1)[0]
+
+
+_FLOAT32, _FLOAT64 = ELEMENT_TYPES["float32"], ELEMENT_TYPES["float64"]
+#: Whole numbers up to which float32 holds all.
+_EXACT32 = 2**24
+#: The range of a row of zeros, so that nothing is divided by 0; rows whose values are that small are zeros here.
+_LEAST = 1e-30
+
+
+def rounded_rows(b: Builder, to: Emitter, rows: str, arithmetic: str, hint: str) -> tuple[str, str]:
+    """Steps less the zero point, as float32, and the scale of each row, of size 1 along the last axis, or that of the whole tensor.
+
+    Args:
+        b: the graph.
+        to: where the nodes go.
+        rows: float32.
+        arithmetic: one of OF_ROWS, or of OF_WHOLE_TENSORS, for which there is one scale.
+        hint: for names.
+    """
+    return _ROUNDINGS[arithmetic](b, to, rows, hint)
+
+
+def product(b: Builder, to: Emitter, steps: str, matrix: str, hint: str, *, exact: bool) -> str:
+    """Sums of products of steps with stored integers (of shape inputs, columns), as float32.
+
+    Args:
+        b: the graph.
+        to: where the nodes go.
+        steps: float32.
+        matrix: int8.
+        hint: for names.
+        exact: whether float32 holds every sum (summed_exactly()); else they are added in float64, and rounded once, as kernels round them.
+    """
+    if exact:
+        return to.node("MatMul", [steps, *to.node("Cast", [matrix], hint=f"{hint}/weights", to=_FLOAT32)], hint=f"{hint}/sums")[0]
+    wide = [to.node("Cast", [value], hint=f"{hint}/float64", to=_FLOAT64)[0] for value in (steps, matrix)]
+    return to.node("Cast", to.node("MatMul", wide, hint=f"{hint}/sums"), hint=f"{hint}/sums", to=_FLOAT32)[0]
+
+
+def is_sum_exact(weights: Array) -> bool:
+    """Whether float32 holds all sums of steps, of 255 at most, with integer weights along their last axis."""
+    return int(np.abs(weights.astype(np.int64)).sum(axis=-1).max(initial=0)) * 255 < _EXACT32
+
+
+def _round_symmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str]:
+    largest = _end(b, to, "ReduceMax", to.node("Abs", [rows], hint=f"{hint}/magnitude")[0], hint)
+    limit = to.node("Max", [largest, _scalar(b, _LEAST)], hint=f"{hint}/largest")[0]
+    factor = to.node("Div", [_scalar(b, 127), limit], hint=f"{hint}/factor")[0]
+    steps = _round_half_away(b, to, to.node("Mul", [rows, factor], hint=f"{hint}/scaled")[0], hint)
+    return steps, to.node("Div", [limit, _scalar(b, 127)], hint=f"{hint}/scale")[0]
+
+
+def _round_asymmetric(b: Builder, to: Emitter, rows: str, hint: str) -> tuple[str, str]:
+    zero = _scalar(b, 0)
+    low = to.node("Min", [_end(b, to, "ReduceMin", rows, hint), zero], hint=f"{hint}/low")[0]
+    high = to.node("Max", [_end(b, to, "ReduceMax", rows, hint), zero], hint=f"{hint}/high")[0]
+    span = to.node("Max", [to.node("Sub", [high, low], hint=f"{hint}/span")[0], _scalar(b, _LEAST)], hint=f"{hint}/span")[0]
+    scale = to.node("Div", [span, _scalar(b, 255)], hint=f"{hint}/scale")[0]
+    point = _zero_point_of_rows(b, to, (low, high, scale), hint)
+    # Of x * (1 / scale) onnxruntime makes x / scale, which rounds otherwise; of this it makes nothing.
+    factor = to.node("Div", [_scalar(b, -1), scale], hint=f"{hint}/factor")[0]
+    scaled = to.node("Mul", [rows, factor], hint=f"{hint}/scaled")
+    placed = _round_half_away(b, to, to.node("Sub", [point, *scaled], hint=f"{hint}/placed")[0], hint)
+    stored = to.node("Clip", [placed, _scalar(b, -128), _scalar(b, 127)], hint=f"{hint}/stored")
+    return to.node("Sub", [*stored, point], hint=f"{hint}/steps")[0], scale
+
+
+def _round_reduced(b: Builder, to: Emitter, values: str, hint: str) -> tuple[str, str]:
+    """0 to 127 for the range of all values, by the reciprocal of the scale, ties to even."""
+    zero, highest = _scalar(b, 0), _scalar(b, 127)
+    low = to.node("Min", [to.node("ReduceMin", [values], hint=f"{hint}/end", keepdims=0)[0], zero], hint=f"{hint}/low")[0]
+    high = to.node("Max", [to.node("ReduceMax", [values], hint=f"{hint}/end", keepdims=0)[0], zero], hint=f"{hint}/high")[0]
+    span = to.node("Sub", [high, low], hint=f"{hint}/span")
+    empty = to.node("Equal", [*span, zero], hint=f"{hint}/empty")
+    factor = to.node("Where", [*empty, _scalar(b, 1), *to.node("Div", [highest, *span], hint=f"{hint}/factor")], hint=f"{hint}/factor")[0]
+    exact = to.node("Mul", [*to.node("Neg", [low], hint=f"{hint}/below"), factor], hint=f"{hint}/exact")
+    point = to.node("Round", to.node("Clip", [*exact, zero, highest], hint=f"{hint}/limited"), hint=f"{hint}/point")[0]
+    scaled = to.node("Round", to.node("Mul", [values, factor], hint=f"{hint}/scaled"), hint=f"{hint}/whole")
+    stored = to.node("Clip", [*to.node("Add", [*scaled, point], hint=f"{hint}/placed"), zero, highest], hint=f"{hint}/stored")
+    scale = to.node("Div", [_scalar(b, 1), factor], hint=f"{hint}/scale")[0]
+    return to.node("Sub", [*stored, point], hint=f"{hint}/steps")[0], scale
+
+
+def _tensor(b: Builder, to: Emitter, values: str, hint: str) -> tuple[str, str]:
+    """By DynamicQuantizeLinear."""
+    stored, scale, point = to.node("DynamicQuantizeLinear", [values], 3, hint=f"{hint}/stored")
+    steps = [to.node("Cast", [value], hint=f"{hint}/real", to=_FLOAT32)[0] for value in (stored, point)]
+    return to.node("Sub", steps, hint=f"{hint}/steps")[0], scale
+
+
+def _zero_point_of_rows(b: Builder, to: Emitter, ends: tuple[str, str, str], hint: str) -> str:
+    """From the end of the range whose error is smaller, in float64: of the lowest value, the highest, and the scale."""
+    low, high, scale = (to.node("Cast", [value], hint=f"{hint}/float64", to=_FLOAT64)[0] for value in ends)
+    below, above = (to.node("Div", [end, scale], hint=f"{hint}/{word}")[0] for end, word in ((low, "below"), (high, "above")))
+    from_low = to.node("Sub", [_scalar(b, -128, "float64"), below], hint=f"{hint}/from_low")[0]
+    from_high = to.node("Sub", [_scalar(b, 127, "float64"), above], hint=f"{hint}/from_high")[0]
+    errors = (
+        to.node("Sub", [_scalar(b, 128, "float64"), below], hint=f"{hint}/error")[0],
+        to.node("Add", [_scalar(b, 127, "float64"), above], hint=f"{hint}/error")[0],
+    )
+    first = to.node("Less", list(errors), hint=f"{hint}/first")
+    exact = to.node("Where", [*first, from_low, from_high], hint=f"{hint}/exact")
+    limited = to.node("Clip", [*exact, _scalar(b, -128, "float64"), _scalar(b, 127, "float64")], hint=f"{hint}/limited")
+    nudged = to.node("Mul", [*limited, _scalar(b, AWAY, "float64")], hint=f"{hint}/nudged")
+    return to.node("Cast", to.node("Round", nudged, hint=f"{hint}/point"), hint=f"{hint}/point", to=_FLOAT32)[0]
+
+
+def _round_half_away(b: Builder, to: Emitter, value: str, hint: str) -> str:
+    """Rounded to whole numbers, ties away from zero."""
+    moved = to.node("Add", [*to.node("Abs", [value], hint=f"{hint}/magnitude"), _scalar(b, 0.5)], hint=f"{hint}/moved")
+    return to.node("Mul", [*to.node("Sign", [value], hint=f"{hint}/sign"), *to.node("Floor", moved, hint=f"{hint}/whole")])[0]
+
+
+def _end(b: Builder, to: Emitter, kind: str, value: str, hint: str) -> str:
+    """The lowest or highest value of each row."""
+    if b.opset < 18:
+        return to.node(kind, [value], hint=f"{hint}/end", axes=[-1], keepdims=1)[0]
+    axes = b.make_once("[-1] int64", "list", lambda: [b.const(np.array([-1], np.int64), "constant/axes")])
+    return to.node(kind, [value, *axes], hint=f"{hint}/end", keepdims=1)[0]
+
+
+def _scalar(b: Builder, value: float, dtype: str = "float32") -> str:
+    return b.make_once(f"{float(value)!r} {dtype}", "scalar", lambda: [b.const(np.array(value, dtype), "constant/number")])[0]
+
+
+_ROUNDINGS: Mapping[str, Callable[[Builder, Emitter, str, str], tuple[str, str]]] = {
+    "dynamic_rows": _round_asymmetric,
+    "dynamic_symmetric": _round_symmetric,
+    "dynamic_reduced": _round_reduced,
+    "dynamic_tensor": _tensor,
+}

@@ -6,9 +6,8 @@ import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, has_addition, is_accumulator_scale
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.litert.forms import pair

@@ -11,11 +11,9 @@ from functools import cached_property
 import numpy as np
 
 from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm
-from qconvert.arithmetic.gemmlowp import gemmlowp_logistic, gemmlowp_tanh
+from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.ops.integer_norm import normalize_gates
-from qconvert.formats.onnx.ops.rescaling import AWAY, Emitter, Rescale
-from qconvert.formats.onnx.ops.scan_body import ScanBody
+from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Emitter, Rescale, ScanBody, normalize_gates
 from qconvert.graph import Array, Op
 from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
 

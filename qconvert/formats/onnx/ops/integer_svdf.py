@@ -6,7 +6,7 @@ import numpy as np
 
 from qconvert.arithmetic import IntegerSvdf
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.ops.rescaling import Rescale
+from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.ops.svdf import shift_memory, unit_sums
 from qconvert.graph import Array, Op, integer_range
 from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors

@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import guard_large_bias, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
 from qconvert.operators import is_dynamic
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.activation import real_dtype
 from qconvert.formats.onnx.ops.conv import require_channels_first
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.conv import require_channels_first
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels.onnxruntime import covers_all

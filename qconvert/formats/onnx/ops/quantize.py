@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.ops.rescaling import Rescale
-from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.formats.reading.labels import label_key
+from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.forms import line

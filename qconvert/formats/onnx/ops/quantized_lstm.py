@@ -13,13 +13,12 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.contrib import CONTRIB
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Array, Op, Quantization, Tensor
 from qconvert.operators.recurrent import NORM, PROJECTION
 
-__all__ = ["READERS", "named_outputs", "quantized_lstm_reason", "write_quantized_lstm"]
+__all__ = ["QUANTIZED", "named_outputs", "quantized_lstm_reason", "write_quantized_lstm"]
 
 _DATA, _WEIGHTS, _RECURRENT, _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES, _SCALE, _POINT, _RECURRENT_SCALE, _RECURRENT_POINT = range(12)
 _GATES = 4
@@ -204,4 +203,4 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
             b.nodes[position].output[index] = name
 
 
-READERS: dict[str, ReadFunction] = {f"{CONTRIB}.DynamicQuantizeLSTM": read_quantized_lstm}
+QUANTIZED: dict[str, ReadFunction] = {f"{CONTRIB}.DynamicQuantizeLSTM": read_quantized_lstm}

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.ops.decomposed_gates import write_decomposed_gates
-from qconvert.formats.onnx.ops.decomposed_lstm import runs_in_float, write_decomposed_lstm
-from qconvert.formats.onnx.ops.quantized_lstm import READERS as QUANTIZED
-from qconvert.formats.onnx.ops.quantized_lstm import named_outputs, quantized_lstm_reason, write_quantized_lstm
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.ops.decomposed_recurrence import runs_in_float, write_decomposed_gates, write_decomposed_lstm
+from qconvert.formats.onnx.ops.quantized_lstm import QUANTIZED, named_outputs, quantized_lstm_reason, write_quantized_lstm
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.operators import KINDS, is_dynamic
 from qconvert.operators.recurrent import ONNX_ACTIVATIONS, activation_names

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.rounded_rows import is_sum_exact, product, rounded_rows
+from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_rows
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 

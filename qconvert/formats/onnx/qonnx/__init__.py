@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.onnx.contrib import QONNX_DOMAINS
-from qconvert.formats.onnx.qonnx.quant import read_bipolar_quant, read_quant
-from qconvert.formats.onnx.qonnx.trunc import read_trunc
+from qconvert.formats.onnx.qonnx.nodes import read_bipolar_quant, read_quant, read_trunc
 from qconvert.formats.onnx.reading import ReadFunction
+from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 
 __all__ = ["READERS"]
 

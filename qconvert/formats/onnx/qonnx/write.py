@@ -14,8 +14,8 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.formats.onnx.contrib import QONNX
-from qconvert.formats.onnx.qonnx.ranges import Range, range_of
+from qconvert.formats.onnx.qonnx.quantizations import Range, range_of
+from qconvert.formats.onnx.signatures import QONNX
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.operators import kind_of

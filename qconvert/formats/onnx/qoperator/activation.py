@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.node import NotCoveredError
 from qconvert.formats.onnx.ops.activation import write_clip as write_stored_clip
 from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form
-from qconvert.formats.onnx.reading import ReadFunction, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]

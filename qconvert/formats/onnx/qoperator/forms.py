@@ -11,9 +11,8 @@ from typing import Any
 
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.contrib import CONTRIB
-from qconvert.formats.onnx.node import NotCoveredError
-from qconvert.formats.onnx.reading import Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Attribute, Op, Quantization, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import REALS
+from qconvert.arithmetic.storage import REALS
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype

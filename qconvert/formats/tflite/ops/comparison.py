@@ -37,8 +37,8 @@ def _make_reader(kind: str) -> ReadFunction:
 def _comparison_tables(first: Tensor, second: Tensor) -> list[Array]:
     """The numbers that the kernel compares, for each of the 256 values of either operand; none where the operator is one in float.
 
-    Such operands have one quantization whose values the kernel distinguishes, or a result that C does not define (checking/overflows.py
-    reports the source then).
+    Such operands have one quantization whose values the kernel distinguishes, or a result that C does not define (then
+    checking/expected_values.py reports the source).
     """
     quantizations = first.quantization, second.quantization
     if first.dtype != second.dtype or first.dtype not in _BYTES or quantizations[0] is None or quantizations[1] is None:

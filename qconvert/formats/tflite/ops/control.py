@@ -10,7 +10,7 @@ from qconvert.formats.reading.flexbuffer import encode_flexbuffer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, Tensor
-from qconvert.operators.shapes import is_compatible
+from qconvert.operators.shapes_and_functions import is_compatible
 
 __all__ = ["READERS", "WRITERS"]
 

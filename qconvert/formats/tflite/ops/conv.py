@@ -8,23 +8,13 @@ import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization, is_accumulator_scale
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
-from qconvert.formats.tflite.ops.weights import transpose_quantization, write_weights
-from qconvert.formats.tflite.ops.window import window, write_window
+from qconvert.formats.tflite.ops.window import transpose_quantization, window, write_weights, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
 
-__all__ = [
-    "READERS",
-    "WRITERS",
-    "accumulator_bias",
-    "bias_type",
-    "dynamic_range",
-    "float_weights",
-    "transpose_weights",
-    "write_bias",
-]
+__all__ = ["READERS", "WRITERS", "accumulator_bias", "bias_type", "dynamic_range", "float_weights", "transpose_weights", "write_bias"]
 
 
 def read_conv_2d(r: Reading) -> None:

@@ -11,12 +11,11 @@ from qconvert.formats.tflite.ops.conv import (
     write_bias,
 )
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
-from qconvert.formats.tflite.ops.weights import write_weights
-from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape
+from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, write_weights
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
-from qconvert.operators.spatial import same_pads
+from qconvert.operators.sizes import same_pads
 
 __all__ = ["READERS", "WRITERS"]
 

@@ -15,8 +15,20 @@ import numpy as np
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.basic_lstm import read_integer_basic_lstm
-from qconvert.formats.tflite.ops.hybrid import INTEGERS, Constant, arithmetic_of, constant_int8, joined_gates, rounds_rows
-from qconvert.formats.tflite.ops.sequences import Order, concat_steps, order_of, real_constant, require_float32, single_step
+from qconvert.formats.tflite.ops.sequences import (
+    INTEGERS,
+    Constant,
+    Order,
+    arithmetic_of,
+    concat_steps,
+    constant_int8,
+    joined_gates,
+    order_of,
+    real_constant,
+    require_float32,
+    rounds_rows,
+    single_step,
+)
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array
@@ -37,7 +49,7 @@ WAY = (
 SEQUENCE = ("data", *WAY, "hidden", "cell", *(f"{gate}_norm" for gate in GATES))
 #: The fewest inputs of one way, which no LSTM lacks.
 _NEVER_ABSENT = frozenset(("forget_weights", "forget_recurrent", "forget_bias", "hidden", "cell"))
-#: Types of data and weights. With integer weights the kernel rounds rows of data and hidden values when it runs (hybrid.py).
+#: Types of data and weights. With integer weights the kernel rounds rows of data and hidden values when it runs (sequences.py).
 REAL_LSTM = (("float32", "float32"), ("float32", "int8"))
 #: The order of gates in the weights of the basic kernel (lstm_cell.h).
 _BASIC_GATES = ("input", "cell", "forget", "output")

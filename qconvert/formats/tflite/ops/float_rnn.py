@@ -7,8 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.sequence_writing import Frame, find_opposite_direction, require_writable, state_of, sum_biases
-from qconvert.formats.tflite.ops.sequences import Order, concat_steps, order_of, real_constant, require_float32, single_step
+from qconvert.formats.tflite.ops.sequences import (
+    Frame,
+    Order,
+    concat_steps,
+    find_opposite_direction,
+    order_of,
+    real_constant,
+    require_float32,
+    require_writable,
+    single_step,
+    state_of,
+    sum_biases,
+)
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op

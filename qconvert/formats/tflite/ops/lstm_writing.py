@@ -8,14 +8,22 @@ import numpy as np
 
 from qconvert.arithmetic import GATES
 from qconvert.formats.tflite.ops.float_recurrent import ACTIVATIONS, PEEPHOLES, ROWS, SEQUENCE, WAY
-from qconvert.formats.tflite.ops.hybrid import Constant, is_asymmetric, split_gates
-from qconvert.formats.tflite.ops.sequence_writing import Frame, find_opposite_direction, require_writable, state_of, sum_biases
+from qconvert.formats.tflite.ops.sequences import (
+    Constant,
+    Frame,
+    find_opposite_direction,
+    is_asymmetric,
+    require_writable,
+    split_gates,
+    state_of,
+    sum_biases,
+)
 from qconvert.formats.tflite.reading import ReadFunction
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import integer_weights, is_dynamic
+from qconvert.operators.recurrent import ACTIVATIONS as KNOWN_ACTIVATIONS
 from qconvert.operators.recurrent import NORM, PROJECTION, PROJECTION_BIAS
-from qconvert.operators.recurrent_cells import ACTIVATIONS as KNOWN_ACTIVATIONS
 
 __all__ = ["READERS", "WRITERS", "activation_code"]
 

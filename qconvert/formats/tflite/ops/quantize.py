@@ -10,7 +10,7 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
-from qconvert.rewriting.torch_quantize import fused_quantize
+from qconvert.rewriting.torch_forms import fused_quantize
 
 __all__ = ["READERS", "WRITERS"]
 

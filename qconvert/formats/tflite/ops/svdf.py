@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qconvert.formats.tflite.ops.hybrid import arithmetic_of, constant_int8, is_asymmetric, require_int8
+from qconvert.formats.tflite.ops.sequences import arithmetic_of, constant_int8, is_asymmetric, require_int8
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import ACTIVATIONS, WriteFunction, Writing
 from qconvert.graph import Op

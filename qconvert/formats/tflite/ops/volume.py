@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.weights import transpose_quantization, write_weights
-from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, write_padding
+from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, transpose_quantization, write_padding, write_weights
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Shape
-from qconvert.operators.spatial import same_pads
+from qconvert.operators.sizes import same_pads
 
 __all__ = ["READERS", "WRITERS", "has_volume", "write_conv_3d", "write_conv_3d_transpose"]
 

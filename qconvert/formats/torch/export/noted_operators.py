@@ -12,23 +12,22 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.dtypes import DTYPES, numpy_dtype
+from qconvert.arithmetic.storage import DTYPES, numpy_dtype
 from qconvert.errors import QConvertError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.reading.labels import label_tensor
-from qconvert.formats.reading.operator_notes import Noted
-from qconvert.formats.torch.constants import Constants
-from qconvert.formats.torch.dtypes import EXPORT
-from qconvert.formats.torch.export.document import Node as Call
-from qconvert.formats.torch.export.document import Program, SizeName, TensorName
-from qconvert.formats.torch.nodes import Node
+from qconvert.formats.reading.notes import Noted
+from qconvert.formats.reading.quantizations import label_tensor
+from qconvert.formats.torch.export.contents import Node as Call
+from qconvert.formats.torch.export.contents import Program, SizeName, TensorName
 from qconvert.formats.torch.notes import Notes
 from qconvert.formats.torch.ops import OPERATORS
-from qconvert.formats.torch.stored_values import StoredTensor, TorchType
+from qconvert.formats.torch.program import Node
+from qconvert.formats.torch.session import Constants
+from qconvert.formats.torch.stored_values import EXPORT, StoredTensor, TorchType
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.metadata import NUMERICS
-from qconvert.operators.shapes import UNKNOWN
+from qconvert.operators.shapes_and_functions import UNKNOWN
 from qconvert.rules.validation import validate
 
 __all__ = ["DECOMPOSED", "emit_noted", "restore_noted"]

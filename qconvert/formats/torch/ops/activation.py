@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.operands import as_real, cast_operand, common_type
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.promotion import as_real, cast_operand, common_type
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype

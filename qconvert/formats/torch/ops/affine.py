@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.quantizing import (
+    ROUNDED,
     decomposed_dequantize,
     decomposed_quantize,
     emit_dequantize,
@@ -21,7 +22,6 @@ from qconvert.formats.torch.quantizing import (
     verify_quantization,
 )
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.rounding import ROUNDED
 from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization

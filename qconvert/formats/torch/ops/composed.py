@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape, operands, size_of
 from qconvert.formats.torch.ops.reduce import emit_reduction, read_norm
-from qconvert.formats.torch.promotion import as_real, cast_operand, operands
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import emit_reshape, size_of
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, numpy_dtype
 

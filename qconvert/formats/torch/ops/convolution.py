@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.operands import find_dequantized_source, read_batched, rearrange_constant
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import read_batched
 from qconvert.formats.torch.values import Ref
-from qconvert.formats.torch.weights import find_dequantized_source, rearrange_constant
 from qconvert.graph import Quantization
-from qconvert.operators.spatial import swapped_weights
+from qconvert.operators.sizes import swapped_weights
 
 __all__ = ["OPERATORS"]
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.promotion import cast_operand, common_type
+from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, size_of, sizes_tensor
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.sizing import emit_reshape, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 

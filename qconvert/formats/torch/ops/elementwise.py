@@ -1,17 +1,180 @@
-"""Arithmetic of two operands, element by element."""
+"""Arithmetic, comparisons and logic of two operands, element by element, and sums and products of a quantized tensor and a number.  With a
+number the quantization changes, and the integers where it cannot: ATen/native/quantized/cpu/BinaryOps.cpp (_add_scalar_out), qmul.cpp
+(_mul_scalar_out). Comparisons are of float values where data are quantized.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from qconvert.arithmetic.dtypes import REALS
-from qconvert.formats.torch.ops.scalars import SCALAR_PRODUCT, SCALAR_PRODUCT_RELU, SCALAR_SUM, SCALAR_SUM_RELU
-from qconvert.formats.torch.promotion import cast_operand, common_type, operands
+import numpy as np
+
+from qconvert.arithmetic.storage import REALS
+from qconvert.formats.torch.operands import cast_operand, common_type, operands
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref
+from qconvert.graph import Quantization, integer_range, numpy_dtype
 
-__all__ = ["OPERATORS", "emit_trunc", "read_binary"]
+__all__ = [
+    "OPERATORS",
+    "SCALAR_PRODUCT",
+    "SCALAR_PRODUCT_RELU",
+    "SCALAR_SUM",
+    "SCALAR_SUM_RELU",
+    "_LOGIC",
+    "_SCALARS",
+    "emit_trunc",
+    "read_binary",
+]
+
+
+def _data(c: Call) -> tuple[str, str, float, int]:
+    """The quantized tensor: its name, its type, scale and zero point."""
+    tensor = c.operand("qa")
+    if tensor.quantization is None or not tensor.quantization.is_per_tensor:
+        raise c.invalid("the data are not quantized with one scale", rule="not-per-tensor")
+    return tensor.name, tensor.dtype, float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+
+
+def _quantization(c: Call, scale: float, zero_point: int) -> Quantization:
+    """A quantization whose scale is rounded to float32."""
+    real = np.float32(scale)
+    if not np.isfinite(real) or real <= 0:
+        raise c.invalid(f"the scale of the result is {scale}", rule="scale-not-positive")
+    return Quantization.per_tensor(float(real), zero_point)
+
+
+def read_scalar_sum(c: Call, hint: str = "") -> Ref:
+    """x + n: the zero point is shifted by n / scale, rounded. If it would leave the type, the scale is enlarged and the integers are
+    requantized."""
+    name, dtype, scale, zero_point = _data(c)
+    low, high = integer_range(dtype)
+    moved = float(np.rint(c.number("b") / scale))
+    if not np.isfinite(moved) or abs(moved) > 2**31:
+        raise c.unsupported_error(f"the number {c.number('b')} and the scale {scale}", rule="form-not-covered")
+    steps = int(moved)
+    if low <= zero_point - steps <= high:
+        return c.emit("Reinterpret", [name], quantization=_quantization(c, scale, zero_point - steps), hint=hint)
+    reached = high - (zero_point - steps) if steps > 0 else zero_point - steps - low
+    quantization = _quantization(c, reached / (high - low) * scale, low if steps > 0 else high)
+    return c.emit("Add", [name, _add_step_constant(c, steps, scale, dtype)], quantization=quantization, hint=hint)
+
+
+def _add_step_constant(c: Call, steps: int, scale: float, dtype: str) -> str:
+    """A constant of a whole number of scale steps: a stored integer if it is within the type, else a float."""
+    low, high = integer_range(dtype)
+    zero_point = low if steps > 0 else high
+    if low <= zero_point + steps <= high:
+        return c.const(np.array(zero_point + steps, numpy_dtype(dtype)), "number", Quantization.per_tensor(scale, zero_point))
+    return c.const(np.array(steps * scale, np.float32), "number")
+
+
+def read_scalar_product(c: Call, hint: str = "") -> Ref:
+    """x * n: the scale is multiplied. A negative number turns the integers around; by 0 they are all 0 on the scale 1."""
+    name, dtype, scale, zero_point = _data(c)
+    low, high = integer_range(dtype)
+    factor = c.number("b")
+    if factor == 0:
+        return c.emit("Mul", [name, c.const(np.array(0, np.float32), "number")], quantization=Quantization.per_tensor(1.0, 0), hint=hint)
+    quantization = _quantization(c, abs(factor) * scale, zero_point)
+    if factor > 0:
+        return c.emit("Reinterpret", [name], quantization=quantization, hint=hint)
+    stretched = c.emit("Reinterpret", [name], quantization=quantization, hint=f"{hint}/stretched" if hint else "stretched")
+    return c.emit("Neg", [stretched.name], quantization=_quantization(c, abs(factor) * scale, low + high - zero_point), hint=hint)
+
+
+def _with_relu(read: Callable[[Call, str], Ref]) -> ReadFunction:
+    """A Relu after it, with the quantization that it found."""
+    return lambda c: c.emit("Relu", [read(c, "unclipped").name])
+
+
+def _forms(read: ReadFunction) -> list[Operator]:
+    """The number after the tensor, and before it."""
+    return [Operator("q qa, x b", read), Operator("f b, q qa", read)]
+
+
+SCALAR_SUM, SCALAR_SUM_RELU = _forms(read_scalar_sum), _forms(_with_relu(read_scalar_sum))
+SCALAR_PRODUCT, SCALAR_PRODUCT_RELU = _forms(read_scalar_product), _forms(_with_relu(read_scalar_product))
+
+_SCALARS: Mapping[str, Operator | Sequence[Operator]] = {
+    "quantized::add_scalar": SCALAR_SUM,
+    "quantized::add_scalar_relu": SCALAR_SUM_RELU,
+    "quantized::mul_scalar": SCALAR_PRODUCT,
+    "quantized::mul_scalar_relu": SCALAR_PRODUCT_RELU,
+}
+
+
+def _dequantize(c: Call, name: str, hint: str) -> str:
+    """A tensor as float values, if it is quantized."""
+    if not c.lookup(name).is_quantized:
+        return name
+    return c.emit("Dequantize", [name], dtype="float32", quantization=None, hint=f"{hint}/real").name
+
+
+def read_comparison(kind: str) -> Operator:
+    """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
+
+    def read(c: Call) -> Ref:
+        names, _ = operands(c, "self", "other")
+        plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
+        return c.emit(kind, plain, dtype="bool", quantization=None)
+
+    return Operator("T self, x other", read)
+
+
+def _cast_to_bool(c: Call, argument: str) -> str:
+    name = _dequantize(c, cast_operand(c, c[argument], "bool", argument), argument)
+    return name if c.lookup(name).dtype == "bool" else cast_operand(c, Ref(name), "bool", argument)
+
+
+def read_logical(kind: str) -> Operator:
+    """aten::logical_and, or, xor: of what is not 0."""
+    return Operator(
+        "T self, T other", lambda c: c.emit(kind, [_cast_to_bool(c, "self"), _cast_to_bool(c, "other")], dtype="bool", quantization=None)
+    )
+
+
+def read_bitwise(kind: str) -> Operator:
+    """aten::bitwise_and, or, xor, __and__ …: of truth values, or of the bits of whole numbers."""
+
+    def read(c: Call) -> Ref:
+        names, dtype = operands(c, "self", "other")
+        if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
+            raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
+        return c.emit(kind if dtype == "bool" else f"Bitwise{kind}", names, dtype=dtype, quantization=None)
+
+    return Operator("x self, x other", read)
+
+
+def read_not(c: Call) -> Ref:
+    """aten::logical_not."""
+    return c.emit("Not", [_cast_to_bool(c, "self")], dtype="bool", quantization=None)
+
+
+def read_bitwise_not(c: Call) -> Ref:
+    """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
+    tensor = c.operand("self")
+    if tensor.dtype == "bool":
+        return c.emit("Not", [tensor.name], dtype="bool", quantization=None)
+    if tensor.is_quantized or "int" not in tensor.dtype:
+        raise c.invalid(f"the data are {tensor.dtype}; bitwise operators require integers or booleans", rule="wrong-type")
+    return c.emit("BitwiseNot", [tensor.name], dtype=tensor.dtype, quantization=None)
+
+
+_COMPARISONS = {
+    "Equal": ("eq", "__eq__"), "NotEqual": ("ne", "not_equal"), "Less": ("lt", "less"), "LessOrEqual": ("le", "less_equal"),
+    "Greater": ("gt", "greater"), "GreaterOrEqual": ("ge", "greater_equal"),
+}  # fmt: skip
+_BITWISE = {kind: (f"bitwise_{kind.lower()}", f"__{kind.lower()}__") for kind in ("And", "Or", "Xor")}
+
+_LOGIC: dict[str, Operator | Sequence[Operator]] = {
+    **{f"aten::{name}": read_comparison(kind) for kind, names in _COMPARISONS.items() for name in names},
+    **{f"aten::logical_{kind.lower()}": read_logical(kind) for kind in ("And", "Or", "Xor")},
+    **{f"aten::{name}": read_bitwise(kind) for kind, names in _BITWISE.items() for name in names},
+    "aten::logical_not": Operator("T self", read_not),
+    **{f"aten::{name}": Operator("T self", read_bitwise_not) for name in ("bitwise_not", "__not__")},
+}
 
 
 def read_quantized_binary(kind: str, activation: str = "") -> Operator:
@@ -37,7 +200,7 @@ def _emit_binary(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str
 
 
 def read_binary(kind: str, real: bool = False) -> ReadFunction:
-    """An operator of two operands of one type; see promotion.py."""
+    """An operator of two operands of one type; see formats/torch/operands.py."""
 
     def read(c: Call) -> Ref:
         names, dtype = operands(c, "self", "other", real=real)
@@ -164,6 +327,8 @@ _SUM = "x self, x other, f alpha=1"
 _PAIR = "x self, x other"
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **_SCALARS,
+    **_LOGIC,
     "quantized::add": [read_quantized_binary("Add"), *SCALAR_SUM],
     "quantized::add_relu": [read_quantized_binary("Add", "relu"), *SCALAR_SUM_RELU],
     "quantized::mul": [read_quantized_binary("Mul"), *SCALAR_PRODUCT],

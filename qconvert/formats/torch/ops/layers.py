@@ -1,16 +1,136 @@
-"""Convolutions and linear layers with packed parameters, whose data and results are quantized."""
+"""Layers with packed parameters: convolutions and linear layers with quantized data and results, of dynamic range, and in float.  In
+dynamic range, float data are quantized at each run. A convolution's result is too: ATen/native/quantized/cpu/qconv_dynamic.cpp passes
+the scale and zero point of the data to the quantized convolution as those of the result, and dequantizes the result; values outside of
+the data's range are clipped. Linear layers in float have weights in float16, or data that the layer itself rounds to a quantization.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qconvert.formats.torch.reading import Call, Operator
+import numpy as np
+
+from qconvert.formats.torch.packed_parameters import round_to_float16
+from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Quantization
-from qconvert.operators.spatial import swapped_weights
+from qconvert.operators.sizes import swapped_weights
 
-__all__ = ["OPERATORS", "bias_of", "emit_gemm", "kernel_of", "quantized_linear_params", "require_real", "rounding_of"]
+__all__ = [
+    "OPERATORS",
+    "_DYNAMIC_CONVOLUTIONS",
+    "_FLOAT_LINEAR",
+    "bias_of",
+    "emit_gemm",
+    "kernel_of",
+    "quantized_linear_params",
+    "require_real",
+    "rounding_of",
+]
+
+
+def _apply_activation(c: Call, result: Ref, activation: str) -> Ref:
+    return c.emit(activation, [result.name]) if activation else result
+
+
+def read_dynamic(activation: str = "") -> ReadFunction:
+    """quantized::linear_dynamic and linear_dynamic_fp16. The packed weights choose the kernel, whichever operator is called.
+
+    Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
+    """
+
+    def read(c: Call) -> Ref:
+        packed, data = c.packed_parameters("W_prepack"), c.name("X")
+        require_real(c, data)
+        if packed.weight.scales is None:
+            weights = c.const(packed.weight.data, "weights")
+            return _apply_activation(c, emit_gemm(c, data, [weights, *bias_of(c, packed)], None), activation)
+        factors = [c.add_constant(packed.weight, f"{packed.name}.weight"), *bias_of(c, packed)]
+        return emit_gemm(c, data, factors, None, activation=activation.lower(), arithmetic=rounding_of(c))
+
+    return read
+
+
+def read_unpacked(c: Call) -> Ref:
+    """quantized::linear_dynamic_fp16_unpacked_weight: the same on weights that the call rounds to float16."""
+    weight = c.known(c.name("weight"))
+    if weight is None or weight.dtype != np.float32:
+        raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
+    weights = c.const(round_to_float16(weight), "weights")
+    return emit_gemm(c, c.name("X"), [weights, *([c.name("bias")] if c["bias"] is not None else [])], None)
+
+
+def read_rounded(activation: str = "") -> ReadFunction:
+    """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded to a quantization that the call states; the result is
+    real."""
+
+    def read(c: Call) -> Ref:
+        packed = quantized_linear_params(c)
+        quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
+        stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
+        weights = c.add_constant(packed.weight, f"{packed.name}.weight")
+        return _apply_activation(c, emit_gemm(c, stored.name, [weights, *bias_of(c, packed)], None, dtype="float32"), activation)
+
+    return read
+
+
+_STATIC = "T X, f X_scale, i X_zero_point, o W_prepack"
+
+_FLOAT_LINEAR: Mapping[str, Operator] = {
+    **{
+        f"quantized::linear{name}_dynamic{form}": Operator("T X, o W_prepack, b reduce_range=False", read_dynamic(activation))
+        for name, activation in (("", ""), ("_relu", "Relu"))
+        for form in ("", "_fp16")
+    },
+    "quantized::linear_dynamic_fp16_unpacked_weight": Operator("T X, T weight, T? bias", read_unpacked),
+    "quantized::linear_with_input_q_dq_qweight_dq_output_fp32": Operator(_STATIC, read_rounded()),
+    "quantized::linear_with_input_q_dq_qweight_dq_relu_output_fp32": Operator(_STATIC, read_rounded("Relu")),
+}
+
+
+def read_convolution(spatial: int, transposed: bool) -> Operator:
+    """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
+
+    def read(c: Call) -> Ref:
+        packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
+        require_real(c, data.name)
+        weights, sizes = kernel_of(c, packed, spatial)
+        if transposed:
+            sizes["output_padding"] = packed.output_padding[len(packed.output_padding) - spatial :]
+        inputs = [data.name, weights, *bias_of(c, packed)]
+        kind = "ConvTranspose" if transposed else "Conv"
+        result = c.emit(kind, inputs, quantization=None, hint="unrounded", arithmetic=rounding_of(c), **sizes)
+        return _quantize_dynamically(c, data.name, result.name)
+
+    return Operator("T qx, o packed_weight, b reduce_range=False", read)
+
+
+def _quantize_dynamically(c: Call, data: str, result: str) -> Ref:
+    """Float values rounded to the quantization of the data's range, decomposed."""
+
+    def add_number(value: float) -> str:
+        return c.const(np.float32(value), "number")
+
+    def emit_float(kind: str, *names: str, hint: str = "part") -> str:
+        return c.emit(kind, list(names), dtype="float32", quantization=None, hint=hint).name
+
+    axes = c.list64(list(range(c.rank("qx"))), "axes")
+    low, high = (c.emit(f"Reduce{kind}", [data, axes], quantization=None, hint=kind.lower(), keepdims=0).name for kind in ("Min", "Max"))
+    low, high = emit_float("Min", low, add_number(0)), emit_float("Max", high, add_number(0))
+    span = emit_float("Div", emit_float("Sub", high, low), add_number(127 if c["reduce_range"] else 255))
+    empty = c.emit("Equal", [span, add_number(0)], dtype="bool", quantization=None, hint="empty").name
+    scale = emit_float("Where", empty, add_number(0.1), span, hint="scale")
+    point = emit_float("Round", emit_float("Div", emit_float("Neg", low), scale), hint="zero_point")
+    steps = emit_float("Add", emit_float("Round", emit_float("Div", result, scale)), point)
+    steps = emit_float("Clip", steps, add_number(0), add_number(255), hint="steps")
+    return c.emit("Mul", [emit_float("Sub", steps, point), scale], dtype="float32", quantization=None)
+
+
+_DYNAMIC_CONVOLUTIONS: dict[str, Operator | Sequence[Operator]] = {
+    **{f"quantized::conv{n}d_dynamic": read_convolution(n, transposed=False) for n in (1, 2, 3)},
+    **{f"quantized::conv_transpose{n}d_dynamic": read_convolution(n, transposed=True) for n in (1, 2, 3)},
+}
 
 
 _OUTPUT = "f output_scale, i output_zero_point"
@@ -134,6 +254,8 @@ def emit_gemm(c: Call, data: str, factors: Sequence[str], quantization: Quantiza
 
 
 OPERATORS: dict[str, Operator | Sequence[Operator]] = {
+    **_FLOAT_LINEAR,
+    **_DYNAMIC_CONVOLUTIONS,
     **{f"quantized::conv{n}d": read_quantized_conv(n) for n in (1, 2, 3)},
     **{f"quantized::conv{n}d_relu": read_quantized_conv(n, "relu") for n in (1, 2, 3)},
     **{f"quantized::conv_transpose{n}d": read_quantized_conv_transpose(n) for n in (1, 2, 3)},

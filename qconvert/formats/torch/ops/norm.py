@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from qconvert.formats.torch.promotion import as_real
+from qconvert.formats.torch.operands import as_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Quantization, Shape, numpy_dtype

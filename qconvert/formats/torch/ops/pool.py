@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.torch.operands import read_batched, size_of
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.sizing import read_batched, size_of
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Quantization
 

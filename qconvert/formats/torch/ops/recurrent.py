@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.constants import quantization_of
 from qconvert.formats.torch.ops.layers import require_real
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
-from qconvert.operators.recurrent import PROJECTION
-from qconvert.operators.recurrent_cells import GATES
+from qconvert.operators.recurrent import GATES, PROJECTION
 
 __all__ = ["OPERATORS"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.dtypes import QUANTIZED
+from qconvert.formats.torch.operands import scalar, size_of, sizes_tensor
 from qconvert.formats.torch.reading import Call, Operator
-from qconvert.formats.torch.sizing import scalar, size_of, sizes_tensor
+from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Tensor
 

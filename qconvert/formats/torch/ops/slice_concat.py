@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from qconvert.formats.torch.promotion import cast_operand, common_type
+from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, scalar, size_of, sizes_tensor
 from qconvert.formats.torch.reading import Call, Operator, ReadFunction
-from qconvert.formats.torch.sizing import emit_reshape, scalar, size_of, sizes_tensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 

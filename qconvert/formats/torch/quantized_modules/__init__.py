@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from qconvert.formats.torch.quantized_modules import elementwise, joins, layers, norm, pool
+from qconvert.formats.torch.quantized_modules import operators
 from qconvert.formats.torch.quantized_modules.builder import ModuleFunction
 from qconvert.formats.torch.writing import WriteFunction
-from qconvert.kernels.torch_modules import kernel_obstacle
+from qconvert.kernels.torch import kernel_obstacle
 from qconvert.rewriting.lowering import with_conditions_of
 
 __all__ = ["WRITERS", "module_writers"]
 
-WRITERS: Mapping[str, ModuleFunction] = {**layers.WRITERS, **elementwise.WRITERS, **norm.WRITERS, **pool.WRITERS, **joins.WRITERS}
+WRITERS = operators.WRITERS
 
 
 def module_writers(real: Mapping[str, WriteFunction]) -> Mapping[str, ModuleFunction]:
     """The write functions of modules, by kind, next to those in float."""
     chosen = {kind: _choose_writer(write, real[kind]) for kind, write in WRITERS.items() if kind in real}
-    return {**real, **chosen, "Reinterpret": joins.write_reinterpret}
+    return {**real, **chosen, "Reinterpret": operators.write_reinterpret}
 
 
 def _choose_writer(write: ModuleFunction, real: WriteFunction) -> ModuleFunction:

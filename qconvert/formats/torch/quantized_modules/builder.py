@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.errors import UnsupportedError
-from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range

@@ -1,4 +1,7 @@
-"""Writes the canonical graph as TorchScript of quantized modules (.pt, .ptl), for versions of PyTorch without torch.export."""
+"""Writes the canonical graph as TorchScript of quantized modules (.pt, .ptl), for versions of PyTorch without torch.export.  Nodes and
+layers become a torch.fx.GraphModule of quantized modules, with quantized tensors as buffers. TorchScript keeps names of variables and
+attributes alone: names of tensors are found by reading what was written, and noted next to it.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,173 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from qconvert.errors import QConvertError
-from qconvert.formats.torch.building import fill, lower_graph
-from qconvert.formats.torch.frameworks import torch_package
+from qconvert.formats.torch.archive import Archive
+from qconvert.formats.torch.given_inputs import GivenInputs
 from qconvert.formats.torch.notes import NOTES, graph_notes
+from qconvert.formats.torch.program import Module, Node, quantized_modules, tensor_of, torch_package
 from qconvert.formats.torch.quantized_modules import module_writers
-from qconvert.formats.torch.quantized_modules.builder import ModuleBuilder
-from qconvert.formats.torch.quantized_modules.names import collect_names
-from qconvert.formats.torch.quantized_modules.program import Modules
-from qconvert.graph import Graph
+from qconvert.formats.torch.quantized_modules.builder import LAYER, Layer, ModuleBuilder
+from qconvert.formats.torch.torchscript.reader import read_named
+from qconvert.formats.torch.writer import fill, lower_graph
+from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.plugins import operators
 
 __all__ = ["build", "live", "write"]
+
+#: Operators of aten that TorchScript calls otherwise.
+_RENAMED = {"sym_size": "size"}
+
+
+class Modules(Module):
+    """A torch.fx.GraphModule made of what a builder collected.
+
+    Args:
+        builder: likewise.
+    """
+
+    def __init__(self, builder: ModuleBuilder) -> None:
+        self._builder = builder
+        super().__init__(builder.nodes, builder.outputs)
+        self.module.eval()
+
+    def _add_node(self, graph: Any, node: Node) -> Any:
+        if node.operator != LAYER:
+            return super()._add_node(graph, node)
+        name = self._free(node.name)
+        self.module.add_module(name, _make_module(self._builder.layers[node]))
+        return graph.create_node("call_module", name, tuple(self._argument(value) for value in node.arguments), name=f"{name}_result")
+
+    def _constant(self, node: Node) -> Any:
+        quantization = self._builder.quantizations.get(node)
+        return super()._constant(node) if quantization is None or node.data is None else _make_quantized_tensor(node.data, quantization)
+
+    def _free(self, wanted: str) -> str:
+        """A name that is an identifier, as old versions want."""
+        plain = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in wanted).strip("_").lower()
+        return super()._free(plain if plain[:1].isalpha() else f"constant_{plain}".strip("_"))
+
+    def _function(self, operator: str) -> Any:
+        """Without its overload, which TorchScript finds by the arguments."""
+        space, name, *_ = operator.split(".")
+        if space == "operator":
+            return super()._function(operator)
+        return getattr(getattr(self._torch.ops, space), _RENAMED.get(name, name))
+
+
+def _make_module(layer: Layer) -> Any:
+    """A module with its weights and the quantization of its results."""
+    arguments = [_parameter(value) if isinstance(value, np.ndarray) else value for value in layer.arguments]
+    module = getattr(quantized_modules(layer.fused), layer.kind)(*arguments)
+    if layer.weights is not None:
+        module.set_weight_bias(_make_quantized_tensor(*layer.weights), None if layer.bias is None else tensor_of(layer.bias))
+    for name, values in layer.parameters.items():
+        setattr(module, name, _parameter(values) if isinstance(getattr(module, name), torch_package().nn.Parameter) else tensor_of(values))
+    if layer.quantization is not None:
+        as_tensors = isinstance(module.scale, torch_package().Tensor)
+        module.scale, module.zero_point = (tensor_of(np.array(value)) for value in layer.quantization) if as_tensors else layer.quantization
+    return module.eval()
+
+
+def _parameter(values: Array) -> Any:
+    return torch_package().nn.Parameter(tensor_of(values), requires_grad=False)
+
+
+def _make_quantized_tensor(data: Array, quantization: Quantization) -> Any:
+    """A quantized tensor. Scales along an axis are float64 there."""
+    torch = torch_package()
+    if quantization.axis is None:
+        return torch._make_per_tensor_quantized_tensor(tensor_of(data), float(quantization.scale[0]), int(quantization.zero_point[0]))
+    scales, points = tensor_of(quantization.scale.astype(np.float64)), tensor_of(quantization.zero_point.astype(np.int64))
+    return torch._make_per_channel_quantized_tensor(tensor_of(data), scales, points, quantization.axis)
+
+
+#: Operators between the one that stands for a canonical operator and its result: a Quantize, a Relu, a Clip …
+_BEHIND = 4
+
+
+def collect_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[str, Any]:
+    """The notes that give tensors, operators and dynamic dimensions of an archive their names again, and inputs their shapes and types."""
+    graph = builder.graph
+    inputs, sizes = _describe_inputs(builder, made)
+    read, variables = read_named(Archive(memoryview(content)), graph.name, GivenInputs(inputs))
+    names: dict[str, str] = {}
+    for node, name in builder.names.items():
+        there = made.made.get(node)
+        if there is None:
+            continue
+        found = variables.get(there.name, "" if node.operator else variables.get(str(there.target), str(there.target)))
+        if found in read.tensors:
+            names.setdefault(found, name)
+    ends = dict(zip(read.outputs, graph.outputs, strict=True))
+    names |= {found: name for found, name in ends.items() if name not in names.values()}
+    _add_constants(graph, read, names)
+    helpers = [made.made[node].name for node in builder.nodes if node in builder.helpers]
+    padding = [variables[name] for name in helpers if name in variables]
+    return {
+        "inputs": inputs,
+        "sizes": sizes,
+        "tensors": {found: name for found, name in names.items() if found != name},
+        "operators": _sources(graph, read, names),
+        "padding": padding,
+    }
+
+
+def _describe_inputs(builder: ModuleBuilder, made: Modules) -> tuple[str, dict[str, str]]:
+    """Inputs as --input-shape states them, and the names of dynamic dimensions in it -> those of the graph."""
+    graph, sizes, parts = builder.graph, dict[str, str](), []
+    arguments = [str(made.made[node].target) for node in builder.nodes if node.is_input]
+    for argument, name in zip(arguments, graph.inputs, strict=True):
+        texts = []
+        for size in graph[name].shape or ():
+            if isinstance(size, str):
+                sizes.setdefault(size, f"size_{len(sizes)}")
+            texts.append(str(sizes.get(size, size) if isinstance(size, str) else size))
+        if graph[name].shape is not None:
+            parts.append(f"{argument}={','.join(texts)}:{graph[name].dtype}")
+    return "; ".join(parts), {found: size for size, found in sizes.items()}
+
+
+def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
+    """Names constants of operators by their places among the inputs."""
+    found_as, producers = {name: found for found, name in names.items()}, read.producers()
+    for op in graph.ops:
+        twin = _find_counterpart(op, read, producers, found_as.get(op.outputs[0], ""))
+        if twin is None:
+            continue
+        for found, name in zip(twin.inputs, op.inputs, strict=False):
+            maker = producers.get(found)
+            if maker is not None and maker.kind == "Dequantize":
+                found = maker.inputs[0]
+            if found and name and read[found].is_constant and graph[name].is_constant and name not in found_as:
+                names.setdefault(found, name)
+                found_as[name] = found
+
+
+def _find_counterpart(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | None:
+    """The nearest operator of op's kind before a tensor; None if none is near."""
+    for _ in range(_BEHIND):
+        found = producers.get(name)
+        if found is None or found.kind == op.kind:
+            return found
+        name = found.inputs[0] if found.inputs else ""
+    return None
+
+
+def _sources(graph: Graph, read: Graph, names: Mapping[str, str]) -> dict[str, str]:
+    """First results of operators as they are read -> the source of the written operator that they belong to."""
+    producers = graph.producers()
+    found: dict[str, str] = {}
+    waiting: list[str] = []
+    for op in read.ops:
+        waiting.append(op.outputs[0])
+        maker = producers.get(names.get(op.outputs[0], ""))
+        if maker is not None:
+            found |= dict.fromkeys(waiting, maker.source)
+            waiting = []
+    return {name: source for name, source in found.items() if source}
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:

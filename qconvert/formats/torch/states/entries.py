@@ -10,9 +10,8 @@ import numpy as np
 
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.torch.constants import quantization_of
-from qconvert.formats.torch.dtypes import FLOAT_QPARAMS_STORAGES, QUANTIZED
-from qconvert.formats.torch.stored_values import StoredTensor
+from qconvert.formats.torch.session import quantization_of
+from qconvert.formats.torch.stored_values import FLOAT_QPARAMS_STORAGES, QUANTIZED, StoredTensor
 from qconvert.graph import Array, Quantization, Tensor, integer_range
 
 __all__ = ["Entries", "parent", "plain_tensor", "quantization", "take_rest"]

@@ -1,7 +1,11 @@
-"""Reads the parameters of a network from a file without a graph: a state_dict that torch.save wrote, or tensors in .safetensors."""
+"""Reads the parameters of a network from a file without a graph: a state_dict that torch.save wrote, or tensors in .safetensors.  In
+.safetensors torchao stores a quantized weight as several tensors, `0._weight_qdata`, `0._weight_scale` …, which are put together here.
+The metadata have a JSON text under the name of the weight, with its class, the names of its parts and further attributes.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -10,22 +14,58 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints.safetensors import is_safetensors
+from qconvert.arithmetic.storage import canonical_dtype
+from qconvert.checkpoints.safetensors import is_safetensors, read_checkpoint
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.formats.torch.engines import set_engine_arithmetic
-from qconvert.formats.torch.states.blocks import read_blocks
 from qconvert.formats.torch.states.converted_modules import read_converted
 from qconvert.formats.torch.states.entries import Entries, plain_tensor
+from qconvert.formats.torch.states.grouped_weights import read_blocks, rounding_of_data, weight
 from qconvert.formats.torch.states.oneflow import Observers, has_observers, read_observed
-from qconvert.formats.torch.states.safetensors import safe_tensors
-from qconvert.formats.torch.states.torchao import rounding_of_data, weight
 from qconvert.formats.torch.states.trained_modules import is_trained, read_trained
-from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
+from qconvert.formats.torch.stored_values import StoredTensor, TorchType, WrappedTensor
 from qconvert.formats.torch.unpickler import unpickle
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_PRODUCER
 from qconvert.plugins import Parameters
 
 __all__ = ["read_parameters"]
+
+
+def safe_tensors(path: Path) -> dict[str, StoredTensor | WrappedTensor]:
+    """The tensors of a file and of the others of its checkpoint, by name.
+
+    Raises:
+        QConvertError: see read_checkpoint().
+    """
+    found = read_checkpoint(path)
+    tensors = {name: StoredTensor(array, canonical_dtype(array.dtype), array.shape) for name, array in found.tensors.items()}
+    try:
+        return _join_parts(tensors, {name: json.loads(text) for name, text in found.metadata.items() if text[:1] == "{"})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidModelError(f"the header is damaged: {type(error).__name__} {error}", rule="damaged-header") from error
+
+
+def _join_parts(tensors: dict[str, StoredTensor], classes: Mapping[str, Mapping[str, Any]]) -> dict[str, StoredTensor | WrappedTensor]:
+    """The tensors, those of torchao's classes put together from their parts."""
+    found: dict[str, StoredTensor | WrappedTensor] = dict(tensors)
+    for name, said in classes.items():
+        if said.get("_type") == "Tensor":
+            continue
+        module, _, own = name.rpartition(".")
+        names = {part: f"{module}{'.' if module else ''}_{own}_{part}" for part in said["_tensor_data_names"]}
+        parts = {part: found.pop(key) for part, key in names.items()}
+        kept = {key: _value(value) for key, value in said["_data"].items()}
+        shape = parts["qdata"].shape if "qdata" in parts else ()
+        found[name] = WrappedTensor(f"torchao.quantization.{said['_type']}", shape, {**kept, **parts})
+    return found
+
+
+def _value(value: Any) -> Any:
+    """What a part is that is no tensor: dtypes are objects of their own."""
+    if isinstance(value, dict) and value.get("_type") == "torch.dtype":
+        return TorchType(str(value.get("_data")))
+    return value
+
 
 #: Entries of a dictionary around a state_dict, as training scripts name them.
 _AROUND = ("state_dict", "model_state_dict", "model", "net", "network", "module", "weights")

@@ -20,7 +20,7 @@ import numpy as np
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.encodings import QParams
 from qconvert.errors import InvalidModelError
-from qconvert.formats.torch.rounding import ROUNDED, integers
+from qconvert.formats.torch.quantizing import ROUNDED, integers
 from qconvert.formats.torch.states.entries import Entries, parent, quantization, take_rest
 from qconvert.graph import Array, Quantization, Tensor
 from qconvert.graph.metadata import OBSERVED_SCALES, TRAINED_SCALES

@@ -12,12 +12,10 @@ from qconvert.formats.torch.writers import (
     layers,
     norm,
     numbers,
-    pool,
+    pool_resize,
     quantize,
     recurrent,
-    resize,
     sizes,
-    space,
 )
 from qconvert.formats.torch.writing import WriteFunction
 
@@ -28,14 +26,12 @@ _WRITERS: Mapping[str, WriteFunction] = {
     **layers.WRITERS,
     **elementwise.WRITERS,
     **norm.WRITERS,
-    **pool.WRITERS,
+    **pool_resize.WRITERS,
     **data_movement.WRITERS,
     **recurrent.WRITERS,
-    **resize.WRITERS,
     **indexing.WRITERS,
     **numbers.WRITERS,
     **detection.WRITERS,
     **sizes.WRITERS,
-    **space.WRITERS,
 }
 WRITERS = {kind: sizes.defer_sizes(write) if kind in sizes.FOLLOWED else write for kind, write in _WRITERS.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op

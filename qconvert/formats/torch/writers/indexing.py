@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op, numpy_dtype
 from qconvert.operators.segments import first_value

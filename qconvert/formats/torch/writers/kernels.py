@@ -21,7 +21,7 @@ from qconvert.arithmetic import (
     tflite_mean_multiplier,
     xnnpack_reduction,
 )
-from qconvert.formats.torch.nodes import Node
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS

@@ -8,15 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.writers.dynamic import round_data
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.indexing import static_shape
-from qconvert.formats.torch.writers.sums import integer_sum, sum_as_tflite
-from qconvert.formats.torch.writers.windows import is_symmetric, pad_conv_data, pads_of, real_data, torch_pads
+from qconvert.formats.torch.writers.layer_parts import (
+    integer_sum,
+    is_symmetric,
+    pad_conv_data,
+    pads_of,
+    real_data,
+    round_data,
+    sum_as_tflite,
+    torch_pads,
+)
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.spatial import swapped_weights
+from qconvert.operators.sizes import swapped_weights
 
 __all__ = ["WRITERS"]
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.torch.nodes import Node
-from qconvert.formats.torch.writers.dynamic import round_recurrent_data
+from qconvert.formats.torch.program import Node
+from qconvert.formats.torch.writers.layer_parts import round_recurrent_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import activation_names
-from qconvert.operators.recurrent_cells import GATES
+from qconvert.operators.recurrent import GATES, activation_names
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["WRITERS"]

@@ -1,0 +1,323 @@
+"""Layers changed for the sake of their quantization, without data of a runtime (M. Nagel et al., "Data-Free Quantization Through Weight
+Equalization and Bias Correction", arXiv 1906.04721): cross-layer equalization before rounding, and bias correction after it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.operators import kind_of
+from qconvert.operators.products import is_dynamic
+
+__all__ = ["ChannelMeans", "analytic_shifts", "clipped_normal_means", "correct_biases", "equalize", "expected_shifts", "normalized_means"]
+
+
+class ChannelMeans:
+    """The mean of each channel of a tensor over runs: what empirical correction compares. merge() is exact up to rounding in float64.
+
+    Args:
+        axis: that of the channels.
+    """
+
+    def __init__(self, axis: int = 1) -> None:
+        self.axis, self.count = axis, 0
+        self._sums = np.zeros(0)
+
+    def update(self, values: Array) -> None:
+        """Takes the values of one run."""
+        others = tuple(i for i in range(values.ndim) if i != self.axis % values.ndim)
+        sums = values.sum(axis=others, dtype=np.float64)
+        self._sums = self._sums + sums if self.count else sums
+        self.count += values.size // max(sums.size, 1)
+
+    def merge(self, other: Self) -> None:
+        """Takes in what another one saw."""
+        self._sums = self._sums + other._sums if self.count and other.count else other._sums if other.count else self._sums
+        self.count += other.count
+
+    def means(self) -> Array:
+        """float64, of each channel."""
+        return np.asarray(self._sums / max(self.count, 1))
+
+
+def expected_shifts(weights: Array, rounded: Array, means: Array, groups: int = 1) -> Array:
+    """The analytic correction of a layer: (W - rounded W) E[x] of each output channel, to be added to its bias.
+
+    Padding is not taken into account: at borders fewer weights meet data.
+
+    Args:
+        weights: real ones, (outputs, inputs of a group, space).
+        rounded: the same after rounding, as float values.
+        means: E[x] of each input channel.
+        groups: of a convolution.
+    """
+    error = (weights.astype(np.float64) - rounded).reshape(groups, -1, weights.shape[1], math.prod(weights.shape[2:])).sum(axis=3)
+    return np.asarray(np.einsum("goi,gi->go", error, np.asarray(means, np.float64).reshape(groups, -1)).reshape(-1))
+
+
+def analytic_shifts(graph: Graph, rounded: Mapping[str, Array], means: Mapping[str, Array]) -> dict[str, Array]:
+    """expected_shifts() of every layer that reads data with known means, by the name of what it computes: for correct_biases().
+
+    Args:
+        graph: a float network.
+        rounded: name of weights -> what rounding makes of them, as float values.
+        means: name of a tensor -> E[x] of each of its channels, as of normalized_means() or ChannelMeans.
+    """
+    found = {}
+    for op in graph.ops:
+        if kind_of(op).has_weights and op.inputs[0] in means and op.inputs[1] in rounded:
+            weights = graph.constant(op.inputs[1])
+            if weights is not None:
+                groups = 1 if op.kind == "Gemm" else int(op["group"])
+                found[op.outputs[0]] = expected_shifts(weights, rounded[op.inputs[1]], means[op.inputs[0]], groups)
+    return found
+
+
+def clipped_normal_means(means: Array, deviations: Array, lowest: float = 0.0, highest: float = math.inf) -> Array:
+    """E[x] of normal values after a Relu, or a Clip to [lowest, highest] (ibid., appendix C).
+
+    Args:
+        means: of the normal values, such as the B of a batch normalization.
+        deviations: such as its scale.
+        lowest: -infinity for none.
+        highest: infinity for none.
+    """
+    means, deviations = np.asarray(means, np.float64), np.abs(np.asarray(deviations, np.float64))
+    safe = np.where(deviations > 0, deviations, 1.0)
+    low, high = (lowest - means) / safe, (highest - means) / safe
+    below, above = _normal_cdf(low), 1 - _normal_cdf(high)
+    inside = means * (1 - below - above) + safe * (_density(low) - _density(high))
+    ends = (lowest * below if lowest > -math.inf else 0.0) + (highest * above if highest < math.inf else 0.0)
+    return np.asarray(np.where(deviations > 0, inside + ends, np.clip(means, lowest, highest)))
+
+
+def _normal_cdf(values: Array) -> Array:
+    return np.asarray([(1 + math.erf(value / math.sqrt(2))) / 2 for value in values.reshape(-1)]).reshape(values.shape)
+
+
+def _density(values: Array) -> Array:
+    return np.asarray(np.exp(-np.square(values) / 2) / math.sqrt(2 * math.pi))
+
+
+def normalized_means(graph: Graph) -> dict[str, Array]:
+    """E[x] of each channel of the tensors after batch normalizations, and after a Relu or Clip there: for expected_shifts().
+
+    Folding (fold_batch_norm) has to come later: it takes the statistics away. Names of tensors stay.
+    """
+    found: dict[str, Array] = {}
+    normal: dict[str, tuple[Array, Array]] = {}
+    for op in graph.ops:
+        if op.kind == "BatchNormalization":
+            scale, mean = (graph.constant(name) for name in op.inputs[1:3])
+            if scale is not None and mean is not None:
+                normal[op.outputs[0]] = mean, scale
+                found[op.outputs[0]] = mean.astype(np.float64)
+        elif kind_of(op).clips and op.inputs[0] in normal:
+            bounds = _bounds(graph, op)
+            if bounds is not None:
+                found[op.outputs[0]] = clipped_normal_means(*normal[op.inputs[0]], *bounds)
+    return found
+
+
+def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
+    """What an operator clips to; None if that is known only when it runs."""
+    if op.kind == "Relu":
+        return 0.0, math.inf
+    low, high = (graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")[:2])
+    if any(name and graph.constant(name) is None for name in op.inputs[1:]):
+        return None
+    return (-math.inf if low is None else float(low.item())), (math.inf if high is None else float(high.item()))
+
+
+def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tuple[str, ...]]:
+    """Adds to the biases of layers in float, before they are quantized.
+
+    Args:
+        graph: a float network.
+        shifts: name of what a layer computes, before any activation -> what to add to each output channel: the mean of the float network
+            less that of the quantized one, or expected_shifts().
+
+    Returns:
+        The graph, and what was changed in words; layers that have no constant bias to add to are named.
+    """
+    made: dict[str, Tensor] = {}
+    ops, names, readers, notes = list(graph.ops), graph.names(made), graph.consumers(), list[str]()
+    count = 0
+    for number, op in enumerate(graph.ops):
+        shift = shifts.get(op.outputs[0]) if op.outputs else None
+        if shift is None:
+            continue
+        reason = _obstacle(graph, op)
+        if reason:
+            notes.append(f"the bias of {op} stays: {reason}")
+            continue
+        old = op.inputs[2] if len(op.inputs) > 2 else ""
+        bias = np.zeros(1) if not old else np.asarray(graph.constant(old), np.float64).reshape(-1)
+        data = (bias + np.asarray(shift, np.float64).reshape(-1)).astype(np.float32)
+        shared = not old or len(readers[old]) > 1 or old in graph.public
+        name = names.fresh(f"{old or op.outputs[0]}/{'corrected' if old else 'bias'}") if shared else old
+        made[name] = Tensor(name, "float32", data.shape, data)
+        ops[number] = replace(op, inputs=(*op.inputs[:2], name, *op.inputs[3:]))
+        count += 1
+    return graph.evolve(tensors=made.values(), ops=ops), (f"{count} biases are corrected", *notes)
+
+
+def _obstacle(graph: Graph, op: Op) -> str:
+    """Why nothing can be added to the bias of an operator; "" if it can."""
+    if not kind_of(op).has_weights:
+        return "it is not a layer with a bias"
+    bias = op.inputs[2] if len(op.inputs) > 2 else ""
+    if bias and (graph.constant(bias) is None or graph[bias].dtype != "float32" or graph[bias].is_quantized):
+        return "it is not a float32 constant"
+    return "an activation is fused into the operator, after the bias" if op["activation"] else ""
+
+
+#: Layers in a row are equalized again and again until no factor is farther from 1 than this, or so often.
+_NEAR, _ROUNDS = 1e-3, 50
+
+
+def equalize(graph: Graph, *, powers_of_two: bool = False) -> tuple[Graph, tuple[str, ...]]:
+    """Equalizes all pairs of layers in float, one after the other, until all factors are close to 1.
+
+    Args:
+        graph: a float network; layers whose weights are not float32 constants of their own stay as they are.
+        powers_of_two: rounds factors to powers of two. Results are then equal in every bit, and ranges within a factor of 2.
+
+    Returns:
+        The graph, and what was changed in words.
+    """
+    pairs = list(_pairs(graph))
+    if not pairs:
+        return graph, ("no two layers have only Relus and pools between them: nothing is equalized",)
+    layers = {number: _Layer.of(graph, graph.ops[number]) for pair in pairs for number in pair}
+    before = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
+    for _ in range(_ROUNDS):
+        if max(_equalize_pair(layers[first], layers[second], powers_of_two) for first, second in pairs) <= 1 + _NEAR:
+            break
+    after = max(_range_ratio(layers[first].outgoing()) for first, _ in pairs)
+    ranges = f"ranges of output channels differ by a factor of {after:.3g} at most, before by {before:.3g}"
+    return _with_layers(graph, layers), (f"{len(pairs)} pairs of layers are equalized: {ranges}",)
+
+
+def _with_layers(graph: Graph, layers: Mapping[int, _Layer]) -> Graph:
+    """The graph with these parameters of its operators; a bias that something else reads too stays next to."""
+    made: dict[str, Tensor] = {}
+    ops, names, readers = list(graph.ops), graph.names(made), graph.consumers()
+    for number, layer in layers.items():
+        inputs = [*ops[number].inputs]
+        made[inputs[1]] = replace(graph[inputs[1]], data=layer.weights.astype(np.float32))
+        if layer.bias is not None:
+            shared = len(readers[inputs[2]]) > 1 or inputs[2] in graph.public
+            name = names.fresh(f"{inputs[2]}/equalized") if shared else inputs[2]
+            made[name] = replace(graph[inputs[2]], name=name, shape=layer.bias.shape, data=layer.bias.astype(np.float32))
+            ops[number] = replace(ops[number], inputs=(*inputs[:2], name, *inputs[3:]))
+    return graph.evolve(tensors=made.values(), ops=ops)
+
+
+@dataclass(slots=True)
+class _Layer:
+    """The parameters of a layer, in float64.
+
+    Attributes:
+        weights: (outputs, inputs of a group, space).
+        groups: how many groups of channels there are.
+        bias: one value for each output, or None.
+    """
+
+    weights: Array
+    groups: int
+    bias: Array | None
+
+    @classmethod
+    def of(cls, graph: Graph, op: Op) -> _Layer:
+        weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if op.has(2) else None
+        assert weights is not None
+        groups = int(str(op.attributes.get("group", 1)))
+        wide = None if bias is None else np.broadcast_to(bias.reshape(-1), weights.shape[:1]).astype(np.float64)
+        return cls(weights.astype(np.float64), groups, wide)
+
+    def outgoing(self) -> Array:
+        """The largest magnitude among the weights of each output."""
+        return np.asarray(np.abs(self.weights).reshape(self.weights.shape[0], -1).max(axis=1, initial=0))
+
+    def incoming(self) -> Array:
+        """That of each input, among all weights that read it."""
+        grouped = np.abs(self._grouped_weights())
+        return np.asarray(grouped.max(axis=(1, *range(3, grouped.ndim)), initial=0).reshape(-1))
+
+    def _grouped_weights(self) -> Array:
+        """(groups, outputs of a group, inputs of a group, space)"""
+        return self.weights.reshape(self.groups, -1, *self.weights.shape[1:])
+
+    def divide(self, factors: Array) -> None:
+        """The outputs."""
+        self.weights = self.weights / factors.reshape(-1, *[1] * (self.weights.ndim - 1))
+        self.bias = None if self.bias is None else self.bias / factors
+
+    def multiply(self, factors: Array) -> None:
+        """What is made of the inputs."""
+        grouped = self._grouped_weights()
+        shaped = factors.reshape(self.groups, 1, -1, *[1] * (grouped.ndim - 3))
+        self.weights = (grouped * shaped).reshape(self.weights.shape)
+
+
+def _equalize_pair(first: _Layer, second: _Layer, powers_of_two: bool) -> float:
+    """Equalizes two layers; gives the factor that is farthest from 1."""
+    outgoing, incoming = first.outgoing(), second.incoming()
+    known = (outgoing > 0) & (incoming > 0)  # a channel without weights on one side stays
+    factors = np.sqrt(np.where(known, outgoing, 1) / np.where(known, incoming, 1))
+    factors = np.exp2(np.rint(np.log2(factors))) if powers_of_two else factors
+    first.divide(factors)
+    second.multiply(factors)
+    return float(np.maximum(factors, 1 / factors).max(initial=1.0))
+
+
+def _range_ratio(ranges: Array) -> float:
+    """By what factor the ranges of channels differ."""
+    ranges = ranges[ranges > 0]
+    return float(ranges.max() / ranges.min()) if ranges.size else 1.0
+
+
+def _pairs(graph: Graph) -> Iterator[tuple[int, int]]:
+    """The numbers of layers that can be equalized, in order."""
+    readers = graph.consumers()
+    numbers = {id(op): number for number, op in enumerate(graph.ops)}
+    for number, op in enumerate(graph.ops):
+        following = _layer_after(graph, op, readers) if _is_layer(graph, op, readers) else None
+        if following is not None:
+            yield number, numbers[id(following)]
+
+
+def _layer_after(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op | None:
+    """The only layer that reads another's result, through operators that keep channels separate."""
+    op = first
+    while op.attributes.get("activation", "") in ("", "relu") and len(op.outputs) == 1:
+        name = op.outputs[0]
+        if name in graph.public or len(readers.get(name, ())) != 1 or readers[name][0].inputs[0] != name:
+            return None
+        op = readers[name][0]
+        if _is_layer(graph, op, readers):
+            weights, own = graph[op.inputs[1]].static_shape, graph[first.inputs[1]].static_shape
+            assert weights is not None and own is not None
+            inputs = weights[1] * (int(str(op.attributes.get("group", 1))))
+            return op if inputs == own[0] else None
+        if not kind_of(op).scales_channels:
+            return None
+    return None
+
+
+def _is_layer(graph: Graph, op: Op, readers: Mapping[str, list[Op]]) -> bool:
+    """Whether an operator has float32 weights that nothing else reads, and a constant float32 bias if any."""
+    if not kind_of(op).has_weights or is_dynamic(op):
+        return False
+    bias = op.inputs[2] if len(op.inputs) > 2 else ""
+    parameters = [graph[name] for name in (op.inputs[1], bias) if name]
+    is_plain = all(tensor.is_constant and tensor.dtype == "float32" and not tensor.is_quantized for tensor in parameters)
+    own = len(readers[op.inputs[1]]) == 1 and op.inputs[1] not in graph.public
+    return is_plain and own and not graph[op.inputs[0]].is_quantized and not graph[op.outputs[0]].is_quantized

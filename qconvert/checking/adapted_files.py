@@ -1,0 +1,374 @@
+"""Copies of model files that are checked in place of the files: the source with the changes that options of reading ask for, and both
+sides without their custom operators.  What a custom operator computes, which no runtime runs here, becomes an input of the model, and
+what it reads an output; so a result that feeds it with other values than the source does is seen. The operators themselves are compared
+as they stand: their options to the byte, constants, types, quantizations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from qconvert.checking.file_in_runtime import Side, model_file
+from qconvert.conversion.adapting import pick_reader_options, pick_shared_options
+from qconvert.conversion.adapting.named_tensors import new_names
+from qconvert.conversion.in_memory import written_copy
+from qconvert.data import accepted_inputs
+from qconvert.errors import QConvertError, RuntimeRefusedError, UnsupportedError
+from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.operators.opaque import custom_name, is_custom
+from qconvert.plugins import runtime_of
+from qconvert.rules.differences import tensor_differences
+
+__all__ = ["AdaptedSource", "Around", "cut_around_custom", "has_requested_changes", "write_adapted_copy"]
+
+#: What the copy's outputs may be off before that is a problem, in LSB, or in 1/255 of the range of real outputs: it has the same operators.
+_MOST = 2.0
+_LONGEST = 300
+#: Runs of the file whose samples are put together as one batch.
+_RUNS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedSource:
+    """What stands for a source.
+
+    Attributes:
+        side: the copy.
+        problems: where it gives something else than the file itself.
+        notes: what it is, and how it was compared with the file.
+    """
+
+    side: Side
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def has_requested_changes(side: Side) -> bool:
+    """Return whether the options of the reader request changes of the file."""
+    return side.format.read is not None and bool(pick_shared_options(side.format, side.file.options))
+
+
+def write_adapted_copy(source: Side, folder: Path, seed: int = 0) -> AdaptedSource | None:
+    """A copy of a source that has what the options of its reader ask for; None where they ask for nothing.
+
+    Args:
+        source: with these options.
+        folder: for the copy.
+        seed: of the random inputs on which both run.
+
+    Raises:
+        QConvertError: the source cannot be read so, or no format with a runtime holds it.
+    """
+    if not has_requested_changes(source):
+        return None
+    place = folder / "source"
+    place.mkdir()
+    path, written = written_copy(source.graph, place, source.path.stem)
+    is_own = written.name == source.format.name
+    runtime, kernels = (source.runtime, source.kernels) if is_own else runtime_of(written.name, ())
+    copy = Side(model_file(path, written, kernels), written, runtime)
+    copy = copy.use_graph(source.graph) if is_own else copy
+    own = pick_reader_options(source.format, source.file.options)
+    file = replace(source.file, options=model_file(source.path, source.format, source.kernels, own).options)
+    original = Side(file, source.format, source.runtime)
+    said = f"{source.path.name} was replaced by a copy with the requested changes"
+    try:
+        opened = source.format.name == "onnx" and source.file.options.get("input_shape")
+        resizable = _make_sizes_dynamic(original, place) if opened else original
+        problems, how = _compare_copy(resizable, source, copy, seed)
+        if problems and (ones := _set_batch_to_one(original.graph, source)) is not None:
+            # The file says that it takes any batch, and does not: what it computes of one sample is beyond doubt.
+            problems, how = _compare_copy(resizable.use_graph(ones), source, copy, seed)
+    except QConvertError as error:
+        problems, how = [], f"the copy could not be compared with the file: {' '.join(error.reason.split())[:_LONGEST]}"
+    return AdaptedSource(copy, tuple(problems), (f"{said}; {how}",))
+
+
+def _compare_copy(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str], str]:
+    """Where the copy gives something else than the file, and how both were run, in words."""
+    options = pick_shared_options(source.format, source.file.options)
+    whole, graph = original.graph, source.graph
+    new = new_names(whole, options.get("rename", ()))
+    old = {name: before for before, name in new.items()}
+    times = _count_runs(whole, graph, old)
+    if options.get("subgraph"):
+        given, expected, how = _run_part(original, graph, old, times, seed)
+    elif times > 1:
+        given, expected, how = _run_samples(original, graph, old, times, accepted_inputs(graph, 1, seed, copy.open().run)[0][0])
+    else:
+        given, expected, how = _run_same_inputs(original, graph, old, copy, seed)
+    found = copy.open().run(given)
+    problems = []
+    for name in graph.outputs:
+        other = expected.get(old.get(name, name))
+        if other is not None and name in found and (text := _difference(graph[name], found[name], other)):
+            problems.append(f"the copy of {original.path.name} returns {name!r} with other values than the file: {text}")
+    return problems, how
+
+
+def _run_same_inputs(
+    original: Side, graph: Graph, old: Mapping[str, str], copy: Side, seed: int
+) -> tuple[dict[str, Array], dict[str, Array], str]:
+    """The file run on what the copy gets."""
+
+    def run(feed: Mapping[str, Array]) -> dict[str, Array]:
+        copy.open().run(feed)
+        return original.open().run({old.get(name, name): value for name, value in feed.items()})
+
+    feeds, found, _ = accepted_inputs(graph, 1, seed, run, "one of both")
+    return feeds[0], found[0], "the file returns the same"
+
+
+def _make_sizes_dynamic(original: Side, folder: Path) -> Side:
+    """The .onnx file with dynamic dimensions, since onnxruntime holds those that it states against what it gets."""
+    from qconvert.formats.onnx.container import with_dynamic_dimensions
+
+    path = with_dynamic_dimensions(original.path, folder / "open")
+    return original if path is None else original.replace_path(path).use_graph(original.graph)
+
+
+def _count_runs(whole: Graph, graph: Graph, old: Mapping[str, str]) -> int:
+    """How many runs of the file make one of the copy; 1 where that is not a matter of runs."""
+    for name in graph.inputs:
+        before, after = whole[old.get(name, name)].shape, graph[name].shape
+        if before is not None and after is not None and before != after:
+            axis = _find_differing_axis(before, after)
+            old_size, size = (before[axis], after[axis]) if axis is not None else (0, 0)
+            return size // old_size if isinstance(size, int) and isinstance(old_size, int) and old_size and size % old_size == 0 else 1
+    return 1
+
+
+def _set_batch_to_one(whole: Graph, source: Side) -> Graph | None:
+    """The file's graph with one sample in each input where a batch is asked for of a file that leaves it open; else None."""
+    if "batch" not in pick_shared_options(source.format, source.file.options):
+        return None
+    old = {name: before for before, name in new_names(whole, source.file.options.get("rename", ())).items()}
+    tensors = []
+    for name in source.graph.inputs:
+        tensor = whole[old.get(name, name)]
+        before, after = tensor.shape or (), source.graph[name].shape or ()
+        axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
+        if len(axes) == 1 and isinstance(before[axes[0]], str):
+            tensors.append(replace(tensor, shape=(*before[: axes[0]], 1, *before[axes[0] + 1 :])))
+    return replace(whole, tensors={**whole.tensors, **{tensor.name: tensor for tensor in tensors}}) if tensors else None
+
+
+def _find_differing_axis(before: Shape, after: Shape) -> int | None:
+    """The one axis along which sizes differ."""
+    axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
+    return axes[0] if len(axes) == 1 else None
+
+
+def _run_samples(
+    original: Side, graph: Graph, old: Mapping[str, str], times: int, feed: Mapping[str, Array]
+) -> tuple[dict[str, Array], dict[str, Array], str]:
+    """The file run on one sample after the other, of those that the copy gets at once."""
+    whole, runs = original.graph, []
+    for number in range(times if times <= _RUNS else _RUNS):
+        part = {}
+        for name in graph.inputs:
+            before, after = whole[old.get(name, name)].shape, graph[name].shape
+            axis = _find_differing_axis(before, after) if before is not None and after is not None and before != after else None
+            size = 0 if axis is None or before is None else int(before[axis])
+            part[old.get(name, name)] = feed[name] if axis is None else feed[name].take(range(number * size, (number + 1) * size), axis)
+        runs.append(original.open().run(part))
+    return dict(feed), _concatenate_runs(graph, old, whole, runs), "the file returns the same for one sample after the other"
+
+
+def _run_part(
+    original: Side, graph: Graph, old: Mapping[str, str], times: int, seed: int
+) -> tuple[dict[str, Array], dict[str, Array], str]:
+    """What the file has at both ends of a part of it, in as many runs as make one of the copy."""
+    whole = original.graph
+    inside = original.inside(whole)
+    needed = {old.get(name, name) for name in (*graph.inputs, *graph.outputs)}
+    if inside is None or not inside.names.union(whole.inputs, whole.outputs) >= needed:
+        raise RuntimeRefusedError(f"{original.runtime.title} does not return the inputs and outputs of the part", rule="tensors-not-given")
+    model = original.open()
+    feeds = accepted_inputs(whole, times, seed, model.run)[0]
+    runs = [{**inside.values(feed), **feed} for feed in feeds]
+    if missing := sorted(needed - runs[0].keys()):
+        outputs = [model.run(feed) for feed in feeds]
+        runs = [{**output, **run} for output, run in zip(outputs, runs, strict=True)]
+        if missing := sorted(needed - runs[0].keys()):
+            raise RuntimeRefusedError(f"{original.runtime.title} does not return {missing[0]!r}", rule="tensors-not-given")
+    joined = _concatenate_runs(graph, old, whole, runs)
+    return {name: joined[old.get(name, name)] for name in graph.inputs}, joined, "the file returns the same at the tensors that it has too"
+
+
+def _concatenate_runs(graph: Graph, old: Mapping[str, str], whole: Graph, runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+    """Values of several runs as one batch, by their names in the file."""
+    found = {}
+    for name in (*graph.inputs, *graph.outputs):
+        before, after = whole[old.get(name, name)].shape, graph[name].shape
+        values = [run[old.get(name, name)] for run in runs if old.get(name, name) in run]
+        axis = _find_differing_axis(before, after) if before is not None and after is not None and before != after else None
+        if values:
+            found[old.get(name, name)] = values[0] if axis is None else np.concatenate(values, axis)
+    return found
+
+
+def _difference(tensor: Tensor, found: Array, expected: Array) -> str:
+    """By how much a value is off, in words; "" where it is near enough. Of a batch as many samples are compared as were run."""
+    if found.shape != expected.shape:
+        if found.ndim != expected.ndim:
+            return f"the shape {found.shape} instead of {expected.shape}"
+        found = found[tuple(slice(size) for size in expected.shape)]
+    if found.shape != expected.shape:
+        return f"the shape {found.shape} instead of {expected.shape}"
+    if not found.size:
+        return ""
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(all="ignore"):
+        off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+        off = np.where(np.isnan(off), np.inf, off)
+    largest = float(off.max())
+    if found.dtype.kind == "f" and largest:
+        spread = float(np.ptp(b[np.isfinite(b)])) if np.isfinite(b).any() else 0.0
+        largest = largest / spread * 255 if spread else float("inf")
+    return f"by up to {largest:.3g} {'LSB' if tensor.is_quantized else 'of 255 parts of its range'}" if largest > _MOST else ""
+
+
+_Pair = tuple[Op, Op]
+_NAMED = 8
+
+
+class _Tensor(NamedTuple):
+    """What a custom operator computes or reads: its names in source and result, and those that it has in their copies."""
+
+    names: tuple[str, str]
+    called: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """Two models without their custom operators.
+
+    Attributes:
+        sides: the copies; None where the operators differ so that nothing can be run.
+        problems: in sentences, what differs in the operators themselves.
+        unjudged: in a sentence, which they are.
+    """
+
+    sides: tuple[Side, Side] | None
+    problems: tuple[str, ...]
+    unjudged: str
+
+
+def cut_around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
+    """Copies of both files, in `folder`, around their custom operators; None where there are none, or both runtimes run the whole.
+
+    Raises:
+        QConvertError: a file cannot be read or cut.
+    """
+    source, result = (side.graph for side in sides)
+    own, others = ([op for op in graph.ops if is_custom(op)] for graph in (source, result))
+    if not (own or others) or all(_can_run(side) for side in sides):
+        return None
+    counts = Counter(custom_name(op) for op in own or others)
+    listed = ", ".join(f"{name} ({count})" for name, count in counts.most_common(_NAMED)) + (" …" if len(counts) > _NAMED else "")
+    unjudged = f"{len(own or others)} custom operators cannot be run here; their attributes and tensors were compared: {listed}"
+    pairs, problems = _pair_operators(own, others)
+    if problems:
+        return Around(None, tuple(problems), unjudged)
+    for op, other in pairs:
+        place = f"{op.source or op.kind} ({next(filter(None, op.outputs), '')!r})"
+        problems += [f"{place}: {text}" for text in _differences(source, op, result, other)]
+    inputs, outputs = _list_border_tensors(source, result, pairs)
+    copies = []
+    for position, side in enumerate(sides):
+        if side.runtime.around is None:
+            raise UnsupportedError(
+                f"{side.runtime.title} does not cut files at custom operators", file=str(side.path), rule="not-cut-at-custom"
+            )
+        path = folder / f"around{position}{side.path.suffix}"
+        gone = frozenset(name for pair in pairs for name in pair[position].outputs if name)
+        fed = [(side.graph[item.names[position]], item.called[position]) for item in inputs]
+        given = [(_find_file_tensor(side.graph, item.names[position]), item.called[position]) for item in outputs]
+        side.runtime.around(side.file, gone, fed, given, path)
+        copies.append(side.replace_path(path))
+    return Around((copies[0], copies[1]), tuple(problems), unjudged)
+
+
+def _find_file_tensor(graph: Graph, name: str) -> str:
+    """The tensor of the file whose stored integers the reader gave another label."""
+    writers = graph.producers()
+    while (op := writers.get(name)) is not None and op.kind == "Reinterpret":
+        name = op.inputs[0]
+    return name
+
+
+def _can_run(side: Side) -> bool:
+    """Whether the runtime takes the whole file; where sizes are open, LiteRT says so only when it runs."""
+    if any(side.graph[name].static_shape is None for name in side.graph.inputs):
+        return False
+    try:
+        side.open()
+    except RuntimeRefusedError:
+        return False
+    return True
+
+
+def _pair_operators(own: Sequence[Op], others: Sequence[Op]) -> tuple[list[_Pair], list[str]]:
+    """The operators that stand for each other: by what they compute, else in their order; or what is wrong with their number."""
+    by_outputs = {op.outputs: op for op in others}
+    found = {id(op): by_outputs.pop(op.outputs) for op in own if op.outputs in by_outputs}
+    rest = [op for op in others if op.outputs in by_outputs]
+    left = [op for op in own if id(op) not in found]
+    if len(left) != len(rest):
+        return [], [f"the source has {len(own)} custom operators, the result {len(others)}"]
+    found |= {id(op): other for op, other in zip(left, rest, strict=True)}
+    return [(op, found[id(op)]) for op in own], []
+
+
+def _differences(graph: Graph, op: Op, result: Graph, other: Op) -> Iterator[str]:
+    """What two custom operators that stand for each other have otherwise."""
+    if custom_name(op) != custom_name(other):
+        yield f"is {custom_name(other)} instead of {custom_name(op)}"
+    for name in ("version", "payload", "captures", "format"):
+        if op[name] != other[name]:
+            yield "other options" if name == "payload" else f"{name} {op[name]} -> {other[name]}"
+    for what, names, theirs in (("input", op.inputs, other.inputs), ("output", op.outputs, other.outputs)):
+        if len(names) != len(theirs):
+            yield f"{len(names)} {what}s -> {len(theirs)}"
+        for index, (name, its) in enumerate(zip(names, theirs, strict=False)):
+            if bool(name) != bool(its):
+                yield f"{what} {index}: {name!r} -> {its!r}"
+            elif name:
+                a, b = graph[name], result[its]
+                shapes = a.static_shape is not None and b.static_shape is not None
+                yield from (f"{what} {index} ({name!r}): {text}" for text in tensor_differences(a, b, shapes=shapes))
+
+
+def _list_border_tensors(graph: Graph, result: Graph, pairs: Sequence[_Pair]) -> tuple[list[_Tensor], list[_Tensor]]:
+    """The further inputs of both models, and all their outputs."""
+    inputs = [(a, b) for op, other in pairs for a, b in zip(op.outputs, other.outputs, strict=False) if a and b]
+    outputs = list(zip(graph.outputs, result.outputs, strict=False))
+    for pair in (pair for op, other in pairs for pair in zip(op.inputs, other.inputs, strict=False)):
+        if all(pair) and not graph[pair[0]].is_constant and not result[pair[1]].is_constant and pair not in outputs:
+            outputs.append(pair)
+    count = len(graph.outputs)
+    return _name_tensors(inputs, result, 0), _name_tensors(outputs, result, count)
+
+
+def _name_tensors(pairs: Sequence[tuple[str, str]], result: Graph, keep: int) -> list[_Tensor]:
+    """The tensors with their names in the copies: the source's in both, unless the result has another so called, or it is one already.
+
+    The first `keep` are the result's own outputs, by their names.
+    """
+    taken: tuple[set[str], set[str]] = (set(), set())
+    found = []
+    for number, (a, b) in enumerate(pairs):
+        fresh = f"{a}/{number}"
+        first = fresh if a in taken[0] else a
+        second = first if first not in result.tensors and number >= keep else fresh if b in taken[1] else b
+        taken[0].add(first)
+        taken[1].add(second)
+        found.append(_Tensor((a, b), (first, second)))
+    return found

@@ -1,0 +1,310 @@
+"""What operators and tensors of one name state otherwise in source and result: attributes, fused activations, roundings, and the limits of
+values. Few inputs produce values that show such a difference.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import inf, isclose
+
+from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES, affine_range, dequantize
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history
+from qconvert.operators import is_dynamic, kind_of
+from qconvert.rewriting.torch_forms import rounds_alike
+
+__all__ = [
+    "compare_attributes",
+    "compare_limits",
+    "declared_roundings",
+    "has_same_activation",
+    "is_redundant_limit",
+    "limits_of",
+    "operator_limits",
+    "rounding_of",
+]
+
+#: Formats hold such numbers as float32.
+_ROUNDING = 2.0**-22
+
+
+def compare_attributes(graph: Graph, other: Graph) -> dict[str, str]:
+    """What differs, by the name of the tensor that both operators compute, in words; operators of other kinds are not compared.
+
+    Args:
+        graph, other: the canonical graphs of source and result; tensors of one name are the same.
+    """
+    writers = other.producers()
+    found = {}
+    for op in graph.ops:
+        name = next(filter(None, op.outputs), "")
+        pair = writers.get(name)
+        if pair is not None and pair.kind == op.kind and pair.outputs[: len(op.outputs)] == op.outputs:
+            lines = (
+                _compare_activation(graph, op, other, pair)
+                + _compare_rounding(graph, op, other, pair)
+                + _compare_arithmetic(graph, op, pair)
+                + _compare_formula(op, pair)
+                + _compare_numbers(op, pair, _find_factor(other, writers.get(next(iter(pair.inputs), ""))))
+            )
+            if lines:
+                found[name] = ", ".join(lines)
+    return found
+
+
+def rounding_of(op: Op) -> str:
+    """How an operator of dynamic range rounds its real data: its arithmetic; "" otherwise."""
+    return str(op["arithmetic"]) if is_dynamic(op) else ""
+
+
+def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated: str) -> set[str]:
+    """How else than the source an operator of the result may round its data: not at all, or by the range of the whole tensor, where the
+    result says that the source's rounds them; in LiteRT, which does not know that range, by rows or not at all; and there as the source
+    says that its own source did.
+
+    Args:
+        graph, other: the canonical graphs of source and result.
+        names: of the operator's outputs in either.
+        stated: how the source's operator rounds its data; see rounding_of().
+    """
+    names = set(names)
+    noted, before = (_parse_roundings(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
+    found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
+    in_litert = has_tflite_history(other.metadata) or not names.isdisjoint(_parse_names(other.metadata.get(IN_TFLITE, "")))
+    if in_litert and not graph.is_from("tflite"):
+        found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
+    return found
+
+
+@cache
+def _parse_names(text: str) -> frozenset[str]:
+    """The names in a list of a graph's metadata."""
+    try:
+        found = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
+
+
+@cache
+def _parse_roundings(text: str) -> Mapping[str, str]:
+    """How operators of the source round their data that a result says it computes otherwise, by the names of their outputs."""
+    try:
+        found = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def _compare_rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+    """An operator of the result that rounds its data otherwise than the source's, where the conversion did not declare it; that it does not
+    round them is told from its values."""
+    own, its = rounding_of(op), rounding_of(pair)
+    if not its or its == own or its in declared_roundings(graph, other, (*op.outputs, *pair.outputs), own):
+        return []
+    return [f"the data are quantized differently ({its} instead of {own or 'none'})"]
+
+
+def _compare_arithmetic(graph: Graph, op: Op, pair: Op) -> list[str]:
+    """Another kernel's additions or averages than those that the source names; of a side that names none, the values tell."""
+    own, its = (str(item.attributes.get("arithmetic", "")) for item in (op, pair))
+    if own == its or not {own, its}.issubset((*ADDITIONS, *TORCH_AVERAGES)) or rounds_alike(graph, op, its):
+        return []
+    return [f"the arithmetic is {its} instead of {own}"]
+
+
+def has_same_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> bool:
+    """Whether the activations of two operators are one, or leave the same integers of their outputs' quantizations."""
+    own, its = (str(item.attributes.get("activation", "")) for item in (op, pair))
+    tensor, there = graph[op.outputs[0]], other[pair.outputs[0]]
+    if own == its or tensor.quantization is None or there.quantization is None:
+        return own == its
+    return _activation_limits(tensor, own) == _activation_limits(there, its)
+
+
+def _compare_activation(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:
+    if has_same_activation(graph, op, other, pair) or graph[op.outputs[0]].is_quantized != other[pair.outputs[0]].is_quantized:
+        return []
+    own, its = (item.attributes.get("activation") or "none" for item in (op, pair))
+    return [f"the activation is {its} instead of {own}"]
+
+
+def _activation_limits(tensor: Tensor, activation: str) -> tuple[float, float]:
+    """The float values of the lowest and the highest integer that an activation leaves."""
+    assert tensor.quantization is not None
+    low, high = clip_range(tensor, ACTIVATIONS[activation])
+    zero_point, scale = int(tensor.quantization.zero_point.flat[0]), float(tensor.quantization.scale.flat[0])
+    return (low - zero_point) * scale, (high - zero_point) * scale
+
+
+def _find_factor(graph: Graph, op: Op | None) -> float:
+    """The constant by which an operator multiplies its data, as formats write Softmax's beta; 1 if it does no such thing."""
+    if op is None or op.kind != "Mul":
+        return 1.0
+    constants = [tensor for tensor in map(graph.__getitem__, op.inputs) if tensor.data is not None and not tensor.is_quantized]
+    return float(constants[0].data.reshape(-1)[0]) if constants and constants[0].data is not None and constants[0].data.size == 1 else 1.0
+
+
+def _compare_formula(op: Op, pair: Op) -> list[str]:
+    """Another formula of one function, which a coarse quantization hardly shows."""
+    own, its = (str(item["approximate"]) if "approximate" in kind_of(op).attributes else "" for item in (op, pair))
+    return [f"approximate is {its!r} instead of {own!r}"] if own != its else []
+
+
+def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
+    """Other numbers that are no integers, defaults included; a factor before the result's Softmax counts as its beta."""
+    found = []
+    for name, spec in kind_of(op).attributes.items():
+        if spec.sort != "number":
+            continue
+        try:
+            own, its = float(op[name]), float(pair[name])
+        except KeyError:
+            continue
+        if op.kind == "Softmax" and name == "beta" and isclose(own, its * factor, rel_tol=_ROUNDING):
+            continue
+        if not isclose(own, its, rel_tol=_ROUNDING):
+            found.append(f"{name} is {its:g} instead of {own:g}")
+    return found
+
+
+#: By how many steps of its quantization an end may be off: what is halfway between two of them, kernels round to either side.
+_TIE = 0.75
+#: By what share ends of float values may be off: formats hold them as float32.
+_LIMIT_ROUNDING = 1e-5
+
+#: What conversions make of each other.
+_SAME_KIND = {"MatMul": "Gemm", "Conv": "Gemm", "GlobalAveragePool": "ReduceMean", "AveragePool": "ReduceMean", "Sub": "Add"}
+
+Limits = tuple[float, float]
+
+
+def compare_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
+    """Return the tensors with other limits than in the source, in words, by name. Per-channel tensors are not compared, nor are tensors of
+    another kind of operator, which may contain the limits.
+
+    Args:
+        graph, other: the canonical graphs of source and result; tensors of one name are the same.
+        declared: names of the tensors of which the conversion declared that they have another quantization.
+    """
+    writers, others = graph.producers(), other.producers()
+    found = {}
+    for name in writers.keys() & others.keys():
+        own, its = _Ends.of(graph, writers, name), _Ends.of(other, others, name)
+        alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
+        alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
+        if alike and not all(_is_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
+            found[name] = f"its values lie {_format_limits(its.limits)} instead of {_format_limits(own.limits)}"
+    return {name: found[name] for name in writers if name in found}
+
+
+def is_redundant_limit(graph: Graph, op: Op, name: str) -> bool:
+    """Whether an operator does nothing but limit values, and the quantization of a tensor has none beyond its limits."""
+    limits = (kind_of(op).clips or _find_bound(graph, op) is not None) and _find_passed_input(graph, op) == op.inputs[0]
+    ends, (low, high) = operator_limits(graph, op), _quantized_range(graph[name])
+    return limits and (ends[0] <= low or _is_near(0.0, ends[0], low)) and (ends[1] >= high or _is_near(0.0, ends[1], high))
+
+
+def limits_of(graph: Graph, writers: Mapping[str, Op], name: str) -> Limits:
+    """Between which float values a tensor lies, by its own quantization and by the operators that pass values on to it.
+
+    Args:
+        graph: canonical, or as read.
+        writers: the operator that computes each of its tensors.
+        name: of the tensor.
+    """
+    return _Ends.of(graph, writers, name).limits
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Between which values a tensor lies.
+
+    Attributes:
+        limits: the lowest and the highest value.
+        kind: of the operator that computes the values passed on to the tensor; "" without one, or for data movement and choices.
+        names: of the tensors from there on.
+        step: the coarsest of their quantizations; 0 where they have none.
+    """
+
+    limits: Limits
+    kind: str
+    names: frozenset[str]
+    step: float
+
+    @classmethod
+    def of(cls, graph: Graph, writers: Mapping[str, Op], name: str) -> _Ends:
+        low, high, names = -inf, inf, {name}
+        while True:
+            op = writers.get(name)
+            for ends in (_quantized_range(graph[name]), operator_limits(graph, op)):
+                low, high = max(low, ends[0]), min(high, ends[1])
+            name = _find_passed_input(graph, op)
+            if not name:
+                computes = op is not None and kind_of(op).rule == "real" and not kind_of(op).chooses
+                kind = _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else ""
+                return cls((low, high), kind, frozenset(names), max(_step_size(graph[item]) for item in names))
+            names.add(name)
+
+
+def _quantized_range(tensor: Tensor) -> Limits:
+    quantization = tensor.quantization
+    if quantization is None or not quantization.is_per_tensor or "int" not in tensor.dtype:
+        return -inf, inf
+    low, high = affine_range(quantization, tensor.dtype)
+    return float(low[0]), float(high[0])
+
+
+def _step_size(tensor: Tensor) -> float:
+    quantization = tensor.quantization
+    return float(quantization.scale[0]) if quantization is not None and quantization.is_per_tensor else 0.0
+
+
+def operator_limits(graph: Graph, op: Op | None) -> Limits:
+    """Return the limits that an operator by itself sets, with its constants and its activation, whatever its other inputs are."""
+    if op is None:
+        return -inf, inf
+    given = {name: (-inf, inf) if (value := _constant_number(graph, name)) is None else (value, value) for name in op.inputs if name}
+    ends = kind_of(op).interval(graph, op, given)
+    low, high = ACTIVATIONS[str(op.attributes.get("activation") or "")]
+    return max(ends[0], -inf if low is None else low), min(ends[1], inf if high is None else high)
+
+
+def _find_passed_input(graph: Graph, op: Op | None) -> str:
+    """Return the tensor whose values an operator passes on within its limits; "" for other operators."""
+    if op is None:
+        return ""
+    kind = kind_of(op)
+    if kind.clips or kind.rule == "convert" or kind.keeps_elements or op.kind == "Identity":
+        return op.inputs[0]
+    if _find_bound(graph, op) is not None:
+        return next(name for name in op.inputs if _constant_number(graph, name) is None)
+    return ""
+
+
+def _find_bound(graph: Graph, op: Op) -> float | None:
+    """The number that Max or Min compare their data with; None where that is not one number."""
+    if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
+        return None
+    found = [_constant_number(graph, name) for name in op.inputs]
+    return next((value for value in found if value is not None), None) if found.count(None) == 1 else None
+
+
+def _constant_number(graph: Graph, name: str) -> float | None:
+    data = graph.constant(name) if name else None
+    if data is None or data.size != 1:
+        return None
+    quantization = graph[name].quantization
+    return float((data if quantization is None else dequantize(data, quantization)).reshape(-1)[0])
+
+
+def _is_near(step: float, own: float, its: float) -> bool:
+    return own == its or abs(own - its) <= _TIE * step or isclose(own, its, rel_tol=_LIMIT_ROUNDING)
+
+
+def _format_limits(limits: Limits) -> str:
+    return f"between {limits[0]:.6g} and {limits[1]:.6g}"

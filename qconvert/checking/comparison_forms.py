@@ -1,0 +1,220 @@
+"""Forms to which two graphs are brought before they are compared: one form for TFLite and ONNX, the form without attributes of one
+framework, and numbers for sizes that are known only at run time.  TFLite has padding of a convolution as SAME or as a Pad in front,
+global pooling as a reduction, and no names for sizes that are known only at run time. None of this changes a value.  The plain form is
+without attributes for one framework's rounding, activations that a quantization implies, the axis of a single scale, and Reshapes to
+the same shape. Formats without such attributes decompose them as further operators or leave them away, so only plain graphs can be
+expected back. TFLite, which has no Identity, holds one as a RESHAPE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.checking.outputs import Border
+from qconvert.data.input_limits import sizes_to_try
+from qconvert.errors import InvalidGraphError
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph.activations import ACTIVATIONS, simplest_activation
+from qconvert.operators import is_dynamic, kind_of
+from qconvert.operators.properties import permutation
+from qconvert.operators.shapes_and_functions import infer
+from qconvert.passes import absorb_quantization, fuse_pad, matmul_to_gemm, remove_dead_code
+from qconvert.plugins import Target
+
+__all__ = ["fix_sizes", "list_layouts", "to_comparison_form", "to_plain_form"]
+
+_NO_TARGET = Target("", "", "no target")
+
+
+def to_comparison_form(graph: Graph) -> Graph:
+    """The graph with quantized operators wherever they can be, padding in convolutions, reductions for global pooling, and equal
+    forms of what has several: axes, sizes of a Reshape, sizes known only at run time, and values that only get another name."""
+    graph = _remove_identities(_drop_size_names(graph))
+    graph, _ = matmul_to_gemm.run(graph, None)
+    graph, _ = absorb_quantization.run(graph, None)
+    graph, _ = fuse_pad.run(_remove_identities(graph), _NO_TARGET)
+    tensors: dict[str, Tensor] = {}
+    ops = [op if (canonical := kind_of(op).canonical) is None else canonical(graph, op, tensors) for op in graph.ops]
+    ops = [_dequantize_bounds(graph, part, tensors) for op in ops for part in _split_op(graph, op, tensors)]
+    return graph.evolve(tensors=tensors.values(), ops=ops)
+
+
+def _split_op(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> list[Op]:
+    """A Clip as the Max and Min that TFLite has, and an activation of float values by itself."""
+    result = graph[op.outputs[0]] if op.outputs else None
+    if op.kind == "Clip" and result is not None and len(op.inputs) == 3 and all(op.inputs):
+        lower = graph.names(tensors).fresh(f"{result.name}/lower")
+        tensors[lower] = replace(result, name=lower)
+        return [Op("Max", op.inputs[:2], (lower,), {}, op.source), Op("Min", (lower, op.inputs[2]), op.outputs, {}, op.source)]
+    if op.attributes.get("activation") == "relu" and result is not None and not result.is_quantized:
+        whole = graph.names(tensors).fresh(f"{result.name}/whole")
+        tensors[whole] = replace(result, name=whole)
+        return [replace(op.with_attributes(activation=""), outputs=(whole,)), Op("Relu", (whole,), op.outputs, {}, op.source)]
+    return [op]
+
+
+def _dequantize_bounds(graph: Graph, op: Op, tensors: dict[str, Tensor]) -> Op:
+    """A Max or Min of quantized data and one quantized number, as of that real number."""
+    if op.kind not in ("Max", "Min"):
+        return op
+    names = list(op.inputs)
+    for index, name in enumerate(names):
+        tensor = graph.tensors.get(name)
+        if tensor is not None and tensor.data is not None and tensor.data.size == 1 and tensor.quantization is not None:
+            names[index] = graph.names(tensors).fresh(f"{name}/real")
+            real = np.asarray(dequantize(tensor.data, tensor.quantization), np.float32)
+            tensors[names[index]] = Tensor(names[index], "float32", tensor.shape, real)
+    return replace(op, inputs=tuple(names))
+
+
+def _drop_size_names(graph: Graph) -> Graph:
+    def drop_names(tensor: Tensor) -> Tensor:
+        assert tensor.shape is not None
+        return replace(tensor, shape=tuple("?" if isinstance(size, str) else size for size in tensor.shape))
+
+    return graph.evolve(tensors=[drop_names(t) for t in graph.tensors.values() if t.shape is not None and t.static_shape is None])
+
+
+def _remove_identities(graph: Graph) -> Graph:
+    """Without those that only rename a value that an operator computes for nobody else."""
+    writers, readers = graph.producers(), graph.consumers()
+    renamed: dict[str, str] = {}
+    gone: set[int] = set()
+    for op in graph.ops:
+        if op.kind != "Identity":
+            continue
+        source, result = op.inputs[0], op.outputs[0]
+        if result not in graph.public:
+            renamed[result] = renamed.get(source, source)
+        elif source in writers and source not in graph.public and len(readers[source]) == 1 and source not in renamed.values():
+            renamed[renamed.get(source, source)] = result
+        else:
+            continue
+        gone.add(id(op))
+    if not gone:
+        return graph
+
+    def resolve_name(name: str) -> str:
+        while name in renamed:
+            name = renamed[name]
+        return name
+
+    tensors = [replace(graph[name], name=resolve_name(name)) for name in renamed if resolve_name(name) in graph.public]
+    ops = [
+        replace(op, inputs=tuple(resolve_name(name) for name in op.inputs), outputs=tuple(resolve_name(name) for name in op.outputs))
+        for op in graph.ops
+        if id(op) not in gone
+    ]
+    return graph.evolve(tensors=tensors, ops=ops)
+
+
+def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """Return the graph with all operators rounding to the nearest integer, ties to even, and the changes in words."""
+    kept = [_reshape_to_identity(graph, op) for op in graph.ops]
+    if named := sum(new is not old for new, old in zip(kept, graph.ops, strict=True)):
+        graph, _ = remove_dead_code.run(graph.evolve(ops=kept), None)
+    ops = [_simplify_activation(graph, op) for op in graph.ops]
+    implied = sum(new is not old for new, old in zip(ops, graph.ops, strict=True))
+    rounded = [_round_to_even(op) for op in ops]
+    changed = sum(new is not old for new, old in zip(rounded, ops, strict=True))
+    single = [_make_per_tensor(tensor) for tensor in graph.tensors.values() if _has_one_scale(tensor)]
+    if not named and not implied and not changed and not single:
+        return graph, ()
+    notes = [f"{implied} activations are removed or simplified, because quantization of the output clips to the same range"] * bool(implied)
+    notes += [f"{named} Reshape that change no shape are Identity"] * bool(named)
+    notes += [f"{changed} operators round ties to even instead of as the source's kernels do"] * bool(changed)
+    notes += [f"{len(single)} tensors with one scale along an axis have it for the whole tensor"] * bool(single)
+    return graph.evolve(tensors=single, ops=rounded), tuple(notes)
+
+
+def _has_one_scale(tensor: Tensor) -> bool:
+    q = tensor.quantization
+    return q is not None and q.axis is not None and q.scale.size == 1 and not q.block_size
+
+
+def _make_per_tensor(tensor: Tensor) -> Tensor:
+    assert tensor.quantization is not None
+    return replace(tensor, quantization=replace(tensor.quantization, axis=None))
+
+
+def _reshape_to_identity(graph: Graph, op: Op) -> Op:
+    """An Identity for a Reshape that changes neither shape nor quantization."""
+    if op.kind != "Reshape":
+        return op
+    source, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    same = source.static_shape is not None and source.static_shape == result.static_shape and source.shares_quantization(result)
+    return Op("Identity", op.inputs[:1], op.outputs, {}, op.source) if same else op
+
+
+def _simplify_activation(graph: Graph, op: Op) -> Op:
+    """The first activation of ACTIVATIONS that leaves the same integers: none if the whole quantization is left, relu for relu6 of (0,
+    6)."""
+    name = str(op.attributes.get("activation", ""))
+    tensor = graph[op.outputs[0]] if op.outputs else None
+    if not name or tensor is None or tensor.quantization is None or not tensor.quantization.is_per_tensor:
+        return op
+    found = simplest_activation(tensor, ACTIVATIONS[name])
+    return op if found == name else op.with_attributes(activation=found)
+
+
+def _round_to_even(op: Op) -> Op:
+    return op.with_attributes(arithmetic="") if op.attributes.get("arithmetic") and not is_dynamic(op) else op
+
+
+def fix_sizes(border: Border) -> tuple[Graph, Graph]:
+    """Both graphs with one number for each size of an input that is known only at run time."""
+    tried = sizes_to_try(border.graph)
+    for numbers in (*tried[1:], tried[0]):  # the first one has batches of 1, whose axis may stand anywhere
+        try:
+            return _set_input_sizes(border, numbers)
+        except InvalidGraphError:
+            continue
+    return border.graph, border.other
+
+
+def _set_input_sizes(border: Border, numbers: Mapping[str, int]) -> tuple[Graph, Graph]:
+    """Both graphs with numbers for the names of the source's sizes. Raises InvalidGraphError if operators do not take them."""
+    source = _set_sizes(border.graph, numbers)
+    given: dict[str, int] = {}
+    for name, other in border.inputs.items():
+        sizes, wanted = source[name].static_shape, border.other[other].shape
+        if sizes is not None and wanted is not None and len(sizes) == len(wanted):
+            turned = _transpose_sizes(sizes, wanted, name in border.turned)
+            given.update((size, turned[axis]) for axis, size in enumerate(wanted) if isinstance(size, str))
+    return source, _set_sizes(border.other, given)
+
+
+def _transpose_sizes(sizes: tuple[int, ...], wanted: tuple[int | str, ...], is_turned: bool) -> tuple[int, ...]:
+    """Sizes of the source's input in the order of the result's."""
+    orders = [*([] if is_turned else [tuple(range(len(sizes)))]), *list_layouts(len(sizes))]
+    found = (tuple(sizes[axis] for axis in perm) for perm in orders)
+    return next((item for item in found if all(isinstance(b, str) or a == b for a, b in zip(item, wanted, strict=True))), sizes)
+
+
+def _set_sizes(graph: Graph, numbers: Mapping[str, int]) -> Graph:
+    """The graph with numbers for names of sizes; what follows from them is inferred."""
+    if not numbers:
+        return graph
+
+    def set_shape(tensor: Tensor) -> Tensor:
+        assert tensor.shape is not None
+        shape = tuple(numbers.get(size, size) if isinstance(size, str) else size for size in tensor.shape)
+        known = tensor.name in graph.inputs or all(isinstance(size, int) for size in shape)
+        return replace(tensor, shape=shape if known else None)
+
+    return infer(
+        graph.evolve(
+            tensors=[set_shape(tensor) for tensor in graph.tensors.values() if tensor.shape is not None and tensor.static_shape is None]
+        )
+    )
+
+
+def list_layouts(rank: int) -> Iterator[tuple[int, ...]]:
+    """Orders of axes that an input may have: its own, and those of the two layouts."""
+    if rank > 2:
+        yield permutation("channels_first", rank)
+        yield permutation("channels_last", rank)

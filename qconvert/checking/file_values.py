@@ -1,0 +1,234 @@
+"""Values as a file itself gives them, in a run and as stored constants, and whether rewritten pieces of the file reproduce them. Where
+they do not, the file was not read as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.storage import Quantization
+from qconvert.checking.file_in_runtime import Side
+from qconvert.checking.findings import Finding
+from qconvert.checking.memory import Splitting
+from qconvert.errors import QConvertError
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.operators import KINDS, kind_of
+from qconvert.operators.sizes import swapped_weights
+from qconvert.plugins import Inside
+from qconvert.rules.changed_values import difference
+
+__all__ = [
+    "complete_values",
+    "differing_constants",
+    "find_fixed_outputs",
+    "find_reading_errors",
+    "find_settled",
+    "find_varying",
+    "follow_movement",
+    "is_shape_query",
+    "is_value_independent",
+    "keep_varying",
+]
+
+
+def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
+    """`values` with every tensor that the evaluator can work out from them, such as those that the reader added; the rest are absent.
+
+    Args:
+        graph: the canonical graph.
+        values: stored values of activations by name, the graph's inputs at least.
+        states: what the graph's states hold, which the run changes; without, what is read of them is not known.
+    """
+    found = dict(values)
+    for op in graph.ops:
+        if states is not None and kind_of(op).rule == "state":
+            _pass_state(graph, op, found, states)
+        if all(not name or name in found for name in op.outputs):
+            continue
+        inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found.get(name) for name in op.inputs]
+        if op.kind == "Opaque" or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
+            continue
+        try:
+            results = evaluate_op(graph, op, inputs)
+        except QConvertError:
+            continue
+        found.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name and name not in found)
+    return found
+
+
+def _pass_state(graph: Graph, op: Op, found: dict[str, Array], states: MutableMapping[str, Array]) -> None:
+    first = graph.states[str(op["state"])].data if op["state"] in graph.states else None
+    value = states.get(str(op["state"]), first)
+    if op.outputs and op.outputs[0] in found:  # as the runtime has it
+        return
+    if op.outputs and value is not None:
+        found[op.outputs[0]] = value
+    elif not op.outputs and op.inputs[0] in found:
+        states[str(op["state"])] = found[op.inputs[0]]
+
+
+def follow_movement(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
+    found = dict(values)
+    for op in graph.ops:
+        known = all(not name or graph[name].is_constant or name in found for name in op.inputs)
+        if not known or kind_of(op).rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
+            continue
+        inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found[name] for name in op.inputs]
+        try:
+            results = evaluate_op(graph, op, inputs)
+        except QConvertError:
+            continue
+        found.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name and name not in found)
+    return found
+
+
+def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
+    """The tensors whose values are beyond doubt once those of `given` are known: every runtime would give the same for them.
+
+    These are what operators that round nothing make of them: data movement, comparisons, sizes, and stored integers as real numbers.
+    """
+    found = {*given, *(tensor.name for tensor in graph.constants())}
+    for op in graph.ops:
+        if _is_exact(graph, op) and all(not name or name in found for name in op.inputs):
+            found.update(name for name in op.outputs if name)
+    return found
+
+
+def _is_exact(graph: Graph, op: Op) -> bool:
+    rule = kind_of(op).rule if op.kind in KINDS else "opaque"
+    if op.kind == "DynamicQuantizeLinear" or rule in ("state", "control", "opaque"):
+        return False
+    plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)
+    return rule in ("move", "relabel", "index", "plain") or op.kind == "Dequantize" or plain
+
+
+#: Operators of ONNX that have no kind of their own and depend on the sizes of their data alone.
+_OF_SIZES = frozenset(("Size", "EyeLike"))
+
+
+def is_shape_query(op: Op) -> bool:
+    """Whether the result of an operator depends on the sizes of its data alone."""
+    return str(op["op_type"]) in _OF_SIZES if op.kind == "Opaque" else kind_of(op).reads_shape
+
+
+def is_value_independent(graph: Graph, op: Op) -> bool:
+    """Whether the values of an operator's data do not matter: it asks for their sizes, which are known, or gives no elements."""
+    if is_shape_query(op):
+        return all(not name or graph[name].static_shape is not None for name in op.inputs)
+    return bool(op.outputs) and all(0 in (graph[name].shape or ()) for name in op.outputs if name)
+
+
+def find_fixed_outputs(graph: Graph) -> set[str]:
+    """The outputs that are the same whatever the values of the inputs are."""
+    fixed = {tensor.name for tensor in graph.constants()}
+    for op in graph.ops:
+        if kind_of(op).rule != "state" and (is_value_independent(graph, op) or all(not name or name in fixed for name in op.inputs)):
+            fixed.update(op.outputs)
+    return fixed.intersection(graph.outputs)
+
+
+def find_varying(graph: Graph) -> set[str]:
+    """Names of the tensors that depend on the graph's inputs; runtimes give out nothing that is constant."""
+    fixed = {tensor.name for tensor in graph.constants()}
+    for op in graph.ops:
+        if op.inputs and all(not name or name in fixed for name in op.inputs):
+            fixed.update(op.outputs)
+    return graph.tensors.keys() - fixed
+
+
+def keep_varying(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
+    XNNPACK does with weights of float16 after a DEQUANTIZE."""
+    kept = find_varying(graph)
+    return {name: value for name, value in values.items() if name in kept}
+
+
+#: The share of the largest value by which float results may differ: the order of a sum may be another.
+_FLOAT_SHARE = 1e-5
+#: Elements that may lie so near to a tie by chance, however few are expected.
+_FEW = 2
+
+
+def find_reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Mapping[str, Array]) -> dict[str, Finding]:
+    """The tensors that the pieces do not compute as the file does, each from the file's own tensors.
+
+    Args:
+        side: the file.
+        inside: the untouched file.
+        pieces: those of its canonical graph.
+        feed: stored inputs of the file, in its order.
+    """
+    own = keep_varying(side.graph, inside.values(feed))
+    known = complete_values(side.graph, own)
+    if not all(name in known for name in pieces.input_names):
+        return {}
+    found: dict[str, Finding] = {}
+    writers = side.graph.producers()
+    for name, again in (item for part in pieces.parts(known.__getitem__) for item in part.items() if item[0] in own):
+        wrong, largest = _count_differing(own[name], again)
+        rounded = name in writers and writers[name].kind == "Quantize"
+        if wrong and not (rounded and largest <= 1 and wrong <= _count_float_ties(side.graph[name], own[name])):
+            reason = f"reading error: what is read of {side.path.name} does not compute the file's own values"
+            found[name] = Finding("unexplained", reason, 1 - wrong / max(own[name].size, 1), largest, 0.0, wrong)
+    return found
+
+
+def _count_float_ties(tensor: Tensor, own: Array) -> float:
+    """How many elements may round to the next integer where the floats in front, of another kernel, differ by their share."""
+    if tensor.quantization is None or not tensor.quantization.is_per_tensor:
+        return 0.0
+    steps = np.abs(own.astype(np.int64) - int(tensor.quantization.zero_point[0])).max(initial=0)
+    return float(_FEW + 2 * _FLOAT_SHARE * steps * own.size)
+
+
+def _count_differing(own: Array, again: Array) -> tuple[int, float]:
+    """How many elements differ, and the largest difference."""
+    if own.shape != again.shape or own.dtype != again.dtype:
+        return own.size or 1, float("inf")
+    if np.array_equal(own, again):
+        return 0, 0.0
+    if own.dtype.kind not in "iuf":
+        wrong = int((own != again).sum())
+        return wrong, float(bool(wrong))
+    a, b = own.astype(np.float64), again.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    allowed = _FLOAT_SHARE * float(np.abs(a[np.isfinite(a)]).max(initial=0)) if own.dtype.kind == "f" else 0.0
+    return int((~(difference <= allowed)).sum()), float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
+
+
+def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
+    """What differs in each constant that does, by its name (see graph.changed_values.changed_values).
+
+    Args:
+        graph: the source's canonical graph.
+        model: the onnx.ModelProto made from it.
+    """
+    from onnx import numpy_helper
+
+    values = {item.name: item for item in model.graph.initializer}
+    turned = {op.inputs[1]: int(op["group"]) for op in graph.ops if op.kind == "ConvTranspose"}
+    found: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.op_type != "DequantizeLinear" or not all(name in values for name in node.input):
+            continue
+        tensor = graph.tensors.get(node.input[0])
+        in_blocks = any(a.name == "block_size" and a.i for a in node.attribute)
+        if tensor is None or tensor.data is None or tensor.quantization is None or tensor.quantization.block_size or in_blocks:
+            continue
+        data, scale, *rest = (numpy_helper.to_array(values[name]) for name in node.input)
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 1)
+        zero_point = rest[0].astype(np.int64) if rest else np.zeros_like(scale, np.int64)
+        shape = [-1 if scale.size > 1 and i == axis % data.ndim else 1 for i in range(data.ndim)]
+        centred = data.astype(np.int64) - zero_point.reshape(shape if scale.size > 1 else ())
+        if tensor.name in turned and centred.ndim > 2 and centred.shape[0] % turned[tensor.name] == 0:
+            centred = swapped_weights(centred, turned[tensor.name])
+        text = difference(tensor, centred, Quantization(scale.reshape(-1), zero_point.reshape(-1)))
+        if text:
+            found[tensor.name] = text
+    return found

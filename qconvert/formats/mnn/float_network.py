@@ -1,0 +1,334 @@
+"""The float network that MNN's converter reads: the quantizations next to it, the roundings that are operators in it, and the biases that
+are changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from types import MappingProxyType
+
+import numpy as np
+
+from qconvert.arithmetic import affine_range
+from qconvert.encodings import Encodings, Place, QParams, extract_encodings
+from qconvert.formats.mnn.layers import Layer
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.operators import kind_of
+
+__all__ = ["compensate_biases", "insert_roundings", "rounded_names", "split_encodings"]
+
+#: In sums with it float32 keeps whole numbers alone, of up to 2^22 in size: 1.5 * 2^23.
+_WHOLE = np.float32(12582912)
+_DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
+#: Kinds that MNN computes on integers where all their tensors have scales.
+_INTEGER = ("Add", "Sub", "Mul")
+#: Besides data movement, the kinds through which MNN passes scales back, from a layer's data to what they were computed of.
+_PASSED_BACK = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Resize")
+#: How far from a whole number of steps a bound may be that counts as one.
+_NEAR = 1e-4
+
+
+def is_rounding(network: Graph, op: Op, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> bool:
+    """Whether an Identity rounds: to another quantization, or float values that others read as they are."""
+    if op.kind != "Identity" or network[op.inputs[0]].is_constant:
+        return False
+    before, after = (_quantization(encodings, name) for name in (op.inputs[0], op.outputs[0]))
+    if after is None or Place(op.inputs[0]) not in encodings.entries:
+        return after is not None and (len(readers[op.inputs[0]]) > 1 or op.inputs[0] in network.outputs)
+    return before is not None and _steps(before) != _steps(after)
+
+
+def insert_roundings(
+    network: Graph,
+    encodings: Encodings,
+    layers: Sequence[Layer],
+    exact: Set[str] = frozenset(),
+    called: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Graph, list[str]]:
+    """The float network with the roundings that are seen, and the names of the tensors that are rounded.
+
+    Args:
+        network: of float values; an Identity between two quantizations rounds.
+        encodings: the quantizations of its tensors.
+        layers: those of it that run on integers.
+        exact: inputs that have their quantizations when they are given.
+        called: tensors that are called otherwise once they are rounded.
+    """
+    wanted = _find_roundings(network, encodings, layers, exact)
+    readers = network.consumers()
+    decomposition, instead, ops = _Decomposition(network), dict[str, str](), list[Op]()
+    for name in network.inputs:
+        if name in wanted:
+            instead[name] = decomposition.fresh(called.get(name, f"{name}/rounded"), network[name])
+            ops += decomposition.operators(name, instead[name], wanted[name])
+    for op in network.ops:
+        inputs = tuple(instead.get(name, name) for name in op.inputs)
+        if is_rounding(network, op, encodings, readers):
+            if op.outputs[0] in wanted:
+                ops += decomposition.operators(inputs[0], op.outputs[0], wanted[op.outputs[0]])
+            else:
+                instead[op.outputs[0]] = inputs[0]
+            continue
+        real = {name: decomposition.fresh(f"{name}/real", network[name]) for name in op.outputs if name in wanted and name not in called}
+        ops.append(replace(op, inputs=inputs, outputs=tuple(real.get(name, name) for name in op.outputs)))
+        for name in wanted.keys() & set(op.outputs):
+            if name in called:
+                instead[name] = decomposition.fresh(called[name], network[name])
+            ops += decomposition.operators(real.get(name, name), instead.get(name, name), wanted[name])
+    return network.evolve(tensors=decomposition.tensors.values(), ops=ops), list(wanted)
+
+
+class _Decomposition:
+    """Makes the operators of roundings. `tensors` are new."""
+
+    def __init__(self, network: Graph) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._network, self._names = network, network.names(self.tensors)
+
+    def fresh(self, wanted: str, like: Tensor) -> str:
+        name = self._names.fresh(wanted)
+        self.tensors[name] = replace(like, name=name)
+        return name
+
+    def operators(self, source: str, result: str, quantization: QParams) -> Iterator[Op]:
+        """The operators that give `result`, which is `source` with a quantization."""
+        like = self._network.tensors.get(result) or self.tensors[result]
+        step = quantization.quantization.scale.reshape(-1)[0]
+        ends = (
+            self._constant(f"{result}/{hint}", end) for hint, end in zip(("lowest", "highest"), _float_limits(quantization), strict=True)
+        )
+        before = self.fresh(f"{result}/cut", like)
+        yield Op("Clip", (source, *ends), (before,))
+        for kind, by in (("Div", step), ("Add", _WHOLE), ("Sub", _WHOLE), ("Mul", step)):
+            after = result if kind == "Mul" else self.fresh(f"{result}/{kind}", like)
+            yield Op(kind, (before, self._constant(f"{result}/{kind}/by", by)), (after,))
+            before = after
+
+    def _constant(self, wanted: str, value: np.float32) -> str:
+        name = self._names.fresh(wanted)
+        self.tensors[name] = Tensor(name, "float32", (), np.array(value, np.float32))
+        return name
+
+
+def _quantization(encodings: Encodings, name: str) -> QParams | None:
+    """The quantization of a tensor, if it is one that can be written."""
+    found = encodings.entries.get(Place(name))
+    quantization = found.qparams if found is not None and found.integers is None else None
+    return (
+        quantization if quantization is not None and quantization.dtype in _DTYPES and quantization.quantization.scale.size == 1 else None
+    )
+
+
+def _float_limits(quantization: QParams) -> tuple[np.float32, np.float32]:
+    """The smallest and the largest float value of a quantization."""
+    low, high = (np.float32(end.reshape(-1)[0]) for end in affine_range(quantization.quantization, quantization.dtype))
+    return low, high
+
+
+def _steps(quantization: QParams) -> tuple[float, ...]:
+    """The scale, the smallest and the largest float value of a quantization."""
+    return float(quantization.quantization.scale.reshape(-1)[0]), *map(float, _float_limits(quantization))
+
+
+def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer], exact: Set[str]) -> dict[str, QParams]:
+    """The tensors to round: nothing rounds them to their quantization before a reader that needs rounded values."""
+    quantizations = {name: quantization for name in network.tensors if (quantization := _quantization(encodings, name)) is not None}
+    readers = network.consumers()
+    integer = _find_integer_tensors(network, quantizations, layers, exact)
+    seen = _find_float_reads(network, quantizations, layers, integer)
+    held, found = {*exact, *integer}, dict[str, QParams]()
+    found.update((name, quantizations[name]) for name in network.inputs if name in quantizations and name in seen and name not in held)
+    held.update(found)
+    for op in network.ops:
+        again = is_rounding(network, op, encodings, readers)
+        keeps = (
+            not again
+            and held.issuperset(_data(op))
+            and _has_one_quantization(op, quantizations)
+            and _is_already_rounded(network, op, quantizations)
+        )
+        for name in op.outputs:
+            wanted = name in seen or _is_scale_passed_back(op) or (again and op.inputs[0] in quantizations)
+            if not keeps and name in quantizations and name not in held and wanted:
+                found[name] = quantizations[name]
+            if keeps or name in found:
+                held.add(name)
+    return found
+
+
+def _is_scale_passed_back(op: Op) -> bool:
+    """Whether MNN also uses the scale of the result for the data, so that the operator before rounds them."""
+    return kind_of(op).rule == "move" or op.kind in _PASSED_BACK
+
+
+def _data(op: Op) -> Sequence[str]:
+    kind = kind_of(op)
+    return kind.moved_inputs(op) if kind.rule == "move" else op.inputs[:1]
+
+
+def _has_one_quantization(op: Op, quantizations: Mapping[str, QParams]) -> bool:
+    """Whether data and results have one quantization."""
+    names = (*_data(op), *op.outputs)
+    return all(name in quantizations for name in names) and len({_steps(quantizations[name]) for name in names}) == 1
+
+
+def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
+    """Whether the results of an operator are values of the quantization that all its tensors share."""
+    return (
+        kind_of(op).rule == "move"
+        or op.kind in ("MaxPool", "Relu")
+        or (op.kind == "Clip" and _is_clip_on_steps(network, op, quantizations))
+    )
+
+
+def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
+    """The tensors that MNN stores as integers: results of layers, copies and pools of these, and sums between layers."""
+    scaled = {layer.data.name for layer in layers}
+    found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
+    for op in network.ops:
+        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _has_one_quantization(op, quantizations)
+        pools = op.kind == "AveragePool" and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
+        if (moves or pools) and found.issuperset(_data(op)):
+            found.update(op.outputs)
+        if op.kind in _INTEGER and scaled.issuperset(op.outputs) and found.issuperset(op.inputs):
+            found.update(op.outputs)
+    return found
+
+
+def _find_float_reads(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], integer: set[str]) -> set[str]:
+    """Outputs, and tensors that operators in float read, also after data movement. Layers round their data themselves."""
+    own = {(layer.data.name, layer.weights) for layer in layers}
+    found = set(network.outputs)
+    for op in reversed(network.ops):
+        if op.inputs[:2] in own:
+            continue
+        moves = kind_of(op).rule == "move" and _has_one_quantization(op, quantizations)
+        if not (found.isdisjoint(op.outputs) if moves else integer.issuperset(op.outputs)):
+            found.update(op.inputs)
+    return found - integer
+
+
+def _is_clip_on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
+    """Whether the bounds of a Clip are numbers of its quantization, or beyond these."""
+    quantization = quantizations.get(op.outputs[0])
+    if quantization is None:
+        return False
+    low, high = _float_limits(quantization)
+    for name in op.inputs[1:]:
+        bound = network.constant(name) if name else None
+        if name and (bound is None or bound.size != 1):
+            return False
+        if bound is not None and low < (value := float(bound.reshape(-1)[0])) < high:
+            steps = value / float(quantization.quantization.scale.reshape(-1)[0])
+            if abs(steps - round(steps)) > _NEAR:
+                return False
+    return True
+
+
+def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]:
+    """The graph in float, and the quantizations that its tensors had, with their integers.
+
+    MNN's converter drops an Identity, and one of its names. So the result has an Identity only between two visible names, and where it
+    rounds to another quantization (float_network.py writes these).
+
+    Args:
+        graph: the quantized graph.
+        exact: whether such an Identity rounds. Otherwise a requantized tensor has the quantization on which it was computed, and the name
+            of the output that it becomes.
+
+    Raises:
+        UnsupportedError: the graph has a Reinterpret of stored integers, which has no form in float.
+    """
+    network, encodings = extract_encodings(graph)
+    readers = network.consumers()
+    dropped = [op for op in network.ops if op.kind == "Identity" and not (exact and is_rounding(network, op, encodings, readers))]
+    names = _merge_names(network, dropped)
+    ops = [_rename_tensors(op, names) for op in network.ops if op.kind != "Identity" or _is_kept_identity(op, names)]
+    computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
+    entries = {place: found for place, found in encodings.entries.items() if place.name not in names}
+    entries.update({Place(names[name]): encodings[place] for name, place in computed.items()})
+    tensors = [replace(network[name], name=new) for name, new in names.items() if new in network.public]
+    return network.evolve(tensors=tensors, ops=ops), encodings.evolve(entries)
+
+
+def rounded_names(graph: Graph, network: Graph) -> dict[str, str]:
+    """Float value -> result of the only Quantize that reads it, if the float network has no tensor of that name."""
+    readers = graph.consumers()
+    found = {op.inputs[0]: op.outputs[0] for op in graph.ops if op.kind == "Quantize" and len(readers[op.inputs[0]]) == 1}
+    return {name: after for name, after in found.items() if after not in network.tensors}
+
+
+def _merge_names(network: Graph, dropped: Sequence[Op]) -> dict[str, str]:
+    """The tensors on both sides of an Identity that get the name of the other."""
+    seen = {*network.inputs, *network.public, *(tensor.name for tensor in network.constants())}
+    found: dict[str, str] = {}
+    for op in dropped:
+        source, result = found.get(op.inputs[0], op.inputs[0]), op.outputs[0]
+        if result not in network.public:
+            found[result] = source
+        elif source not in seen:
+            found.update({name: result for name, known in found.items() if known == source})
+            found[source] = result
+            seen.add(result)
+    return found
+
+
+def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
+    source, result = op.inputs[0], op.outputs[0]
+    return names.get(source, source) != names.get(result, result)
+
+
+def _rename_tensors(op: Op, names: Mapping[str, str]) -> Op:
+    sides = (tuple(names.get(name, name) for name in side) for side in (op.inputs, op.outputs))
+    inputs, outputs = sides
+    return replace(op, inputs=inputs, outputs=outputs)
+
+
+#: Of a unit, by which biases are farther from zero than the whole numbers that they stand for.
+_ABOVE = 0.25
+
+
+def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
+    """The float network with such biases, and the number of changed values.
+
+    Args:
+        network: of float values.
+        layers: those of it that are to run on integers.
+    """
+    by_weights = {layer.weights: layer for layer in layers}
+    tensors: dict[str, Tensor] = {}
+    names = network.names(tensors)
+    ops: list[Op] = []
+    count = 0
+    for op in network.ops:
+        layer = by_weights.get(op.inputs[1]) if _is_depthwise(network, op) else None
+        units = None if layer is None else _missing_units(layer)
+        if layer is None or units is None:
+            ops.append(op)
+            continue
+        step = np.float64(layer.data.scale) * layer.scales.astype(np.float64)
+        bias = network[op.inputs[2]].data if op.has(2) else np.zeros(len(step), np.float32)
+        if bias is None or bias.shape != step.shape:
+            ops.append(op)
+            continue
+        name = names.fresh(f"{op.inputs[2] if op.has(2) else op.outputs[0]}/compensated")
+        whole = np.rint(bias / step) + units
+        tensors[name] = Tensor(name, "float32", step.shape, ((whole + _ABOVE * np.sign(whole)) * step).astype(np.float32))
+        ops.append(replace(op, inputs=(*op.inputs[:2], name)))
+        count += int(np.count_nonzero(units))
+    return (network.evolve(tensors=tensors.values(), ops=ops), count) if tensors else (network, 0)
+
+
+def _is_depthwise(network: Graph, op: Op) -> bool:
+    if op.kind != "Conv" or op["group"] == 1:
+        return False
+    shape = network[op.inputs[1]].shape or (0, 0)
+    return bool(shape[0] == op["group"] and shape[1] == 1)
+
+
+def _missing_units(layer: Layer) -> Array:
+    """Whole units for each channel by which what MNN adds is farther from the zero point than it need be."""
+    unit = layer.data.scale * layer.scales.astype(np.float64) / layer.result.scale
+    wanted = layer.result.zero_point / unit
+    return np.asarray(np.rint(wanted) - np.trunc(wanted))

@@ -1,0 +1,201 @@
+"""The nodes of the graphs of an ONNX file that is written: those that operators become, and functions as graphs inside nodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qconvert.errors import UnsupportedError
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.initializers import inline
+from qconvert.formats.onnx.noted_operators import is_decomposed
+from qconvert.formats.onnx.signatures import require_types
+from qconvert.graph import Graph, Op, Tensor, canonical_dtype
+from qconvert.operators import kind_of
+from qconvert.plugins import operators
+from qconvert.rewriting.lowering import Lowered
+
+__all__ = ["Forms", "graph_proto", "subgraph", "used_nodes", "value_info", "write_ops"]
+
+
+@dataclass(slots=True)
+class Forms:
+    """The forms that operators get, in all graphs of a file.
+
+    Attributes:
+        form: "qdq", "qoperator" or "qonnx".
+        kept: operators that have no QOperator form, by kind and reason.
+        decomposed: ids of the operators that became other nodes than their own.
+        guards: whether nodes stand in the way of onnxruntime's optimizer where it would change values.
+        regions: tensor of the main graph -> the region that computes it; "" or no entry for the rest.
+        lowered: what lowering did.
+        owners: id of a node of the main graph -> its region.
+    """
+
+    form: str = "qdq"
+    kept: Counter[tuple[str, str]] | None = None
+    decomposed: set[int] = field(default_factory=set)
+    guards: bool = True
+    regions: Mapping[str, str] = field(default_factory=dict)
+    lowered: Lowered | None = None
+
+    def whole(self, op: Op) -> Op:
+        """The operator that one is a part of, or itself."""
+        return op if self.lowered is None else self.lowered.whole.get(id(op), op)
+
+    def keep(self, op: Op, reason: str) -> None:
+        """Count an operator that has no QOperator form; one that was lowered once, with the reason for that."""
+        whole = self.whole(op)
+        if self.kept is not None and op.outputs == whole.outputs:
+            lowered = "" if self.lowered is None else self.lowered.reasons.get(id(whole), "")
+            self.kept[whole.kind, lowered or reason] += 1
+
+    owners: dict[int, str] = field(default_factory=dict)
+
+
+def write_ops(b: Builder) -> None:
+    """Writes the operators of a builder's graph."""
+    writers = operators("onnx", "write")
+    for op in b.graph.ops:
+        b.source = op.source
+        first = len(b.nodes)
+        reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
+        if reason != "":
+            writers[op.kind](op, b)
+        whole = b.forms.whole(op)
+        region = b.forms.regions.get(whole.outputs[0], "") if b.forms.regions and whole.outputs else ""
+        b.forms.owners.update((id(node), region) for node in b.nodes[first:] if region)
+        if reason:
+            b.forms.keep(op, reason)
+        if reason != "" and is_decomposed(op, [node.op_type for node in b.nodes[first:]]):
+            b.forms.decomposed.add(id(op))
+
+
+def _write_qoperator(op: Op, b: Builder) -> str | None:
+    """Writes `op` in QOperator form: "" if it was written, the reason if it has no such form, None if it needs none.
+
+    Data movement works on stored integers in either form, and what is not quantized stays as it is.
+    """
+    writers = operators("onnx", "write_qoperator")
+    reason = b.kernel_fault(op)
+    if not reason:
+        reason = writers[op.kind](op, b) if op.kind in writers else f"QOperator has no {op.kind}"
+    is_quantized = any(b.tensor(name).is_quantized for name in (*op.inputs, *op.outputs) if name)
+    return reason if not reason or (is_quantized and kind_of(op).rule == "real") else None
+
+
+def used_nodes(b: Builder, outputs: Sequence[str]) -> tuple[list[Any], set[str]]:
+    """The nodes that the outputs depend on, in order, and all names that they read: a move of integers leaves a DequantizeLinear
+    that nobody reads."""
+    wanted, kept = set(outputs), []
+    for position in range(len(b.nodes) - 1, -1, -1):
+        node = b.nodes[position]
+        if wanted.intersection(node.output):
+            wanted.update(node.input, b.hidden_reads.get(position, ()))
+            kept.append(node)
+    return kept[::-1], wanted
+
+
+def graph_proto(b: Builder, inputs: Sequence[str], outputs: Sequence[str], nodes: list[Any], constants: list[Any]) -> Any:
+    """The onnx.GraphProto of nodes, whose types are checked.
+
+    Args:
+        b: what wrote them.
+        inputs: names of the graph's tensors.
+        outputs: likewise, or names of values of theirs.
+        nodes: NodeProtos in order.
+        constants: TensorProtos.
+    """
+    from onnx import helper
+
+    types = dict(b.outer_types())
+    types |= {tensor.name: tensor.dtype for tensor in b.graph.tensors.values()}
+    types |= {name: canonical_dtype(data.dtype) for name, data in b.initializers.items()}
+    require_types(nodes, types, b.opset)
+    return helper.make_graph(
+        nodes,
+        b.graph.name,
+        [value_info(b.graph.tensors[name]) for name in inputs],
+        [value_info(b.output_tensor(name)) for name in outputs],
+        constants,
+        value_info=[value_info(b.graph.tensors[name]) for name in _inner_values(nodes, b.graph, outputs)],
+    )
+
+
+def _inner_values(nodes: list[Any], graph: Graph, outputs: Sequence[str]) -> list[str]:
+    """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
+    written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
+    return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
+
+
+def value_info(tensor: Tensor) -> Any:
+    """Name, type and shape of a value."""
+    import onnx
+    from onnx import helper
+
+    shape = None if tensor.shape is None else list(tensor.shape)
+    if tensor.dtype not in ELEMENT_TYPES:  # after an operator of which nothing is known
+        return onnx.ValueInfoProto(name=tensor.name)
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)
+
+
+#: A constant of more bytes stands in the main graph, where it can go to a file compared with the model.
+_LARGE = 2**20
+
+
+def subgraph(op: Op, b: Builder, attribute: str, formal: int, captured: Sequence[str]) -> Any:
+    """The onnx.GraphProto of a function that an operator names; the node that gets it has to be added next.
+
+    Args:
+        op: the operator.
+        b: the graph around.
+        attribute: that names the function.
+        formal: how many of the function's inputs are inputs of the graph inside the node.
+        captured: the outer tensors that are the other inputs.
+    """
+    function = b.functions[str(op[attribute])]
+    for name in captured:
+        b.stored_value(name)
+    graph = _rename_values(function, formal, captured, b)
+    child = b.inner_builder(graph)
+    write_ops(child)
+    outputs = []
+    for name in graph.outputs:
+        tensor = graph[name]
+        if name in graph.inputs:  # onnxruntime takes no outer value for an output
+            name = child.node("Identity", [name], hint=f"{name}/given")[0]
+        child.declare_output(child.stored_value(name) if name in graph.tensors else name, tensor)
+        outputs.append(name)
+    nodes, named = used_nodes(child, outputs)
+    inner = {name: data for name, data in child.initializers.items() if name in named}
+    for name in [name for name, data in inner.items() if data.nbytes > _LARGE and name not in outputs]:
+        b.hoist(name, inner.pop(name))
+    written = {name for node in nodes for name in node.output}
+    formals = graph.inputs[:formal]
+    b.reads_inside(named - written - inner.keys() - {*formals, ""})
+    return graph_proto(child, formals, outputs, nodes, inline(inner))
+
+
+def _rename_values(function: Graph, formal: int, captured: Sequence[str], b: Builder) -> Graph:
+    """The function with the outer names of what it captures, and with names of its own that nothing around it has."""
+    names = dict(zip(function.inputs[formal:], captured, strict=True))
+    if len(set(captured)) != len(captured):
+        raise UnsupportedError(
+            "a function that takes the same value twice cannot be written to ONNX",
+            where=f"function {function.name!r}",
+            rule="duplicate-input",
+        )
+    names |= b.inner_names(tensor for name, tensor in function.tensors.items() if name not in names)
+    tensors = {names[name]: replace(tensor, name=names[name]) for name, tensor in function.tensors.items()}
+    ops = tuple(
+        replace(
+            op,
+            inputs=tuple(names[name] if name else "" for name in op.inputs),
+            outputs=tuple(names[name] if name else "" for name in op.outputs),
+        )
+        for op in function.ops
+    )
+    inputs, outputs = (tuple(names[name] for name in listed) for listed in (function.inputs, function.outputs))
+    return replace(function, tensors=tensors, ops=ops, inputs=inputs, outputs=outputs)

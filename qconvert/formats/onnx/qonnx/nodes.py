@@ -1,0 +1,228 @@
+"""The nodes of QONNX, Quant, BipolarQuant and Trunc, and their rounding modes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from qconvert.arithmetic.rounding import round_half_away, round_half_even
+from qconvert.formats.onnx.qonnx.quantizations import Stated, bits_of, is_positive, limits_of, numbers, read_stated, require_broadcast
+from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.reading.quantizations import label_key
+from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
+
+__all__ = ["emit_on_quantization", "read_bipolar_quant", "read_quant", "read_trunc"]
+
+EVEN = "HALF_EVEN"
+_OTHER_NAMES = {"ROUND": EVEN}
+
+
+def _half_down(values: Array) -> Array:
+    return np.asarray(np.sign(values) * np.ceil(np.abs(values) - values.dtype.type(0.5)))
+
+
+_ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
+    EVEN: round_half_even,
+    "CEIL": lambda values: np.asarray(np.ceil(values)),
+    "FLOOR": lambda values: np.asarray(np.floor(values)),
+    "UP": lambda values: np.asarray(np.copysign(np.ceil(np.abs(values)), values)),
+    "DOWN": lambda values: np.asarray(np.trunc(values)),
+    "HALF_UP": round_half_away,
+    "HALF_DOWN": _half_down,
+}
+#: Modes that are one operator on the values.
+_ONE = {EVEN: "Round", "CEIL": "Ceil", "FLOOR": "Floor"}
+#: Modes that round the magnitude: what is added to it, and the operator.
+_MAGNITUDES = {"UP": (0.0, "Ceil"), "DOWN": (0.0, "Floor"), "HALF_UP": (0.5, "Floor"), "HALF_DOWN": (-0.5, "Ceil")}
+
+
+def mode_of(r: Reading, default: str) -> str:
+    """The rounding mode that a node states; raises NotCoveredError for one that qonnx does not have."""
+    stated = str(r.attribute("rounding_mode", default)).upper()
+    mode = _OTHER_NAMES.get(stated, stated)
+    if mode not in _ROUNDINGS:
+        raise NotCoveredError(f"the rounding mode {stated}")
+    return mode
+
+
+def round_values(values: Array, mode: str) -> Array:
+    """Float values to whole numbers. Keeps the dtype."""
+    return _ROUNDINGS[mode](values)
+
+
+def emit_rounding(r: Reading, value: str, mode: str) -> str:
+    """Appends the operators that round the float value `value`; returns the result's name."""
+    if mode in _ONE:
+        return apply(r, _ONE[mode], "rounded", value)
+    offset, kind = _MAGNITUDES[mode]
+    magnitude = apply(r, "Abs", "magnitude", value)
+    if offset:
+        magnitude = apply(r, "Add", "offset", magnitude, r.const(np.float32(offset), "half"))
+    return apply(r, "Mul", "rounded", apply(r, kind, "whole", magnitude), apply(r, "Sign", "sign", value))
+
+
+def apply(r: Reading, kind: str, hint: str, *inputs: str) -> str:
+    """Appends an operator in float; returns its result's name, which ends in `hint`."""
+    return r.emit(kind, inputs, [r.intermediate(hint, "float32")], dtype="float32")[0]
+
+
+def read_quant(r: Reading) -> None:
+    """Quant(x, scale, zero_point, bit_width); attributes signed, narrow, rounding_mode."""
+    found, mode, data = read_stated(r, bits_of(r, 3)), mode_of(r, "ROUND"), r.constant(0)
+    if data is not None:
+        _declare(r, found, _integers(data, found, mode))
+    elif found.is_bipolar:
+        _emit_signs(r, found, _steps(r, found))
+    else:
+        _emit(r, found, mode)
+
+
+def read_bipolar_quant(r: Reading) -> None:
+    """BipolarQuant(x, scale): the scale where x is 0 or more, else minus the scale."""
+    found, data = Stated(require_broadcast(r, numbers(r, 1, "scale"))[0], np.zeros((), np.float32), (-1, 1), True, True), r.constant(0)
+    if data is not None:
+        _declare(r, found, np.where(np.asarray(data, np.float32) >= 0, np.float32(1), np.float32(-1)))
+    else:
+        _emit_signs(r, found, r.input(0))
+
+
+def _integers(data: Array, found: Stated, mode: str) -> Array:
+    """The whole numbers that a constant is rounded to, in float32 as qonnx computes them."""
+    with np.errstate(all="ignore"):
+        steps = np.asarray(data, np.float32) / found.scale + found.zero_point
+        if found.is_bipolar:
+            return np.where(steps >= 0, np.float32(1), np.float32(-1))
+        low, high = (np.float32(limit) for limit in found.limits)
+        return round_values(np.where(np.isnan(steps), found.zero_point, np.clip(steps, low, high)), mode)
+
+
+def _declare(r: Reading, found: Stated, whole: Array) -> None:
+    """A constant as integers with a Dequantize after them; as float values where no quantization holds them."""
+    label = found.quantization(whole.shape, constant=True) if whole.shape == (r.tensor(0).shape or ()) else None
+    if label is None:
+        with np.errstate(all="ignore"):
+            r.declare_constant((whole - found.zero_point) * found.scale)
+        return
+    dtype, quantization = label[0], found.with_limits(*label)
+    top = np.float32(integer_range(dtype)[1])  # float32 has no 2**31 - 1
+    stored = np.where(whole >= top, integer_range(dtype)[1], whole.astype(np.int64)).astype(numpy_dtype(dtype))
+    key = f"{dtype}_{found.limits[1]}_{label_key(quantization)}"
+    r.emit("Dequantize", [r.variant(0, key, stored, quantization)], r.outputs[:1], dtype="float32")
+
+
+def _emit(r: Reading, found: Stated, mode: str) -> None:
+    quantization = found.quantization(r.tensor(0).shape, constant=False)
+    if quantization is None:
+        low, high = (r.const(np.float32(limit), hint) for limit, hint in zip(found.limits, ("lowest", "highest"), strict=True))
+        _scale_back(r, found, emit_rounding(r, apply(r, "Clip", "within", _steps(r, found), low, high), mode), r.outputs[0])
+        return
+    value = r.input(0)
+    if mode != EVEN:
+        value = r.intermediate("on_quantization", "float32")
+        _scale_back(r, found, emit_rounding(r, _steps(r, found), mode), value)
+    emit_on_quantization(r, value, *quantization, found.limits)
+
+
+def emit_on_quantization(r: Reading, value: str, dtype: str, quantization: Quantization, limits: tuple[int, int]) -> None:
+    """Appends Quantize, Clip and Dequantize of a float value, onto the integers within `limits` of a quantization; the last writes output
+    0."""
+    low, high = integer_range(dtype)
+    if quantization.axis is not None and limits != (low, high):
+        value = _clip_per_channel(r, value, quantization, limits)
+        limits = low, high
+    (stored,) = r.emit("Quantize", [value], [r.intermediate(dtype, dtype)], dtype=dtype, quantization=quantization)
+    if limits != (low, high):
+        bounds = (np.float32(limit - quantization.zero_point[0]) * quantization.scale[0] for limit in limits)
+        ends = [r.const(np.asarray(bound, np.float32), hint) for bound, hint in zip(bounds, ("lowest", "highest"), strict=True)]
+        (stored,) = r.emit(
+            "Clip", [stored, *ends], [r.intermediate("clipped", dtype)], dtype=dtype, quantization=quantization, integers=True
+        )
+    r.emit("Dequantize", [stored], r.outputs[:1], dtype="float32")
+
+
+def _clip_per_channel(r: Reading, value: str, quantization: Quantization, limits: tuple[int, int]) -> str:
+    """Float values between bounds for each index of an axis, which have the quantization: rounding is monotone."""
+    rank, axis = r.rank(0), quantization.axis
+    for kind, limit in zip(("Max", "Min"), limits, strict=True):
+        bounds = (np.float32(1) * (limit - quantization.zero_point)).astype(np.float32) * quantization.scale
+        shaped = bounds.reshape([-1 if index == axis else 1 for index in range(rank)])
+        value = apply(r, kind, kind.lower(), value, r.const(shaped, f"{kind.lower()}_bounds"))
+    return value
+
+
+def _steps(r: Reading, found: Stated) -> str:
+    """x / scale + zero_point, decomposed."""
+    steps = apply(r, "Div", "steps", r.input(0), r.const(found.scale, "scale"))
+    return apply(r, "Add", "shifted", steps, r.const(found.zero_point, "zero_point")) if found.zero_point.any() else steps
+
+
+def _scale_back(r: Reading, found: Stated, whole: str, result: str) -> None:
+    """(whole - zero_point) * scale, decomposed."""
+    if found.zero_point.any():
+        whole = apply(r, "Sub", "difference", whole, r.const(found.zero_point, "zero_point"))
+    r.emit("Mul", [whole, r.const(found.scale, "scale")], [result], dtype="float32")
+
+
+def _emit_signs(r: Reading, found: Stated, value: str) -> None:
+    """1 where the value is 0 or more, else -1; with a quantization where one holds them."""
+    (is_positive,) = r.emit(
+        "GreaterOrEqual", [value, r.const(np.float32(0), "zero")], [r.intermediate("is_positive", "bool")], dtype="bool"
+    )
+    label = found.quantization(r.tensor(0).shape, constant=False)
+    if label is None or not label[1].is_per_tensor:
+        ends = [r.const((np.float32(sign) - found.zero_point) * found.scale, hint) for sign, hint in ((1, "positive"), (-1, "negative"))]
+        r.emit("Where", [is_positive, *ends], r.outputs[:1], dtype="float32")
+        return
+    dtype, quantization = label
+    ends = [r.const(np.array(sign, numpy_dtype(dtype)), hint, quantization) for sign, hint in ((1, "positive"), (-1, "negative"))]
+    signs = [r.intermediate(dtype, dtype)]
+    r.emit("Where", [is_positive, *ends], signs, dtype=dtype, quantization=quantization, integers=True)
+    r.emit("Dequantize", signs, r.outputs[:1], dtype="float32")
+
+
+def read_trunc(r: Reading) -> None:
+    """Trunc(x, scale, zero_point, in_bits, out_bits) of version 1, (x, scale, zero_point, in_bits, out_scale, out_bits) of version 2.
+
+    round(x / scale + zero_point) / 2**k, rounded again by the mode. Version 1 has k = in_bits - out_bits and scales back by what it had;
+    it limits nothing, so its result stays in float. Version 2 has 2**k = out_scale / scale, limits to out_bits, and its
+    result has the quantization of out_scale.
+    """
+    scale, points = require_broadcast(r, numbers(r, 1, "scale"), numbers(r, 2, "zero point"))
+    in_bits, mode = bits_of(r, 3), mode_of(r, "FLOOR")
+    if not is_positive(scale):
+        raise NotCoveredError("scales that are not positive")
+    is_second = r.has(5)
+    if is_second:
+        out_scale = require_broadcast(r, numbers(r, 4, "scale of the result"), scale, points)[0]
+        if not is_positive(out_scale):
+            raise NotCoveredError("scales of the result that are not positive")
+        divisor = np.asarray(np.float32(2) ** np.rint(np.log2(out_scale / scale)))
+        out_points = points / divisor
+        limits = limits_of(bits_of(r, 5), bool(r.attribute("signed", 1)), bool(r.attribute("narrow", 0)))
+    else:
+        divisor, out_points, out_scale = np.array(2.0 ** (in_bits - bits_of(r, 4)), np.float32), points, scale
+    steps = apply(r, "Div", "steps", r.input(0), r.const(scale, "scale"))
+    if points.any():
+        steps = apply(r, "Add", "shifted", steps, r.const(points, "zero_point"))
+    fraction = apply(r, "Div", "divided", apply(r, "Round", "whole_steps", steps), r.const(np.asarray(divisor, np.float32), "divisor"))
+    if is_second:
+        ends = [r.const(np.float32(limit), hint) for limit, hint in zip(limits, ("fewest", "most"), strict=True)]
+        fraction = apply(r, "Clip", "within", fraction, *ends)
+    whole = emit_rounding(r, fraction, mode)
+    if out_points.any():
+        whole = apply(r, "Sub", "difference", whole, r.const(np.asarray(out_points, np.float32), "zero_point"))
+    quantization = None
+    if is_second and limits[0] < limits[1]:
+        found = Stated(out_scale, np.asarray(out_points, np.float32), limits, bool(r.attribute("signed", 1)))
+        quantization = found.quantization(r.tensor(0).shape, constant=False)
+    if quantization is None:
+        _scale(r, whole, out_scale, r.outputs[0])
+        return
+    value = r.intermediate("on_quantization", "float32")
+    _scale(r, whole, out_scale, value)
+    emit_on_quantization(r, value, *quantization, limits)
+
+
+def _scale(r: Reading, whole: str, scale: Array, result: str) -> None:
+    r.emit("Mul", [whole, r.const(scale, "result_scale")], [result], dtype="float32")

@@ -1,0 +1,228 @@
+"""Operands of calls: storage types as PyTorch finds them for several operands, sizes as numbers or tensors, and weights made of constants.
+Types: tensors before tensors of rank 0 before numbers. Sizes are numbers where they are known, and tensors of int64 where they are
+known only at run time. Source: c10/core/ScalarType.cpp (promoteTypes), ATen/native/TypeProperties.cpp (result_type).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.storage import REALS
+from qconvert.formats.torch.reading import Call
+from qconvert.formats.torch.values import Ref
+from qconvert.graph import Array, Op, Quantization, numpy_dtype
+
+__all__ = [
+    "as_real",
+    "cast_operand",
+    "common_type",
+    "emit_reshape",
+    "find_dequantized_source",
+    "is_constant",
+    "operands",
+    "read_batched",
+    "rearrange_constant",
+    "scalar",
+    "size_of",
+    "sizes_tensor",
+]
+
+_INTEGERS = ("int8", "int16", "int32", "int64")
+_FLOATS = ("float16", "float32", "float64")
+
+
+def operands(c: Call, *arguments: str, dtype: str = "", real: bool = False) -> tuple[list[str], str]:
+    """Arguments of one elementwise operator, tensors or numbers, as tensors of one type.
+
+    Args:
+        c: the call.
+        arguments: their names.
+        dtype: the type, by default that which PyTorch promotes them to.
+        real: whether the operator makes float32 of integers.
+
+    Returns:
+        Names of the tensors, and their type. A quantized tensor stays as it is, next to float32.
+    """
+    values = [c[argument] for argument in arguments]
+    wanted = dtype or common_type(c, values)
+    if real and wanted not in REALS:
+        wanted = "float32"
+    return [cast_operand(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted
+
+
+def as_real(c: Call, argument: str) -> str:
+    """The name of a tensor, which is cast to float32 if it holds integers or truth values without a quantization."""
+    return operands(c, argument, real=True)[0][0]
+
+
+def cast_operand(c: Call, value: Any, dtype: str, hint: str) -> str:
+    """The name of a tensor or number in a type."""
+    if not isinstance(value, Ref):
+        return c.const(np.asarray(value, numpy_dtype(dtype)), hint)
+    tensor = c.lookup(c.plain(value.name))
+    if tensor.dtype == dtype or tensor.is_quantized:
+        return tensor.name
+    if tensor.data is not None:
+        return c.variant_of(tensor.name, dtype, tensor.data.astype(numpy_dtype(dtype)), None)
+    return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype).name
+
+
+def common_type(c: Call, values: Sequence[Any]) -> str:
+    """The type that PyTorch gives the result of an elementwise operator on tensors (Ref) and numbers."""
+    groups: list[str] = ["", "", ""]  # tensors, those of rank 0, numbers
+    for value in values:
+        rank, dtype = _group_and_type(c, value)
+        groups[rank] = _promote_types(groups[rank], dtype) if groups[rank] else dtype
+    return _combine_types(groups[0], _combine_types(groups[1], groups[2])) or "float32"
+
+
+def _group_and_type(c: Call, value: Any) -> tuple[int, str]:
+    """Which group an operand is in, and its type."""
+    if not isinstance(value, Ref):
+        return 2, "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+    tensor = c.lookup(value.name)
+    dtype = "float32" if (tensor.is_quantized and not c.is_plain) or tensor.dtype == "unknown" else tensor.dtype
+    if tensor.shape == () and tensor.name.startswith("CONSTANTS.") and dtype in ("float64", "int64"):
+        return 2, "float32" if dtype == "float64" else dtype  # how TorchScript writes numbers down
+    return (2, dtype) if value.number else (int(tensor.shape == ()), dtype)
+
+
+def _combine_types(first: str, second: str) -> str:
+    """The type of operands of two groups: the second counts where it is of another category above the first's."""
+    if not first or not second:
+        return first or second
+    return first if _category(second) <= _category(first) else _promote_types(first, second)
+
+
+def _category(dtype: str) -> int:
+    return 0 if dtype == "bool" else 3 if dtype.startswith("complex") else 2 if dtype in REALS or dtype.startswith("float") else 1
+
+
+def _promote_types(first: str, second: str) -> str:
+    """The type of two operands of one group."""
+    if first == second:
+        return first
+    low, high = sorted((first, second), key=_category)
+    if _category(low) < _category(high):
+        return high
+    if {first, second} == {"float16", "bfloat16"}:
+        return "float32"
+    if _category(first) == 2:
+        return max((first, second), key=lambda dtype: _FLOATS.index(dtype) if dtype in _FLOATS else 0)
+    if "uint8" in (first, second):
+        first, second = (dtype.replace("uint8", "int16") for dtype in (first, second))
+    return max((first, second), key=lambda dtype: _INTEGERS.index(dtype) if dtype in _INTEGERS else len(_INTEGERS))
+
+
+def size_of(c: Call, name: str, axis: int) -> Any:
+    """A size of a tensor: a number, or, if it is known only at run time, a Ref of one."""
+    shape = c.lookup(name).shape
+    if shape is None:
+        raise c.unknown_shape_of(name)
+    if not 0 <= axis < len(shape):
+        raise c.invalid(f"axis {axis} of a tensor of shape {shape}", rule="axis-out-of-range")
+    size = shape[axis]
+    if isinstance(size, int):
+        return size
+    whole = c.emit("Shape", [name], dtype="int64", quantization=None, hint="shape_of")
+    found = c.emit("Gather", [whole.name, c.const(np.array(axis, np.int64), "axis")], hint="size", axis=0)
+    return Ref(found.name, number=True)
+
+
+def scalar(c: Call, value: Any, hint: str) -> str:
+    """The name of a tensor of rank 0 that holds a whole number."""
+    return value.name if isinstance(value, Ref) else c.const(np.array(int(value), np.int64), hint)
+
+
+def sizes_tensor(c: Call, sizes: Sequence[Any], hint: str) -> str:
+    """The name of a list of sizes, a constant if all are numbers."""
+    if not any(isinstance(size, Ref) for size in sizes):
+        return c.list64([int(size) for size in sizes], hint)
+    names = [scalar(c, size, f"{hint}/{index}") for index, size in enumerate(sizes)]
+    return c.emit("Pack", names, dtype="int64", quantization=None, hint=hint, axis=0).name
+
+
+def emit_reshape(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
+    """A tensor in another shape; one size may be -1, what is left. Sizes that are the data's own need not be computed."""
+    wanted = [sizes] if isinstance(sizes, (int, Ref)) else list(sizes)
+    if not any(isinstance(size, Ref) for size in wanted):
+        shape = c.list64([int(size) for size in wanted], f"{hint}shape")
+        return c.emit("Reshape", [name, shape], hint=hint, allowzero=1) if 0 in wanted else c.emit("Reshape", [name, shape], hint=hint)
+    computed = sizes_tensor(c, wanted, f"{hint}shape")
+    constant = c.constant_sizes(name, computed)
+    if constant is not None:
+        return c.emit("Reshape", [name, c.list64(constant, f"{hint}sizes")], hint=hint)
+    return c.emit("Reshape", [name, computed], hint=hint)
+
+
+def read_batched(c: Call, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
+    """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
+    name, rank = c.name(argument), c.lookup(c.name(argument)).rank
+    if rank != spatial + 1:
+        return read(name)
+    axes = c.list64([0], "batch_axis")
+    result = read(c.emit("Unsqueeze", [name, axes], hint="batched").name)
+    return c.emit("Squeeze", [result.name, axes], hint="unbatched")
+
+
+#: Tensors that lead to one, beyond which it counts as computed: each operator that asks looks at so many.
+_MOST = 256
+#: Movements between a constant and an operator that reads it in another order.
+_MOST_MOVES = 4
+
+
+def is_constant(c: Call, name: str) -> bool:
+    """Whether a tensor is made of constants alone, by a few operators, so that it is the same at each run."""
+    waiting, seen = [name], {name}
+    while waiting:
+        each = waiting.pop()
+        if c.lookup(each).data is not None:
+            continue
+        op = c.producer(each)
+        if op is None or not op.inputs or len(seen) > _MOST:
+            return False
+        new = {other for other in op.inputs if other} - seen
+        seen |= new
+        waiting += new
+    return True
+
+
+def rearrange_constant(c: Call, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:
+    """Constant weights with their elements in another order; None if they are no constant, and do not come from one.
+
+    Args:
+        c: the call.
+        name: of the weights, constants or dequantized ones.
+        move: gives the new order.
+        turn: gives the quantization of a quantized constant in that order.
+    """
+    tensor, op = c.lookup(name), c.producer(name)
+    if tensor.data is not None:
+        quantization = None if tensor.quantization is None else turn(tensor.quantization)
+        return c.variant_of(name, "outputs_first", np.ascontiguousarray(move(tensor.data)), quantization)
+    if op is None or op.kind != "Dequantize":
+        return None
+    stored = rearrange_constant(c, op.inputs[0], move, turn)
+    return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights").name
+
+
+def find_dequantized_source(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
+    """The dequantized constant before transpositions and reshapes that `move` undoes; None if there is none."""
+    moves: list[Op] = []
+    op = c.producer(name)
+    while op is not None and op.kind in ("Transpose", "Reshape") and len(moves) < _MOST_MOVES:
+        moves.append(op)
+        op = c.producer(op.inputs[0])
+    stored = c.lookup(op.inputs[0]).data if op is not None and op.kind == "Dequantize" and moves else None
+    if op is None or stored is None:
+        return None
+    places = wanted = np.arange(stored.size).reshape(stored.shape)
+    for step in reversed(moves):
+        shape = c.lookup(step.outputs[0]).static_shape
+        if shape is None:
+            return None
+        places = places.transpose(step["perm"]) if step.kind == "Transpose" else places.reshape(shape)
+    return op.outputs[0] if np.array_equal(move(places), wanted) else None

@@ -1,0 +1,193 @@
+"""Weights in groups or rows with a scale each: torchao's in a state_dict, and those in blocks that the tools for language models store.
+torchao's are integers with a scale for each row or group of a row; data stay real, or are rounded by rows. Weights in blocks stand in
+.safetensors files (qconvert.checkpoints).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qconvert.checkpoints import describe_layers, layers_in_blocks
+from qconvert.checkpoints.config import read_config
+from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
+from qconvert.errors import InvalidModelError, UnsupportedError, format_count
+from qconvert.formats.torch.states.entries import Entries, take_rest
+from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
+from qconvert.graph import Array, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.plugins import Decoding, Parameters
+
+__all__ = ["read_blocks", "rounding_of_data", "weight"]
+
+_CLASSES = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
+
+
+def weight(value: WrappedTensor, name: str) -> Tensor:
+    """The integers of a weight, with a quantization of the blocks that it states.
+
+    Raises:
+        UnsupportedError: it is of another class, or in blocks along several axes.
+        InvalidModelError: its parts do not fit each other.
+    """
+    if value.class_name.rpartition(".")[2] not in _CLASSES:
+        raise UnsupportedError(f"weights of the class {value.class_name} are not covered", where=name, rule="class-not-covered")
+    data, scales = _part(value, "qdata", name), _part(value, "scale", name).astype(np.float32)
+    points = value.parts.get("zero_point")
+    zeros = np.zeros(scales.shape, np.int64) if not isinstance(points, StoredTensor) or not points.data.size else points.data
+    stated = value.parts.get("block_size")
+    blocks = tuple(stated) if isinstance(stated, (list, tuple)) else ()
+    if data.dtype != np.int8 or data.ndim != len(blocks) or any(type(block) is not int or block < 1 for block in blocks):
+        raise InvalidModelError(f"blocks of shape {blocks} do not fit integers of shape {data.shape}", where=name, rule="blocks-do-not-fit")
+    if any(size % block for size, block in zip(data.shape, blocks, strict=True)):
+        raise InvalidModelError(f"blocks of shape {blocks} do not fit integers of shape {data.shape}", where=name, rule="blocks-do-not-fit")
+    counts = tuple(size // block for size, block in zip(data.shape, blocks, strict=True))
+    if scales.shape != counts or zeros.shape != counts or zeros.dtype.kind not in "iu":
+        raise InvalidModelError(f"scales of shape {scales.shape} do not fit {counts} blocks", where=name, rule="counts-differ")
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        raise InvalidModelError("a scale is not a positive number", where=name, rule="scale-not-positive")
+    low, high = _limits(value, name)
+    if data.size and not low <= int(data.min()) <= int(data.max()) <= high:
+        raise InvalidModelError(f"an integer is outside of {low} to {high}", where=name, rule="value-outside-type")
+    quantization = _quantization(scales, zeros.astype(np.int64), counts, blocks, name)
+    limits = (None, None) if (low, high) == integer_range("int8") else (low, high)
+    quantization = Quantization(quantization.scale, quantization.zero_point, quantization.axis, quantization.block_size, *limits)
+    return Tensor(name, "int8", data.shape, data, quantization)
+
+
+def _part(value: WrappedTensor, part: str, name: str) -> Array:
+    found = value.parts.get(part)
+    if not isinstance(found, StoredTensor) or found.scales is not None:
+        raise InvalidModelError(f"the weights have no tensor {part!r}", where=name, rule="tensor-missing")
+    return np.asarray(found.data)
+
+
+def _limits(value: WrappedTensor, name: str) -> tuple[int, int]:
+    """The integers that are used: of int4, -8 to 7 in int8."""
+    target = value.parts.get("target_dtype")
+    if target is None:
+        return integer_range("int8")
+    bits = target.name.removeprefix("int") if isinstance(target, TorchType) else ""
+    if not bits.isdecimal() or not 1 <= int(bits) <= 8:
+        raise UnsupportedError(f"weights of {getattr(target, 'name', target)!r} are not covered", where=name, rule="dtype-not-covered")
+    return -(2 ** (int(bits) - 1)), 2 ** (int(bits) - 1) - 1
+
+
+def _quantization(scales: Array, zeros: Array, counts: tuple[int, ...], blocks: tuple[int, ...], name: str) -> Quantization:
+    along = [axis for axis, count in enumerate(counts) if count > 1]
+    if not along:
+        return Quantization(scales.reshape(1), zeros.reshape(1))
+    if len(along) == 1 and blocks[along[0]] == 1:
+        return Quantization(scales.reshape(-1), zeros.reshape(-1), along[0])
+    axes = [axis for axis in range(len(blocks)) if blocks[axis] > 1]
+    if len(axes) != 1:
+        raise UnsupportedError(f"blocks of shape {blocks} are not covered", where=name, rule="form-not-covered")
+    return Quantization(scales, zeros, axes[0], blocks[axes[0]])
+
+
+def rounding_of_data(value: WrappedTensor, name: str) -> str:
+    """How the layer rounds its data at each run: "" if they stay real, "rows_symmetric" or "rows_affine"."""
+    stated, affine = value.parts.get("act_quant_kwargs"), value.parts.get("activation_quantization")
+    for part in ("act_pre_scale", "act_quant_scale"):
+        if value.parts.get(part) is not None:
+            raise UnsupportedError(f"{part} of torchao's weights is not covered", where=name, rule="form-not-covered")
+    if affine is not None:
+        if affine != "int8_asym_per_token":
+            raise UnsupportedError(f"data quantized as {affine!r} are not covered", where=name, rule="form-not-covered")
+        return "rows_affine"
+    if stated is None:
+        return ""
+    granularity, mapping = _class_or_value(_state(stated, "granularity")), _state(stated, "mapping_type")
+    symmetric = mapping.arguments == (1,) if isinstance(mapping, ScriptObject) else _class_or_value(mapping) == "SYMMETRIC"
+    if granularity != "PerRow" or not symmetric:
+        raise UnsupportedError(f"data quantized by {granularity} are not covered", where=name, rule="form-not-covered")
+    return "rows_symmetric"
+
+
+def _state(value: Any, name: str) -> Any:
+    """An attribute of an object of torchao, of a pickle or of JSON."""
+    state = value.state if isinstance(value, ScriptObject) else value.get("_data", {}) if isinstance(value, dict) else {}
+    return state.get(name) if isinstance(state, dict) else None
+
+
+def _class_or_value(value: Any) -> str:
+    """The class or the value that such an object says."""
+    if isinstance(value, ScriptObject):
+        return value.class_name.rpartition(".")[2]
+    if isinstance(value, dict):
+        data = value.get("_data")
+        return str(data) if isinstance(data, str) else str(value.get("_type", "")).rpartition(".")[2]
+    return str(value)
+
+
+#: Bits that a layer may have -> the types that hold them, unsigned and signed.
+_TYPES = {2: ("uint4", "int4"), 3: ("uint4", "int4"), 4: ("uint4", "int4")}
+_WIDEST = ("uint8", "int8")
+
+
+def read_blocks(entries: Entries, path: Path) -> Parameters | None:
+    """The parameters of a checkpoint whose weights are in blocks; None where it has none.
+
+    Args:
+        entries: the tensors of the file.
+        path: the file; config.json is looked for next to it.
+
+    Raises:
+        InvalidModelError: tensors of a layer do not fit each other, or what config.json says.
+        UnsupportedError: the checkpoint is of another format, or has what is not covered.
+    """
+    stored = {name: value for name, value in entries.values.items() if isinstance(value, StoredTensor)}
+    found = layers_in_blocks({name: value.data for name, value in stored.items() if value.scales is None})
+    if not found:
+        return None
+    config = read_config(path)
+    config.require_known()
+    tensors: dict[str, Tensor] = {}
+    orders: dict[str, Array] = {}
+    factors: dict[str, Array] = {}
+    decodings: dict[str, Decoding] = {}
+    for layer, (container, parts) in found.items():
+        weight = container.read(parts, config)
+        entries.used.update(f"{layer}.{part}" for part in parts.tensors)
+        name = f"{layer}.weight"
+        order = None if weight.groups is None else np.argsort(weight.groups, kind="stable").astype(np.int64)
+        tensors[name], decoding = _tensor(name, weight, order)
+        if decoding is not None:
+            decodings[name] = decoding
+        if order is not None:
+            orders[layer] = order
+        if weight.factors is not None:
+            factors[layer] = weight.factors
+    notes = list(describe_layers(found, config))
+    if orders:
+        notes.append(f"{format_count(len(orders), 'layer')} with inputs in another order (act-order), in which a Gather brings the data")
+    if factors:
+        notes.append(f"{format_count(len(factors), 'layer')} whose data are multiplied by factors first (pre_quant_scale)")
+    return Parameters({**tensors, **take_rest(entries)}, orders=orders, factors=factors, decodings=decodings, notes=tuple(notes))
+
+
+def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor, Decoding | None]:
+    """The weight [N, K] with its quantization, and how its values come about where no zero point says it; inputs by their blocks."""
+    weight = weight.integers()
+    codes = weight.codes if order is None else weight.codes[:, order]
+    scales = weight.scales
+    if weight.table is not None:
+        dtype = _TYPES.get(weight.bits, _WIDEST)[0]
+        tensor = Tensor(name, dtype, codes.shape, codes.astype(numpy_dtype(dtype)), Quantization.per_tensor(1.0, 0))
+        return tensor, Decoding(scales, table=weight.table)
+    dtype = _TYPES.get(weight.bits, _WIDEST)[weight.is_signed]
+    if weight.offset is not None:
+        tensor = _make_quantized(name, dtype, codes, scales, np.zeros(scales.shape, np.int64))
+        return tensor, Decoding(scales, offsets=weight.offset.astype(np.float32))
+    assert weight.zero is not None
+    half = symmetric_zero_point(weight.bits) if weight.is_signed else 0
+    integers = codes.astype(np.int16) - half if half else codes
+    return _make_quantized(name, dtype, integers, scales, weight.zero.astype(np.int64) - half), None
+
+
+def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
+    data = np.ascontiguousarray(integers).astype(numpy_dtype(dtype))
+    groups, scales = scales.shape[1], np.ascontiguousarray(scales)
+    q = Quantization(scales[:, 0], zeros[:, 0], 0) if groups == 1 else Quantization(scales, zeros, 1, data.shape[1] // groups)
+    return Tensor(name, dtype, data.shape, data, q)

@@ -1,0 +1,244 @@
+"""Pools and Resize in float: by aten's pools and upsampling, or element by element where places are others, or are to be exact."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import TORCH_AVERAGES
+from qconvert.formats.torch.program import Node
+from qconvert.formats.torch.writers.kernels import finish_stored, finish_torch_average
+from qconvert.formats.torch.writers.layer_parts import is_symmetric, pad_data, pads_of, real_data, subtract_zero_point
+from qconvert.formats.torch.writers.sizes import sizes_of
+from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.graph import Array, Op
+from qconvert.operators.resize import nearest, positions
+
+__all__ = ["WRITERS", "_RESIZE", "known_sizes", "nearest_operator"]
+
+_NEAREST = {("asymmetric", "floor"): "upsample_nearest", ("half_pixel", "round_prefer_ceil"): "_upsample_nearest_exact",
+            ("half_pixel", "round_prefer_floor"): "_upsample_nearest_exact"}  # fmt: skip
+_SMOOTH = {("linear", 1): "upsample_linear1d", ("linear", 2): "upsample_bilinear2d", ("linear", 3): "upsample_trilinear3d",
+           ("cubic", 2): "upsample_bicubic2d"}  # fmt: skip
+
+
+def write_resize(op: Op, b: Builder) -> None:
+    """Resize: nearest and linear."""
+    b.channels_first(op)
+    mode, places, spatial = str(op["mode"]), str(op["coordinate_transformation_mode"]), b.rank(op) - 2
+    known = known_sizes(op, b)
+    aligned = places in ("half_pixel", "pytorch_half_pixel", "align_corners")
+    if mode == "nearest":
+        _write_nearest(op, b, known)
+    elif mode == "linear" and known is not None and (b.wide or not aligned or spatial > 3):
+        _write_linear(op, b, *known)
+    elif aligned and (mode, spatial) in _SMOOTH:
+        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.real(op.inputs[0]), sizes_of(b, op.inputs[1]), places == "align_corners"))
+    else:
+        raise b.unsupported_error(op, f"mode {mode} over {spatial} axes and {places} places")
+
+
+def known_sizes(op: Op, b: Builder) -> tuple[list[int], list[int]] | None:
+    """The spatial sizes before and after, if all are known."""
+    before, after = (b.shape(op, name)[2:] for name in (op.inputs[0], op.outputs[0]))
+    sizes = [[size for size in shape if isinstance(size, int)] for shape in (before, after)]
+    return (sizes[0], sizes[1]) if len(sizes[0]) == len(sizes[1]) == len(before) else None
+
+
+def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None) -> None:
+    """Stored values that are repeated or left out: by an operator that has these places, else by their indices along each axis."""
+    places, spatial = str(op["coordinate_transformation_mode"]), b.rank(op) - 2
+    name = nearest_operator(op, known)
+    if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
+        b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes_of(b, op.inputs[1])))
+        return
+    if known is None:
+        raise b.unsupported_error(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
+    node = b.real(op.inputs[0])
+    b.note_operator()
+    for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
+        chosen = np.clip(nearest(str(op["nearest_mode"]), *positions(places, before, after)), 0, before - 1)
+        node = b.aten("index_select", node, axis, b.buffer(chosen, f"{op.outputs[0]}/places"))
+    b.finish(op, node)
+
+
+def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) -> str | None:
+    """The operator that takes the nearest element, without its number of axes; None if PyTorch places points otherwise."""
+    places = str(op["coordinate_transformation_mode"])
+    if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
+        return "upsample_nearest"  # repeats each element, as all ways of placing points do
+    return _NEAREST.get((places, str(op["nearest_mode"])))
+
+
+def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> None:
+    """Sums of neighbours times whole numbers, axis by axis, which are exact; all are divided at the end."""
+    data, total = b.tensor(op.inputs[0]), 1
+    on_quantization = b.wide and data.quantization is not None and data.quantization.is_per_tensor
+    b.note_operator()
+    node = (
+        subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
+        if on_quantization and data.quantization
+        else b.real(data.name)
+    )
+    for axis, (size, wanted) in enumerate(zip(before, after, strict=True), 2):
+        numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
+        node = _interpolate_axis(op, b, node, axis, size, (numerators, denominator))
+        total *= denominator
+    node = b.aten("div.Tensor", node, float(total))
+    if on_quantization and op["arithmetic"] and data.quantization is not None and data.shares_quantization(b.tensor(op.outputs[0])):
+        point, ties_up = int(data.quantization.zero_point[0]), op["arithmetic"] == "ties_up"
+        stored = b.aten("add.Tensor", node, point + 0.5 * ties_up) if point or ties_up else node
+        finish_stored(op, b, b.aten("floor" if ties_up else "round", stored))
+        return
+    if on_quantization and data.quantization is not None:
+        node = b.aten("mul.Tensor", node, float(data.quantization.scale[0]))
+    b.finish(op, node)
+
+
+def _interpolate_axis(op: Op, b: Builder, node: Node, axis: int, size: int, places: tuple[Array, int]) -> Node:
+    """Values between neighbours along an axis, times the denominator of their places; outside of the data the edge continues."""
+    numerators, denominator = places
+    lower = numerators // denominator
+    shape = [-1 if place == axis else 1 for place in range(b.rank(op))]
+    weight = (numerators - lower * denominator).reshape(shape).astype(np.float64 if b.wide else np.float32)
+    sides = []
+    for index, share in ((lower, denominator - weight), (lower + 1, weight)):
+        chosen = b.buffer(np.clip(index, 0, size - 1), f"{op.outputs[0]}/places")
+        side = b.aten("index_select", node, axis, chosen)
+        sides.append(b.aten("mul.Tensor", side, b.buffer(share.astype(weight.dtype), f"{op.outputs[0]}/shares")))
+    return b.aten("add.Tensor", *sides)
+
+
+_RESIZE: Mapping[str, WriteFunction] = {"Resize": write_resize}
+
+
+def write_max_pool(op: Op, b: Builder) -> None:
+    """MaxPool; padding that PyTorch cannot state is added before, with the smallest value."""
+    b.channels_first(op)
+    kernel = [int(size) for size in op["kernel_shape"]]
+    dilations = [int(step) for step in op["dilations"]] or [1] * len(kernel)
+    pads = pads_of(op, b, kernel, dilations)
+    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    data = real_data(op, b, b.stored_value(op.inputs[0]) if fits else pad_data(op, b, pads, float("-inf")))
+    padding = pads[: len(kernel)] if fits else [0] * len(kernel)
+    b.finish(op, b.aten(f"max_pool{len(kernel)}d", data, kernel, list(op["strides"]), padding, dilations, bool(op["ceil_mode"])))
+
+
+def write_average_pool(op: Op, b: Builder) -> None:
+    """AveragePool. With padding that is asymmetric and not counted, each average is multiplied by window size / counted elements."""
+    b.channels_first(op)
+    kernel, strides = [int(size) for size in op["kernel_shape"]], [int(step) for step in op["strides"]]
+    pads, counts = pads_of(op, b, kernel, [1] * len(kernel)), bool(op["count_include_pad"])
+    fits = is_symmetric(pads) and all(2 * pad <= size for pad, size in zip(pads, kernel, strict=False))
+    operator = f"avg_pool{len(kernel)}d"
+    several = op["arithmetic"] in TORCH_AVERAGES and (bool(op["ceil_mode"]) or (any(op["pads"]) and not counts))
+    if (
+        b.wide
+        and op["arithmetic"]
+        and not several
+        and b.tensor(op.inputs[0]).shares_quantization(b.tensor(op.outputs[0]))
+        and len(kernel) <= 3
+    ):
+        write_average_of_integers(op, b, kernel, strides, pads)
+        return
+    if fits:
+        data = b.real(op.inputs[0])
+        b.finish(op, b.aten(operator, data, kernel, strides, pads[: len(kernel)], bool(op["ceil_mode"]), counts))
+        return
+    node = b.aten(operator, real_data(op, b, pad_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
+    if not counts:
+        node = b.aten("mul.Tensor", node, b.buffer(_window_ratios(op, b, kernel, strides, pads), f"{op.outputs[0]}/shares"))
+    b.finish(op, node)
+
+
+def _window_ratios(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
+    """Window size divided by the number of elements that are not padding, at each position."""
+    sizes, count = b.shape(op, op.inputs[0])[2:], len(kernel)
+    if any(isinstance(size, str) for size in sizes) or op["ceil_mode"]:
+        raise b.unsupported_error(
+            op, "padding that differs on both sides and does not count, along axes of unknown size,", rule="unknown-size"
+        )
+    share = np.ones((1, 1, *[1] * count), np.float64)
+    for axis, (size, taps, step) in enumerate(zip(sizes, kernel, strides, strict=True)):
+        starts = np.arange(0, int(size) + pads[axis] + pads[count + axis] - taps + 1, step) - pads[axis]
+        inside = np.minimum(starts + taps, int(size)) - np.maximum(starts, 0)
+        share = share * (taps / inside).reshape([-1 if place == axis + 2 else 1 for place in range(count + 2)])
+    return share if b.wide else share.astype(np.float32)
+
+
+def write_average_of_integers(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> None:
+    """The average of stored integers, whose ties go up, or away from the stored zero of the signed type (128 of uint8)."""
+    data, result, size = b.tensor(op.inputs[0]), b.tensor(op.outputs[0]), math.prod(kernel)
+    quantization = data.quantization
+    assert quantization is not None
+    node = pad_data(op, b, pads, None) if any(pads) else b.stored_value(data.name)
+    node = subtract_zero_point(b, node, "float32" if size * 2.0**17 < 2**24 else "float64", quantization, 0)
+    flat = len(kernel) == 1
+    node = b.aten("unsqueeze", node, 2) if flat else node
+    lengths = ([1, *kernel], [1, *strides], [0, 0]) if flat else (kernel, strides, [0] * len(kernel))
+    total = b.aten("avg_pool3d" if len(kernel) == 3 else "avg_pool2d", node, *lengths, bool(op["ceil_mode"]), True, 1)
+    total = b.aten("squeeze.dim", total, 2) if flat else total
+    if op["arithmetic"] in TORCH_AVERAGES:
+        finish_torch_average(op, b, total, kernel)
+        return
+    zero = 128 if result.dtype == "uint8" else 0
+    count = _window_counts(op, b, kernel, strides, pads)
+
+    def number(values: np.ndarray) -> Any:
+        return float(values.reshape(())) if values.size == 1 else b.buffer(values.astype(np.float64), f"{result.name}/counts")
+
+    offset, half, divisor = (number(values) for values in ((int(quantization.zero_point[0]) - zero) * count, count // 2, count))
+    total = b.aten("add.Tensor", total, offset)
+    away = op["arithmetic"] == "ties_away"
+    part = b.aten("add.Tensor", b.aten("abs", total) if away else total, half)
+    average = b.aten("floor", b.aten("div.Tensor", part, divisor))
+    average = b.aten("mul.Tensor", average, b.aten("sign", total)) if away else average
+    average = b.aten("add.Tensor", average, float(zero)) if zero else average
+    finish_stored(op, b, average)
+
+
+def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pads: list[int]) -> np.ndarray:
+    """The number of elements that each window counts: one number if no window crosses the border, else one for each position."""
+    spatial, counts = len(kernel), bool(op["count_include_pad"])
+    if not op["ceil_mode"] and (counts or not any(pads)):
+        return np.full((1, 1, *[1] * spatial), math.prod(kernel))
+    count = np.ones((1, 1, *[1] * spatial), np.int64)
+    places = zip(b.shape(op, op.inputs[0])[2:], b.shape(op, op.outputs[0])[2:], kernel, strides, strict=True)
+    for axis, (size, wanted, taps, step) in enumerate(places):
+        if isinstance(size, str) or isinstance(wanted, str):
+            raise b.unsupported_error(op, "windows of different sizes along axes of unknown size", rule="unknown-size")
+        front, back = (pads[axis], pads[spatial + axis]) if counts else (0, 0)
+        starts = np.arange(wanted) * step - pads[axis]
+        inside = np.minimum(starts + taps, size + back) - np.maximum(starts, -front)
+        count = count * inside.reshape([-1 if place == axis + 2 else 1 for place in range(spatial + 2)])
+    return count
+
+
+def write_global_pool(op: Op, b: Builder) -> None:
+    """GlobalAveragePool and GlobalMaxPool."""
+    b.channels_first(op)
+    spatial = b.rank(op) - 2
+    data = b.tensor(op.inputs[0])
+    sizes = [size for size in (data.shape or ())[2:] if isinstance(size, int)]
+    known = b.wide and len(sizes) == spatial and data.shares_quantization(b.tensor(op.outputs[0]))
+    if op.attributes.get("arithmetic") and known and data.quantization is not None:
+        node = subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
+        finish_torch_average(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
+        return
+    if op.kind == "GlobalAveragePool" and spatial <= 3:
+        b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.real(op.inputs[0]), [1] * spatial))
+        return
+    operator = "amax" if op.kind == "GlobalMaxPool" else "mean.dim"
+    b.finish(op, b.aten(operator, b.real(op.inputs[0]), list(range(2, spatial + 2)), True))
+
+
+WRITERS: Mapping[str, WriteFunction] = {
+    **_RESIZE,
+    "MaxPool": write_max_pool,
+    "AveragePool": write_average_pool,
+    "GlobalAveragePool": write_global_pool,
+    "GlobalMaxPool": write_global_pool,
+}

@@ -1,0 +1,221 @@
+"""What LiteRT's integer kernels do not support: factors of scales that their fixed-point arithmetic does not hold, and forms of operators;
+such operators run in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from math import inf, prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qconvert.arithmetic import tflite_logarithm
+from qconvert.graph import Graph, Op
+from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators.pool import average_pads
+from qconvert.operators.sizes import same_pads
+
+if TYPE_CHECKING:
+    from qconvert.graph import Graph, Op, Tensor
+
+__all__ = [
+    "FACTORS",
+    "average_pool",
+    "elu",
+    "exponential",
+    "factor_fault",
+    "hard_swish",
+    "linear",
+    "list_unfit_factors",
+    "logarithm",
+    "lp_normalization",
+    "product",
+    "reduce_sum",
+    "rescaling",
+    "square_root",
+    "squared_difference",
+    "sums",
+    "tables",
+    "total",
+    "volume",
+]
+
+
+def list_unfit_factors(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
+    """Yield, in words, each factor that a kernel cannot hold.
+
+    Args:
+        builtin: the operator.
+        inputs: what it reads.
+        data: the one of these that holds its data.
+        result: what it writes.
+        beta: of a SOFTMAX.
+    """
+    yield from _list_unfit_factors(FACTORS[builtin](builtin, inputs, data, result, beta), data)
+
+
+def _list_unfit_factors(factors: Iterable[_Factor], data: Tensor) -> Iterator[str]:
+    if data.quantization is None or data.dtype not in ("int8", "uint8", "int16"):
+        return
+    for factor, low, high, words in factors:
+        if not low <= factor < high:
+            yield f"{words} is {factor:g}; it must be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
+
+
+#: A factor, its least value, the first value that is too large, and its name in words.
+_Factor = tuple[float, float, float, str]
+#: (builtin, inputs, data, result, beta) -> factors; see list_unfit_factors().
+Factors = Callable[[str, "Sequence[Tensor]", "Tensor", "Tensor", float], Iterator[_Factor]]
+
+
+_LARGEST_FLOAT = 3.4028234663852886e38
+
+
+def _scale(tensor: Tensor) -> float:
+    return 1.0 if tensor.quantization is None else float(tensor.quantization.scale.max())
+
+
+def _wide(data: Tensor, narrow: float, wide: float) -> float:
+    """The limit for int16 data, or that for 8 bits."""
+    return wide if data.dtype == "int16" else narrow
+
+
+def linear(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """XNNPACK takes less than 2**8, and lets the whole model fail otherwise; the int16 kernels shift by at most 7 (common.h)."""
+    weights = inputs[1]
+    if weights.quantization is not None and result.quantization is not None:
+        factor = _scale(data) * _scale(weights) / _scale(result)
+        limit = _wide(data, 256, 1 if builtin == "BATCH_MATMUL" else 128)
+        yield factor, 0, limit, "input scale * weight scale / output scale"
+
+
+def sums(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """2 * the larger input scale / (2**shift * output scale) has to be below 1, and the divisor is a float32 (add.cc, sub.cc).
+
+    Masks of the lowest float32 give larger ones, which end the process. XNNPACK's addition saturates wrongly from 2**8 on: 255 steps off
+    for 8 bits (measured with LiteRT 2.3; subtractions, which are not its own, are right).
+    """
+    steps = _wide(data, 2**20, 2**15)
+    if builtin == "ADD":
+        yield max(map(_scale, inputs[:2])) / _scale(result), 0, _wide(data, 2**8, inf), "larger input scale / output scale"
+    yield 2 * max(map(_scale, inputs[:2])) / _scale(result), 0, steps, "2 * larger input scale / output scale"
+    yield steps * _scale(result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
+
+
+def product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """XNNPACK takes less than 2**8, and saturates wrongly otherwise: 255 steps off (measured with LiteRT 2.3).
+
+    The product of two stored integers of 16 bits, shifted left by the factor, has to fit 32 bits (mul.cc).
+    """
+    yield _scale(inputs[0]) * _scale(inputs[1]) / _scale(result), 0, _wide(data, 2**8, 2), "product of the input scales / output scale"
+
+
+def squared_difference(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc)."""
+    yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, 2**14, "(2 * larger input scale)^2 / output scale"
+
+
+def rescaling(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """A stored integer, shifted left by the factor, has to fit 32 bits."""
+    if result.quantization is not None:
+        yield _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), "input scale / output scale"
+
+
+def total(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """The sum of stored integers, shifted left by the factor, has to fit 32 bits (reduce.cc)."""
+    count = max(1, prod(data.static_shape or (1,)) // max(1, prod(result.static_shape or (1,))))
+    if result.quantization is not None:
+        yield count * _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), f"{count} * input scale / output scale"
+
+
+def hard_swish(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """input scale / (128 * output scale) has to be at most 1 (activations.cc: output_multiplier_exponent <= 0)."""
+    yield _scale(data) / _scale(result), 0, 128, "input scale / output scale"
+
+
+def exponential(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """beta * input scale * 2**26 has to be above 1 (activations.cc); int16 counts steps of 10 / 65535 in 32 bits."""
+    high, low = _wide(data, inf, 5), _wide(data, 2.0**-26, 0)
+    yield beta * _scale(data), low, high, "beta * input scale"
+
+
+def tables(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """The int16 kernels of LOGISTIC and TANH multiply by 3 * 4096 * input scale in 32 bits (reference/integer_ops)."""
+    yield _scale(data), 0, _wide(data, inf, 5), "input scale"
+
+
+def _comparison(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+    """Comparisons multiply stored integers by 2**8 * scale and need the scale below 1 (comparisons.cc); neighbours must stay apart."""
+    for tensor in inputs[:2]:
+        yield _scale(tensor), 2.0**-8, 1, f"the scale of {tensor.name!r}"
+
+
+FACTORS: Mapping[str, Factors] = {
+    **dict.fromkeys(("CONV_2D", "DEPTHWISE_CONV_2D", "TRANSPOSE_CONV", "FULLY_CONNECTED", "BATCH_MATMUL"), linear),
+    **dict.fromkeys(("ADD", "SUB"), sums),
+    "MUL": product,
+    "SQUARED_DIFFERENCE": squared_difference,
+    **dict.fromkeys(("RELU", "RELU6", "RELU_N1_TO_1", "LEAKY_RELU", "PRELU", "QUANTIZE", "MEAN"), rescaling),
+    "SUM": total,
+    "HARD_SWISH": hard_swish,
+    **dict.fromkeys(("SOFTMAX", "LOG_SOFTMAX"), exponential),
+    **dict.fromkeys(("LOGISTIC", "TANH"), tables),
+    **dict.fromkeys(("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL"), _comparison),
+}
+
+
+def factor_fault(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], str]:
+    """Return a function for Kernel.fault: the first factor of an operator's scales that a kernel cannot hold."""
+
+    def fault(graph: Graph, op: Op) -> str:
+        inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
+        beta = float(op["beta"]) if "beta" in op.attributes else 1.0
+        return next(_list_unfit_factors(factors(builtin, inputs, inputs[0], result, beta), inputs[0]), "")
+
+    return fault
+
+
+def average_pool(graph: Graph, op: Op) -> str:
+    """Averages whose padding is neither counted nor SAME are multiplied by factors that differ from place to place."""
+    if len(op["kernel_shape"]) == 3:
+        return "it would be two pools, which round twice"
+    data, result = graph[op.inputs[0]].static_shape, graph[op.outputs[0]].static_shape
+    if data is None or result is None or len(data) != 4 or len(result) != 4 or op["data_format"] != "channels_last":
+        return ""
+    pads, share = average_pads(op, data[1:3], result[1:3])
+    own = pads == same_pads(data[1:3], op["kernel_shape"], op["strides"], (1, 1)) and not op["count_include_pad"]
+    return "" if own or not any(pads) or (share == 1).all() else "its padding is neither counted nor SAME"
+
+
+def elu(graph: Graph, op: Op) -> str:
+    return "" if float(op["alpha"]) == 1.0 else "its kernel supports only alpha 1"
+
+
+def lp_normalization(graph: Graph, op: Op) -> str:
+    return "" if int(op["p"]) == 2 else "its kernel supports only the Euclidean norm"
+
+
+def volume(graph: Graph, op: Op) -> str:
+    return "its 3-D kernel computes in float" if graph[op.inputs[0]].rank == 5 else ""
+
+
+def square_root(graph: Graph, op: Op) -> str:
+    """Models of TFLite, also after conversion (passes/match_rounding.py), mean its kernel."""
+    own = op["arithmetic"] == "tflite" or graph.metadata.get(SOURCE_KERNELS) == "litert:default"
+    return "" if own else "its kernel drops the fraction of its results"
+
+
+def logarithm(graph: Graph, op: Op) -> str:
+    """Points of 16-bit tables are the smallest result up to zero, and the next may be more than 16 bits above it."""
+    data, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
+    if data.dtype != "int16" or any(item.quantization is None or not item.quantization.is_per_tensor for item in (data, result)):
+        return ""
+    scales = (float(item.quantization.scale[0]) for item in (data, result) if item.quantization is not None)
+    overflows = tflite_logarithm(np.arange(-(2**15), 2**15), *scales)[1]
+    return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
+
+
+def reduce_sum(graph: Graph, op: Op) -> str:
+    """SUM of the reference kernels is right only in its first sum (measured with LiteRT 2.3)."""
+    return "its reference kernel adds onto what is not cleared"

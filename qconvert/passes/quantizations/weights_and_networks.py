@@ -1,0 +1,215 @@
+"""Weights with other quantizations, channel by channel; what a quantization can keep stays as it is. And a whole network with other
+quantizations: its weights, then its activations of 4, 8 and 16 bits, and biases with both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize, scale_and_zero_point
+from qconvert.graph import Array, Graph, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.passes.linear import WeightUse, replace_weights, weight_uses, with_biases
+from qconvert.passes.quantizations.activations import Choice, cache_by_quantization, requantize_activations
+from qconvert.passes.quantizations.scales_and_costs import middle, rounded_steps, tensor_cost
+from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
+from qconvert.plugins import Change, Cost, describe_worst
+
+__all__ = [
+    "Channel",
+    "Rescaled",
+    "Scaling",
+    "describe_weights",
+    "is_scalable",
+    "merge_scales",
+    "requantize_network",
+    "requantize_weights",
+    "rescale_symmetric",
+    "rescale_weights",
+    "symmetric_limits",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """The weights of one output channel, or of the whole tensor where that has one scale.
+
+    Attributes:
+        steps: integers less the zero point.
+        scale: of each step.
+        zero_point: less the middle of their type.
+    """
+
+    steps: Array
+    scale: float
+    zero_point: int
+
+
+#: The new scale over the old one; None keeps scale and integers.
+Scaling = Callable[[Channel], "float | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rescaled:
+    """Weights with another quantization, what that costs, and how many channels kept their scale and all values, of how many."""
+
+    tensor: Tensor
+    cost: Cost | None
+    kept: int
+    channels: int
+
+
+def symmetric_limits(dtype: str) -> tuple[int, int]:
+    """The smallest and the largest step of symmetric weights, without the lowest integer, as TFLite's specification wants them."""
+    high = integer_range(dtype)[1] - middle(dtype)
+    return -high, high
+
+
+def rescale_weights(
+    weights: Tensor, axis: int | None, dtype: str, limits: tuple[int, int], scaling: Scaling, *, keeps_points: bool = False
+) -> Rescaled:
+    """Weights with quantizations of a type whose zero points are its middle, or those that they have.
+
+    Args:
+        weights: with a quantization of one scale, or of one for each output channel.
+        axis: of the channels that get a scale of their own; None for one scale. That of the weights' own scales, if they have several.
+        dtype: the type to store them in.
+        limits: the smallest and the largest integer, less the middle of the type, of channels that change.
+        scaling: the change of scale of each.
+        keeps_points: whether channels keep their zero points.
+    """
+    q, data = weights.quantization, weights.data
+    assert q is not None and data is not None and not q.block_size
+    steps = data.astype(np.int32) - scale_and_zero_point(q, data.shape)[1].astype(np.int32)
+    along = q.axis if q.axis is not None else axis
+    parts = steps[None] if along is None else np.moveaxis(steps, along, 0)
+    scales, points = (np.broadcast_to(values, len(parts)) for values in (q.scale, q.zero_point - middle(weights.dtype)))
+    ratios = [
+        scaling(Channel(part, float(scale), int(point))) if part.size else None
+        for part, scale, point in zip(parts, scales, points, strict=True)
+    ]
+    moved = [index for index, ratio in enumerate(ratios) if ratio is not None]
+    if q.axis is None and all(ratio in (None, 1.0) for ratio in ratios):
+        along = None
+    new = np.array([float(scale) * (ratio or 1.0) for scale, ratio in zip(scales, ratios, strict=True)], np.float32)
+    kept = points if keeps_points else np.zeros_like(points)
+    for index in moved:
+        reach = (limits[0] - int(kept[index]), limits[1] - int(kept[index]))
+        parts[index] = rounded_steps(parts[index], float(new[index]) / float(scales[index]), reach)
+    count = 1 if along is None else len(parts)
+    quantization = Quantization(new[:count], np.asarray(kept[:count] + middle(dtype), np.int64), along)
+    stored = steps + scale_and_zero_point(quantization, data.shape)[1]
+    result = replace(weights, dtype=dtype, data=stored.astype(numpy_dtype(dtype)), quantization=quantization)
+    return Rescaled(result, tensor_cost(weights, result) if moved else None, len(parts) - len(moved), len(parts))
+
+
+def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -> Rescaled:
+    """Weights with a symmetric quantization of a type with one scale; channels that have it keep their integers."""
+    q, data = weights.quantization, weights.data
+    assert q is not None and data is not None and not q.block_size
+    new = np.float32(scale)
+    steps = data.astype(np.int32) - scale_and_zero_point(q, data.shape)[1].astype(np.int32)
+    parts = steps[None] if q.axis is None else np.moveaxis(steps, q.axis, 0)
+    kept = 0
+    for part, own in zip(parts, q.scale, strict=True):
+        fits = own == new and part.size and part.min() >= limits[0] and part.max() <= limits[1]
+        kept += int(fits)
+        part[...] = part if fits else rounded_steps(part, float(new) / float(own), limits)
+    quantization = Quantization.per_tensor(float(new), middle(dtype))
+    result = replace(weights, dtype=dtype, data=(steps + middle(dtype)).astype(numpy_dtype(dtype)), quantization=quantization)
+    return Rescaled(result, tensor_cost(weights, result), kept, len(parts))
+
+
+def is_scalable(use: WeightUse, weights: Tensor) -> bool:
+    """Whether weights are integers with one scale, or one for each of their output channels."""
+    q = weights.quantization
+    whole = q is not None and "float" not in weights.dtype and weights.dtype in (*SIGNED, *UNSIGNED)
+    return whole and q is not None and not q.block_size and q.axis in (None, use.axis)
+
+
+def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
+    """Weights of the same width on symmetric quantizations; None where they have scales of another sort.
+
+    Unsigned weights with several scales become signed, as kernels require.
+
+    Args:
+        use: how they are read.
+        weights: the constant.
+        limits: the smallest and the largest integer, less the zero point.
+        scaling: the change of scale of each channel, or of all values in steps of the largest scale.
+        granularity: axis or tensor.
+    """
+    q, data = weights.quantization, weights.data
+    if not is_scalable(use, weights) or q is None or data is None or not data.size:
+        return None
+    if granularity != "tensor":
+        found = rescale_weights(weights, use.axis, weights.dtype, limits, scaling)
+    elif q.axis is None:
+        found = rescale_weights(weights, None, weights.dtype, limits, scaling)
+    else:
+        largest = float(q.scale.max())
+        ratio = scaling(Channel(dequantize(data, q) / largest, largest, 0))
+        found = merge_scales(weights, weights.dtype, limits, largest * (ratio or 1.0))
+    new = found.tensor
+    if new.quantization is not None and not new.quantization.is_per_tensor and new.dtype in SIGNED:
+        return replace(found, tensor=shift_to_dtype(new, SIGNED[new.dtype]))
+    return found
+
+
+def requantize_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled | None], suffix: str) -> tuple[Graph, list[Rescaled]]:
+    """The graph with the weights that `choose` gives, and their biases on the products' new scale; and what was chosen.
+
+    Args:
+        graph: what is changed.
+        choose: the new weights for each use of quantized constants by linear operators; None if they stay.
+        suffix: of the names of constants that stand next to their old form.
+    """
+    found = [(use, new) for use in weight_uses(graph) if (new := choose(use, graph[use.name])) is not None]
+    found = [(use, new) for use, new in found if new.tensor != graph[use.name]]
+    if not found:
+        return graph, []
+    changed, names = replace_weights(graph, [(use, new.tensor) for use, new in found], suffix)
+    return with_biases(changed, names, suffix), [new for _, new in found]
+
+
+def describe_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
+    """What weights cost, in words: those that keep all values, and those of which some channels do not."""
+    exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
+    said = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
+    if lossy:
+        kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
+        costs = tuple(item.cost for item in lossy if item.cost is not None)
+        text = f"{len(lossy)} weights {words}: {kept} of {channels} scales and their values are kept; {describe_worst(costs)}"
+        said.append(Change(text, costs=costs))
+    return said
+
+
+def requantize_network(
+    graph: Graph,
+    weights: Callable[[WeightUse, Tensor], Rescaled | None],
+    activation: Choice,
+    *,
+    suffix: str,
+    words: tuple[str, str],
+    edges: str,
+) -> tuple[Graph, tuple[Change | str, ...]]:
+    """The graph, and what was changed.
+
+    Args:
+        graph: what is changed.
+        weights: those for each use by a linear operator; None if they stay.
+        activation: the quantization of each activation, by its type and quantization; None if it stays.
+        suffix: of the names of what stands next to its old form.
+        words: what is true of the weights, and of the activations, then.
+        edges: "keep" leaves graph inputs and outputs as they are.
+    """
+    graph, found = requantize_weights(graph, weights, suffix)
+    notes: list[Change | str] = [*describe_weights(found, words[0])]
+    requantized = requantize_activations(
+        graph, cache_by_quantization(activation), dtypes=(*UNSIGNED, *SIGNED), suffix=suffix, keep_io=edges == "keep"
+    )
+    if requantized is None:
+        return graph, tuple(notes)
+    return requantized.graph, (*notes, requantized.describe_change(words[1]))

@@ -1,0 +1,305 @@
+"""Operators whose activations lose their zero points: which go on with integers, why others do not, and how they take the shifts in.
+Conv, Gemm and MatMul with constant weights take the shifts of data and result into their sums of products. Averages that round ties
+away from the stored zero, as TFLite's do, round away from 0 on shifted values: a factor a little above 1 rounds ties so and takes no
+other value across a half. A MatMul of two activations gets products with sums of the other side: of float values a = a' - s and b = b'
+- t, where a' and b' are what the integers stand for without zero points, a product over the depth K is a' b' - s * (sums of b' along K)
+- t * (sums of a' along K) + K s t. The first term is a product of symmetric quantizations; the others are computed in float32 next to
+it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize
+from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.operators import kind_of, output_axis
+from qconvert.operators.products import is_product_of_activations
+from qconvert.operators.sizes import SAME, axes_of_space, padding
+from qconvert.passes.shifting.shifted_graph import Shifting
+from qconvert.rewriting import Rewriter
+
+__all__ = [
+    "LINEAR",
+    "NUDGE",
+    "is_shift_invariant",
+    "is_shifted_product",
+    "is_ties_away_average",
+    "is_touched",
+    "join_averages",
+    "linear_obstacle",
+    "obstacle",
+    "shift_average",
+    "shift_linear",
+    "shift_product",
+    "sums_of_weights",
+]
+
+LINEAR = ("Conv", "Gemm", "MatMul")
+
+
+def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
+    """Why an operator cannot take shifts in, in the words of a list of many; "" if it can.
+
+    Args:
+        graph: that it belongs to.
+        op: one of Conv, Gemm and MatMul.
+        is_shifted: whether its data have a zero point that goes.
+    """
+    data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
+    if data.quantization is None or weights.quantization is None or data.is_constant:
+        return "part of their data is float"
+    if weights.data is None:
+        return "their factor is computed"
+    if op.has(2) and graph[op.inputs[2]].data is None:
+        return "their bias is computed"
+    return "they pad data with dynamic dimensions" if is_shifted and op.kind == "Conv" and _pads(graph, op) is None else ""
+
+
+def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
+    """The stored integers that the activation of an operator leaves; None where it has none, or the quantization of its result implies
+    it."""
+    result = graph[op.outputs[0]]
+    if not _on_quantization(result) or not op.attributes.get("activation"):
+        return None
+    limits = clip_range(result, ACTIVATIONS[str(op["activation"])])
+    return None if result.quantization is None or limits == result.quantization.limits(result.dtype) else limits
+
+
+def _on_quantization(tensor: Tensor) -> bool:
+    """Whether saturation stands for an activation."""
+    return tensor.quantization is not None and tensor.quantization.is_per_tensor and "int" in tensor.dtype
+
+
+def is_touched(s: Shifting, op: Op) -> bool:
+    """Whether there is anything to change about one of LINEAR."""
+    shifts = s.shift(op.inputs[0]) or s.shift(op.outputs[0])
+    return bool(shifts) or (s.graph[op.inputs[0]].is_quantized and _limits(s.graph, op) is not None)
+
+
+def shift_linear(s: Shifting, op: Op) -> None:
+    """Emit the operator with the shifts in its bias, padding of its own and activation where its quantization does not imply it."""
+    data, name = op.inputs[0], op.outputs[0]
+    result, limits = s.graph[name], _limits(s.graph, op)
+    attributes = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
+    fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
+    source = s[data]
+    if op.kind == "Conv" and s.shift(data):
+        source = s.pad_with_zero(data, _amounts(s.graph, op))
+        attributes |= {"auto_pad": "NOTSET", "pads": (0,) * 2 * len(op["strides"])}
+    inputs = (source, op.inputs[1], *_bias(s, op))
+    adds = op.kind == "MatMul" and bool(s.shift(data) or s.shift(name))
+    if limits is None and not adds:
+        s.emit(op.kind, inputs, s[name], op.source, **attributes, **fused)
+        s.finish(name)
+        return
+    value = s.compute(op.kind, inputs, f"{name}/real", name, op.source, **attributes)
+    if adds:
+        row = s.rewriter.constant(f"{name}/shift", (s.shift(name) - _sums(s, op))[..., None, :].astype(np.float32))
+        moved = s.rewriter.add(f"{name}/moved", s.rewriter[value]) if result.is_quantized else name
+        value = s.emit("Add", (value, row), moved, op.source, **fused)
+    if limits is not None:
+        value = _emit_clip(s, name, value, limits)
+    if result.is_quantized:
+        s.quantize(value, name, op.source)
+
+
+def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> str:
+    """Clip float values so that they leave the stored integers between the limits."""
+    quantization = s.quantization(name)
+    point = 0 if s.shift(name) else int(quantization.zero_point[0])
+    bounds = [s.rewriter.constant(f"{name}/{word}", (limit - point) * float(quantization.scale[0]))
+              for word, limit in zip(("lowest", "highest"), limits, strict=True)]  # fmt: skip
+    s.counts["activations are Clips in float"] += 1
+    return s.compute("Clip", (value, *bounds), f"{name}/clipped", name)
+
+
+def _sums(s: Shifting, op: Op) -> Array:
+    """What the data's shift adds to each output channel."""
+    weights = s.graph[op.inputs[1]]
+    assert weights.data is not None and weights.quantization is not None
+    return sums_of_weights(op, dequantize(weights.data, weights.quantization)) * s.shift(op.inputs[0])
+
+
+def sums_of_weights(op: Op, real: Array) -> Array:
+    """The sum of the weights of each output channel, of their float values, in float64."""
+    real = real.astype(np.float64)
+    if op.kind == "MatMul":
+        channels = output_axis(op, real.ndim)
+        depth = real.ndim - 1 if channels == real.ndim - 2 else real.ndim - 2
+        return np.asarray(real.sum(depth))
+    return np.asarray(real.reshape(len(real), -1).sum(1))
+
+
+def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
+    """The bias with both shifts: that of the data is taken off, that of the result put on."""
+    old = op.inputs[2] if len(op.inputs) > 2 else ""
+    shifts = s.shift(op.inputs[0]), s.shift(op.outputs[0])
+    if op.kind == "MatMul" or not any(shifts):
+        return (old,) if old else ()
+    total = shifts[1] - _sums(s, op)
+    if old:
+        bias = s.graph[old]
+        assert bias.data is not None
+        total = total + (dequantize(bias.data, bias.quantization) if bias.quantization is not None else bias.data.astype(np.float64))
+    elif not np.any(total):
+        return ()
+    return (s.bias(old, total, op.outputs[0]),)
+
+
+def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
+    """The padding of a Conv before and after each spatial axis; None if it depends on unknown sizes."""
+    shape, taps = graph[op.inputs[0]].shape, graph[op.inputs[1]].static_shape
+    if shape is None or taps is None:
+        return None
+    sizes = [shape[axis] for axis in axes_of_space(op, shape)]
+    if op["auto_pad"] in SAME and any(isinstance(size, str) for size in sizes):
+        return None
+    known = tuple(size if isinstance(size, int) else 0 for size in sizes)
+    return padding(op, known, taps[2:], tuple(op["dilations"]))
+
+
+def _amounts(graph: Graph, op: Op) -> tuple[int, ...]:
+    """What a Conv adds before each axis of its data, and then after."""
+    pads, shape = _pads(graph, op), graph[op.inputs[0]].shape
+    assert pads is not None and shape is not None
+    before, following = [0] * len(shape), [0] * len(shape)
+    for axis, pad in zip(axes_of_space(op, shape), pads, strict=True):
+        before[axis], following[axis] = pad
+    return (*before, *following)
+
+
+#: Shifts a tie of 128 steps by 2**-9 of one: less than the difference of two averages of up to 128 integers, more than the error of
+#: float32 sums of as many.
+NUDGE = float(np.float32(1 + 2.0**-16))
+_MOST = 128
+
+
+def is_ties_away_average(graph: Graph | Rewriter, op: Op) -> bool:
+    """Whether an operator is such an average of integers, to the quantization that these have, without padding."""
+    if op.kind != "AveragePool" or op["arithmetic"] != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
+        return False
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    is_plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and math.prod(op["kernel_shape"]) <= _MOST
+    has_point = data.dtype == "int8" and data.quantization is not None and not data.quantization.is_symmetric
+    return is_plain and has_point and data.shares_quantization(result)
+
+
+def join_averages(graph: Graph) -> Graph:
+    """Put such averages on integers that ran in float between Dequantize and Quantize."""
+    rewriter = Rewriter(graph)
+    for op in rewriter:
+        before, after = rewriter.producers.get(op.inputs[0]) if op.kind == "AveragePool" else None, rewriter.readers.get(op.name, ())
+        if before is None or before.kind != "Dequantize" or [item.kind for item in after] != ["Quantize"]:
+            continue
+        made = Op(op.kind, before.inputs, after[0].outputs, op.attributes, op.source)
+        if op.name not in graph.public and is_ties_away_average(graph, made):
+            rewriter.replace(after[0], made)
+            rewriter.remove(op)
+    for op in rewriter if rewriter.is_changed else ():
+        readers = rewriter.readers.get(op.name, ())
+        if op.kind == "Dequantize" and op.name not in graph.public and all(map(rewriter.is_replaced, readers)):
+            rewriter.remove(op)
+    return rewriter.finish()
+
+
+def shift_average(s: Shifting, op: Op) -> None:
+    """Emit the average of shifted float values, and the factor."""
+    attributes = {key: value for key, value in op.attributes.items() if key != "arithmetic"}
+    name = op.outputs[0]
+    value = s.real(op.inputs[0], op.source)
+    value = s.compute("AveragePool", (value,), f"{name}/average", name, op.source, **attributes)
+    factor = s.rewriter.constant(f"{name}/away", NUDGE)
+    value = s.compute("Mul", (value, factor), f"{name}/away_from_zero", name, op.source)
+    s.quantize(value, name, op.source)
+
+
+def is_shifted_product(s: Shifting, op: Op) -> bool:
+    """Whether an operator is such a product, with a shift on any side."""
+    if op.kind != "MatMul" or any(s.graph[name].is_constant for name in op.inputs[:2]):
+        return False
+    return any(s.shift(name) for name in (*op.inputs[:2], op.outputs[0]))
+
+
+def shift_product(s: Shifting, op: Op) -> None:
+    """Emit the product of the integers and what the shifts add to it."""
+    first, second = (_transpose_operand(s, name, bool(op.attributes.get(turned)), op.source)
+                     for name, turned in zip(op.inputs, ("trans_a", "trans_b"), strict=True))  # fmt: skip
+    name, shifts = op.outputs[0], [s.shift(side) for side in op.inputs]
+    result = s.graph[name]
+    value = s.compute("MatMul", (first, second), f"{name}/real", name, op.source)
+    for side, shift, axis in ((second, shifts[0], -2), (first, shifts[1], -1)):
+        if shift:
+            value = s.compute("Sub", (value, _emit_sums(s, side, shift, axis, op.source)), f"{name}/less", name, op.source)
+    shape = s.graph[op.inputs[0]].shape
+    depth = shape[-2 if op.attributes.get("trans_a") else -1] if shape else 0
+    total = int(depth) * shifts[0] * shifts[1] + s.shift(name)
+    if result.is_quantized:
+        s.quantize(s.plus(value, total, op.source), name, op.source)
+    else:
+        s.plus(value, total, op.source, name)
+
+
+def _transpose_operand(s: Shifting, name: str, turned: bool, source: str) -> str:
+    """Return what stands for an operand, its last two axes exchanged if it is stored turned."""
+    shape = s.graph[name].shape
+    if not turned or shape is None:
+        return s[name]
+    order = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    new = s.rewriter.add(f"{name}/turned", s.rewriter[s[name]], shape=tuple(shape[axis] for axis in order))
+    return s.emit("Transpose", (s[name],), new, source, perm=order)
+
+
+def _emit_sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> str:
+    """Emit the sums of an operand's float values along the depth, times the other's shift."""
+    tensor = s.rewriter[side]
+    shape: Shape = tuple(1 if index == len(tensor.shape or ()) + axis else size for index, size in enumerate(tensor.shape or ()))
+    real = s.compute("Dequantize", (side,), f"{side}/summed_value", side, source)
+    axes = s.rewriter.constant(f"{side}/depth", [axis])
+    total = s.rewriter.add(f"{side}/sums", s.rewriter[real], shape=shape)
+    s.emit("ReduceSum", (real, axes), total, source, keepdims=1)
+    return s.compute("Mul", (total, s.rewriter.constant(f"{side}/other_shift", shift)), f"{side}/shifted_sums", total, source)
+
+
+#: Kinds that pad the data with real zero if no input has another value.
+_FILLING = ("Pad", "SpaceToBatch")
+#: Kinds that ask which of several stored values is larger, or for sizes alone.
+_ASKING = ("ArgMax", "ArgMin", "Shape", "Rank", "Equal", "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_OWN_WAY = ("convert", "relabel", "plain", "opaque", "state", "stored", "control")
+
+
+def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
+    """Why an operator has to run in float, in the words of a list of many; "" if it need not.
+
+    Args:
+        graph: that it belongs to.
+        op: the operator.
+        points: the zero points that go, by tensor.
+    """
+    touched = points.keys() & {*op.inputs, *op.outputs}
+    if not touched or kind_of(op).rule in _OWN_WAY or is_shift_invariant(graph, op) or is_ties_away_average(graph, op):
+        return ""
+    if is_product_of_activations(graph, op):
+        return ""
+    if op.kind in ("Conv", "Gemm", "MatMul"):
+        return linear_obstacle(graph, op, op.inputs[0] in points)
+    return "they compute with zero points"
+
+
+def is_shift_invariant(graph: Graph, op: Op) -> bool:
+    """Whether an operator gives the same stored integers whatever one zero point all its sides have."""
+    kind = kind_of(op)
+    names = [name for name in (*kind.moved_inputs(op), *kind.results_of(op)) if name and graph[name].is_quantized]
+    if op.attributes.get("activation") or op.attributes.get("reduction", "none") != "none":
+        return False
+    if kind.rule == "move":
+        return op.kind not in _FILLING or (op.kind == "Pad" and op["mode"] != "constant") or bool(kind.inputs_with_role(op, "filler"))
+    shared = all(graph[name].shares_quantization(graph[names[0]]) for name in names[1:])
+    if kind.rule == "index":
+        return op.kind in _ASKING and shared and all(graph[name].is_quantized for name in kind.moved_inputs(op))
+    whole = all(graph[name].is_quantized for name in (*kind.moved_inputs(op), *kind.results_of(op)) if name)
+    return shared and whole and (kind.chooses or (op.kind == "Resize" and op["mode"] == "nearest"))

@@ -1,0 +1,354 @@
+"""Control flow for formats that lack some of it: functions put in the place of operators that run them, a Loop in the place of a While,
+and how often a Loop runs, where its condition says so without being run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from qconvert.arithmetic.storage import Array
+from qconvert.errors import UnsupportedError
+from qconvert.graph.names import Names
+from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.operators.shapes_and_functions import all_ops, named_functions, with_used_functions
+
+__all__ = [
+    "Inlining",
+    "copy_duplicates",
+    "find_needed_ops",
+    "inlined_ops",
+    "prefix_of",
+    "replace_kind",
+    "require_few_expanded",
+    "require_few_inlined",
+    "trip_count",
+    "whiles_to_loops",
+    "without_calls",
+    "without_regions",
+]
+
+#: Operators that may come into one graph in the place of calls: functions that call others twice double at each step.
+_MOST = 50_000
+
+
+class Inlining:
+    """A graph that is rebuilt, with functions in the place of some of its operators.
+
+    Args:
+        graph: whose tensors stay.
+
+    Attributes:
+        tensors: those of the graph, and the new ones.
+        ops: so far.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.tensors: dict[str, Tensor] = dict(graph.tensors)
+        self.ops: list[Op] = []
+        self._names = Names(self.tensors)
+        self._inlined = 0
+
+    def add(self, tensor: Tensor, hint: str = "") -> str:
+        """Adds a tensor under a free name, which is returned."""
+        name = self._names.fresh(hint or tensor.name)
+        self.tensors[name] = replace(tensor, name=name)
+        return name
+
+    def integers(self, values: Sequence[int], hint: str) -> str:
+        """Adds a constant of int64 along one axis, under a free name, which is returned."""
+        return self.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), hint)
+
+    def _inner(self, tensor: Tensor, prefix: str) -> str:
+        """The name of a tensor of a function in the graph."""
+        known = self.tensors.get(tensor.name)
+        if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_quantization(tensor):
+            return tensor.name
+        return self.add(tensor, f"{prefix}/{tensor.name}" if prefix else tensor.name)
+
+    def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
+        """Adds the operators of a function.
+
+        Args:
+            function: the function.
+            inputs: what it is given.
+            outputs: what its outputs become; "" for one that nobody reads.
+            prefix: stands before the names of its other tensors; "" for a region, which has them from the graph around, and
+                constants that others have too.
+
+        Raises:
+            UnsupportedError: there would be more operators than any network has.
+        """
+        self.ops += inlined_ops(function, inputs, outputs, lambda tensor: self._inner(tensor, prefix))
+        self._inlined += len(function.ops)
+        require_few_inlined(self._inlined)
+
+    def copy(self, name: str) -> str:
+        """Add an Identity of a tensor, whose result is returned."""
+        copy = self.add(replace(self.tensors[name], data=None), f"{name}/kept")
+        self.ops.append(Op("Identity", (name,), (copy,)))
+        return copy
+
+
+def inlined_ops(function: Graph, inputs: Sequence[str], outputs: Sequence[str], add: Callable[[Tensor], str]) -> list[Op]:
+    """Return the operators of a function as they stand in another graph.
+
+    Args:
+        function: the function.
+        inputs: what it is given.
+        outputs: what its outputs become; "" for one that nobody reads.
+        add: adds one of its other tensors to that graph and returns its name there.
+    """
+    names = dict(zip(function.inputs, inputs, strict=True))
+    written = {name for op in function.ops for name in op.outputs}
+    names |= {name: outer for name, outer in zip(function.outputs, outputs, strict=True) if outer and name in written}
+    names |= {name: add(tensor) for name, tensor in function.tensors.items() if name not in names}
+    ops = [
+        replace(op, inputs=tuple(names.get(x, "") for x in op.inputs), outputs=tuple(names.get(x, "") for x in op.outputs))
+        for op in function.ops
+    ]
+    ends = zip(function.outputs, outputs, strict=True)
+    return ops + [Op("Identity", (names[name],), (outer,)) for name, outer in ends if outer and names[name] != outer]
+
+
+def require_few_inlined(count: int) -> None:
+    """Raise UnsupportedError if functions bring more operators into a graph than any network has."""
+    if count > _MOST:
+        raise UnsupportedError(
+            f"inlining the functions that are called would give more than {_MOST:,} operators", rule="too-many-operators"
+        )
+
+
+def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
+    """The graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
+
+    def inline_call(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+        if kept(op):
+            new.ops.append(op)
+            return
+        new.inline(functions[str(op["function"])], op.inputs, op.outputs, "" if op["target"] else prefix_of(op))
+
+    return replace_kind(graph, "Call", inline_call)
+
+
+def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
+    """The graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes it."""
+    if not any(op.kind == "Call" and op["target"] for op in graph.ops):
+        return graph, {}
+    new, found = Inlining(graph), dict[str, str]()
+    for op in graph.ops:
+        if op.kind != "Call" or not op["target"]:
+            new.ops.append(op)
+            continue
+        first, name = len(new.ops), str(op["function"])
+        new.inline(graph.functions[name], op.inputs, op.outputs, "")
+        found |= {result: name for inner in new.ops[first:] for result in inner.outputs if result}
+    return with_used_functions(graph.evolve(tensors=new.tensors.values(), ops=new.ops)), found
+
+
+def require_few_expanded(graph: Graph) -> None:
+    """For formats that hold a function inside each operator that names it.
+
+    Raises:
+        UnsupportedError: that would be more operators than any network has, as where each of many functions names the next one twice.
+    """
+    sizes: dict[str, int] = {}
+    for name in _callees_first(graph):
+        inner = graph.functions[name]
+        sizes[name] = len(inner.ops) + sum(sizes[one] for op in inner.ops for one in named_functions(op))
+    if sum(sizes[one] for op in graph.ops for one in named_functions(op)) > _MOST:
+        raise UnsupportedError(
+            f"the functions inside of operators would expand to more than {_MOST:,} operators", rule="too-many-operators"
+        )
+
+
+def whiles_to_loops(graph: Graph) -> Graph:
+    """The graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its body."""
+
+    def write_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
+        condition, body = (functions[str(op[name])] for name in ("condition", "body"))
+        first = new.add(replace(condition[condition.outputs[0]], data=None), f"{prefix_of(op)}/condition")
+        new.inline(condition, op.inputs, (first,), f"{prefix_of(op)}/first")
+        name = names.fresh(str(op["body"]))
+        functions[name] = _loop_body(body, condition)
+        new.ops.append(Op("Loop", ("", first, *op.inputs), op.outputs, {"body": name, "carried": len(op.outputs)}, op.source))
+
+    return replace_kind(graph, "While", write_loop)
+
+
+def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
+    """The graph with something else in the place of each operator of a kind; functions change before those that name them."""
+    if all(op.kind != kind for op in all_ops(graph)):
+        return graph
+    functions = dict(graph.functions)
+    names = Names(functions)
+
+    def replace_ops(inner: Graph) -> Graph:
+        if all(op.kind != kind for op in inner.ops):
+            return inner
+        new = Inlining(inner)
+        for op in inner.ops:
+            if op.kind == kind:
+                change(new, op, functions, names)
+            else:
+                new.ops.append(op)
+        return inner.evolve(tensors=new.tensors.values(), ops=new.ops)
+
+    for name in _callees_first(graph):
+        functions[name] = replace_ops(functions[name])
+    main = replace_ops(graph)
+    return with_used_functions(replace(main, functions=functions))
+
+
+def _callees_first(graph: Graph) -> list[str]:
+    """The functions, each after those that it names."""
+    called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
+    order: dict[str, None] = {}
+    while len(order) < len(called):
+        order.update((name, None) for name in called if called[name] <= order.keys())
+    return list(order)
+
+
+def prefix_of(op: Op) -> str:
+    """What stands before names of tensors that come in the place of an operator."""
+    return next(filter(None, op.outputs), op.kind)
+
+
+def _loop_body(body: Graph, condition: Graph) -> Graph:
+    """The function that a Loop runs: the number of the turn and the condition, which it does not need, and what a While carries."""
+    new = Inlining(body)
+    turn = new.add(Tensor("turn", "int64", ()))
+    before = new.add(Tensor("condition", "bool", ()))
+    new.ops = list(body.ops)
+    outputs = copy_duplicates(body.outputs, body.inputs, new.copy)
+    after = new.add(replace(condition[condition.outputs[0]], data=None), "again")
+    new.inline(condition, outputs, (after,), "condition")
+    return body.evolve(tensors=new.tensors.values(), ops=new.ops, inputs=(turn, before, *body.inputs), outputs=(after, *outputs))
+
+
+def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callable[[str], str]) -> tuple[str, ...]:
+    """Return outputs of which each is a value of its own: `copy` makes an Identity of one that is not, and returns its result."""
+    taken = set(inputs)
+    found = []
+    for name in outputs:
+        name = copy(name) if name in taken else name
+        taken.add(name)
+        found.append(name)
+    return tuple(found)
+
+
+def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
+    """The operators that outputs need, in their order."""
+    wanted, kept = set(outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(op.outputs):
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]
+
+
+#: Whole numbers up to which float32, in which some exporters compare, has each.
+_EXACT = 2**24
+
+
+def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None:
+    """How many turns a Loop runs; None where only a run can say.
+
+    That is its trip count, or less if its condition compares numbers that grow by 1 at each turn with constants.
+
+    Args:
+        outer: the tensors of the graph around it.
+        op: the Loop.
+        body: its function.
+
+    Returns:
+        A whole number; infinity for a condition that is always true, without a constant as its count.
+    """
+    given = outer[op.inputs[1]].data if op.inputs[1] else None
+    if op.inputs[1] and (given is None or not given.all()):
+        return None
+    count = outer[op.inputs[0]].data if op.inputs[0] else None
+    least = math.inf if count is None else max(int(count.reshape(-1)[0]), 0)
+    counting, waiting = _Counting(outer, op, body), [body.outputs[0]]
+    while waiting:
+        name = counting.plain(waiting.pop())
+        maker, data = counting.makers.get(name), counting.constant(name)
+        if maker is not None and maker.kind == "And":
+            waiting += maker.inputs
+        elif maker is not None and maker.kind == "Less":
+            turns = counting.turns_below(*maker.inputs)
+            if turns is None:
+                return None
+            least = min(least, 1 + turns)
+        elif name != body.inputs[1] and (data is None or not data.all()):
+            return None
+    return least
+
+
+class _Counting:
+    """The body of a Loop that is being looked at."""
+
+    def __init__(self, outer: Mapping[str, Tensor], op: Op, body: Graph) -> None:
+        self._outer, self._op, self._body, self.makers = outer, op, body, body.producers()
+        self._carried = range(2, 2 + int(op["carried"]))
+
+    def plain(self, name: str) -> str:
+        """What an Identity gives on."""
+        while (maker := self.makers.get(name)) is not None and maker.kind == "Identity":
+            name = maker.inputs[0]
+        return name
+
+    def constant(self, name: str) -> Array | None:
+        """The constant that a name stands for in each turn, of the body or from around it."""
+        inputs = self._body.inputs
+        place = inputs.index(name) if name in inputs else 0
+        if place >= self._carried.stop:
+            return self._outer[self._op.inputs[place]].data
+        return self._body.constant(name)
+
+    def turns_below(self, value: str, limit: str) -> int | None:
+        """In how many turns, from the first on, a number that grows by 1 is below a constant."""
+        end, start = self._number(limit), self._start(value)
+        if end is None or start is None or max(abs(end), abs(start)) > _EXACT:
+            return None
+        return max(0, math.ceil(end - start))
+
+    def _number(self, name: str) -> float | None:
+        data = self.constant(name)
+        if data is None or data.size != 1 or data.dtype.kind not in "iuf":
+            return None
+        number = float(data.reshape(-1)[0])
+        return number if math.isfinite(number) else None
+
+    def _start(self, name: str) -> float | None:
+        """What a value is in the first turn, if it is one more in each: the number of the turn, or one that is carried."""
+        shift = 0.0
+        while (maker := self.makers.get(name)) is not None:
+            if maker.kind == "Add":
+                summands = [
+                    (other, number) for other, own in (maker.inputs, maker.inputs[::-1]) if (number := self._number(own)) is not None
+                ]
+                if len(summands) != 1 or not summands[0][1].is_integer():
+                    return None
+                name, shift = summands[0][0], shift + summands[0][1]
+            elif maker.kind == "Identity" or (maker.kind == "Cast" and maker["to"] in ("int32", "int64", "float32", "float64")):
+                name = maker.inputs[0]
+            else:
+                return None
+        place = self._body.inputs.index(name) if name in self._body.inputs else -1
+        if place == 0:
+            return shift
+        return self._first(place, shift) if place in self._carried else None
+
+    def _first(self, place: int, shift: float) -> float | None:
+        """The first value of what is carried, if each turn adds 1."""
+        first, after = self._outer[self._op.inputs[place]].data, self.plain(self._body.outputs[place - 1])
+        maker = self.makers.get(after)
+        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None or maker.kind != "Add":
+            return None
+        own = self._body.inputs[place]
+        steps = [self._number(other) for name, other in (maker.inputs, maker.inputs[::-1]) if self.plain(name) == own]
+        return int(first.reshape(-1)[0]) + shift if steps == [1.0] else None
