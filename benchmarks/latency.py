@@ -1,6 +1,7 @@
-"""Processor time of each operator of a .tflite model in LiteRT, next to its nodes in onnxruntime, and the forms that cost most beyond LiteRT's.
+"""Processor time of each operator of a .tflite model in LiteRT and in onnxruntime, and the forms that cost most beyond LiteRT's.
 
-    python benchmarks/latency.py [MODELS.tflite ...] [--targets ort-x86,ort-x86-vnni] [--runs N] [--operators N] [--markdown docs/measured/latency.md]
+    python benchmarks/latency.py [MODELS.tflite ...] [--targets ort-x86,ort-x86-vnni] [--runs N] [--operators N]
+        [--json FILE] [--markdown docs/measured/latency.md]
 
 Without models: the .tflite fixtures. One thread. Whole models: the least processor time of N runs of each, in turns. An operator in
 LiteRT: the least time of a model of that operator alone, less that of an empty one (XNNPACK runs a whole graph as one operator, so its own

@@ -1,7 +1,9 @@
 """Additions of 8-bit tensors as kernels round them, by the names of the attribute `arithmetic`, and scales at which one kernel's additions
-give the integers of another.  Where onnxruntime's addition in float32 and XNNPACK's in integers disagree, they do so on a few of the
-65,536 pairs, whose sums lie within a ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little
-next to, these multipliers nearly always every pair is equal. The same goes for PyTorch's engines.
+give the integers of another.
+
+Where onnxruntime's addition in float32 and XNNPACK's in integers disagree, they do so on a few of the 65,536 pairs, whose sums lie within a
+ten-thousandth of a tie, since XNNPACK rounds its multipliers. With input scales at, or a little next to, these multipliers nearly always
+every pair is equal. The same goes for PyTorch's engines.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Functions of fixed-point numbers as TFLite's kernels compute them, to the last bit: gemmlowp's logistic and tanh of 16 bits
-(fixedpoint/fixedpoint.h), 1 / sqrt(x) as a multiplier, and the division of integers with scales.  A 16-bit number of b integer bits is
-an int16 in steps of 2**(b - 15). All 65,536 results of logistic and tanh are LiteRT's (tests/checking/test_overflows.py). 1 / sqrt(x)
-is TFLite's GetInvSqrtQuantizedMultiplierExp (kernels/internal/common.h). The quotient of a division fills 31 bits before it is shifted
-to the right; quotients far below a step of the result ask for shifts by 32 bits and more, of which x86 takes the remainder: what comes
-of them has nothing to do with the quotient. Measured equal to LiteRT's on x86.
+(fixedpoint/fixedpoint.h), 1 / sqrt(x) as a multiplier, and the division of integers with scales.
+
+A 16-bit number of b integer bits is an int16 in steps of 2**(b - 15). All 65,536 results of logistic and tanh are LiteRT's
+(tests/checking/test_overflows.py). 1 / sqrt(x) is TFLite's GetInvSqrtQuantizedMultiplierExp (kernels/internal/common.h). The quotient of a
+division fills 31 bits before it is shifted to the right; quotients far below a step of the result ask for shifts by 32 bits and more, of
+which x86 takes the remainder: what comes of them has nothing to do with the quotient. Measured equal to LiteRT's on x86.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Operators on 8-bit data whose kernels have arithmetic of their own: additions, leaky ReLU, averages, softmax, means, comparisons.  Sums
-and means were measured equal to LiteRT's (tests/test_arithmetic.py).
+"""Operators on 8-bit data whose kernels have arithmetic of their own: additions, leaky ReLU, averages, softmax, means, comparisons.
+
+Sums and means were measured equal to LiteRT's (tests/test_arithmetic.py).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What is computed before a network runs: scale and zero point of a range of float values by the formula of each framework, normalizations
-that are folded into weights and biases, and the mean error of rounded weights.  FORMULAS holds the formulas by name. They differ in the
-divisor, in where the zero point is rounded to and how its ties fall, and in what becomes of ranges without zero. Each computes in the
-precision of its source, so that scales are equal to the last bit; tests/test_formulas.py compares with PyTorch and onnxruntime
-themselves, and with values worked out by hand from the sources named below.
+that are folded into weights and biases, and the mean error of rounded weights.
+
+FORMULAS holds the formulas by name. They differ in the divisor, in where the zero point is rounded to and how its ties fall, and in what
+becomes of ranges without zero. Each computes in the precision of its source, so that scales are equal to the last bit;
+tests/test_formulas.py compares with PyTorch and onnxruntime themselves, and with values worked out by hand from the sources named below.
 """
 
 from __future__ import annotations

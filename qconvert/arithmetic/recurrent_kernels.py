@@ -1,16 +1,20 @@
 """TFLite's recurrent kernels of integers, bit for bit: UNIDIRECTIONAL_SEQUENCE_LSTM of int8 data with an int16 cell, the LSTM "basic" of
-uint8 data (kernels/internal/reference/lstm_cell.h), and SVDF of int8 data (kernels/internal/reference/svdf.h, EvalIntegerSVDF).  LSTM:
-data and hidden values are int8, the cell int16 in steps of a power of two. A gate is a sum in steps of 2**-12 (with a layer
-normalization, of its own scale) that is rounded once for the data's part and once for the hidden values', and limited to int16 after
-each. Sigmoid and tanh are gemmlowp's. Sources: TFLite, kernels/lstm_eval.cc, kernels/unidirectional_sequence_lstm.cc and
-kernels/internal/reference/portable_tensor_utils.cc. Two readings of the kernel that no text states are kept: the quantization of the
-hidden values is that of the fifth intermediate tensor, and with a projection its zero point is subtracted, not added.  Basic LSTM, one
-step: data and hidden values stand side by side, in steps of 1/128 around 128. Their sums with the weights are brought to steps of
-2**-12 by a multiplier whose two roundings both take ties up, as ruy's do, and limited to int16. The products between sigmoid and tanh
-round ties up too.  SVDF: a layer of filters, each with weights over the data (rank 1 of a matrix) and weights over the last values of
-that product. Each run shifts the memory by one place. The kernel demands a Relu as activation and does not apply it: it limits to int8
-alone. With a memory and weights over it of int8 it is tflite-micro's (kernels/svdf_common.cc), which LiteRT takes for int16, and
-computes wrongly. Such a memory may have a zero point.
+uint8 data (kernels/internal/reference/lstm_cell.h), and SVDF of int8 data (kernels/internal/reference/svdf.h, EvalIntegerSVDF).
+
+LSTM: data and hidden values are int8, the cell int16 in steps of a power of two. A gate is a sum in steps of 2**-12 (with a layer
+normalization, of its own scale) that is rounded once for the data's part and once for the hidden values', and limited to int16 after each.
+Sigmoid and tanh are gemmlowp's. Sources: TFLite, kernels/lstm_eval.cc, kernels/unidirectional_sequence_lstm.cc and
+kernels/internal/reference/portable_tensor_utils.cc. Two readings of the kernel that no text states are kept: the quantization of the hidden
+values is that of the fifth intermediate tensor, and with a projection its zero point is subtracted, not added.
+
+Basic LSTM, one step: data and hidden values stand side by side, in steps of 1/128 around 128. Their sums with the weights are brought to
+steps of 2**-12 by a multiplier whose two roundings both take ties up, as ruy's do, and limited to int16. The products between sigmoid and
+tanh round ties up too.
+
+SVDF: a layer of filters, each with weights over the data (rank 1 of a matrix) and weights over the last values of that product. Each run
+shifts the memory by one place. The kernel demands a Relu as activation and does not apply it: it limits to int8 alone. With a memory and
+weights over it of int8 it is tflite-micro's (kernels/svdf_common.cc), which LiteRT takes for int16, and computes wrongly. Such a memory may
+have a zero point.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Requantization: from an int32 accumulator to the stored output, by fixed-point multipliers, at once or step by step, and the proof of
-where two requantizations differ.  Sources: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-
-Arithmetic-Only Inference" (arXiv 1712.05877), section 2.2, for the multiplier; gemmlowp, fixedpoint/fixedpoint.h, and TFLite,
-kernels/internal/common.h, for two roundings, the second away from zero; TFLITE_SINGLE_ROUNDING there for one, ties up. TVM's
-qnn.requantize has one as well (relay/qnn/utils.cc, computed in int64): UPWARD with ties up, TONEAREST with ties away from zero.
+where two requantizations differ.
+
+Sources: Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer- Arithmetic-Only Inference" (arXiv 1712.05877),
+section 2.2, for the multiplier; gemmlowp, fixedpoint/fixedpoint.h, and TFLite, kernels/internal/common.h, for two roundings, the second
+away from zero; TFLITE_SINGLE_ROUNDING there for one, ties up. TVM's qnn.requantize has one as well (relay/qnn/utils.cc, computed in int64):
+UPWARD with ties up, TONEAREST with ties away from zero.
 """
 
 from __future__ import annotations

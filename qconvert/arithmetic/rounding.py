@@ -1,7 +1,9 @@
 """From float values to stored integers and back: rounding, quantization and dequantization, functions of one 8-bit tensor as tables of 256
-integers, and the rounding of real data at each run (dynamic range; TFLite calls it hybrid).  Sources of the last: XNNPACK's qd8
-rounding (xnn_f32_qd8_asymmetric_quantization_params, f32-qs8-vcvt), TFLite's PortableSymmetricQuantizeFloats and
-PortableAsymmetricQuantizeFloats (portable_tensor_utils.cc), ONNX DynamicQuantizeLinear-11. All compute in float32.
+integers, and the rounding of real data at each run (dynamic range; TFLite calls it hybrid).
+
+Sources of the last: XNNPACK's qd8 rounding (xnn_f32_qd8_asymmetric_quantization_params, f32-qs8-vcvt), TFLite's
+PortableSymmetricQuantizeFloats and PortableAsymmetricQuantizeFloats (portable_tensor_utils.cc), ONNX DynamicQuantizeLinear-11. All compute
+in float32.
 """
 
 from __future__ import annotations

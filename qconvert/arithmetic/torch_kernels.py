@@ -1,9 +1,10 @@
-"""PyTorch's own quantized kernels of uint8 data: biases and additions of its engines, averages, and torch.quantize_per_tensor.  Measured
-with PyTorch 2.13 on x86-64 (tests/runtimes/test_torch_engines.py): no element differs. Sources: aten/src/ATen/native/quantized/cpu
+"""PyTorch's own quantized kernels of uint8 data: biases and additions of its engines, averages, and torch.quantize_per_tensor.
+
+Measured with PyTorch 2.13 on x86-64 (tests/runtimes/test_torch_engines.py): no element differs. Sources: aten/src/ATen/native/quantized/cpu
 (BinaryOps.cpp, AveragePool2d.cpp, AdaptiveAveragePooling.cpp, kernels/QuantizedOpKernels.cpp, qnnpack/src/add.c and q8avgpool).
-torch.quantize_per_tensor is round(fma(x, 1 / scale, zero point)); it has a form in plain float32 operators too. ONNX and TFLite round x
-/ scale and add the zero point after that. The fused sum is rounded to float32 first: a value within 2^-18 of a tie becomes the tie,
-which goes to the even integer, not to the even number of steps.
+torch.quantize_per_tensor is round(fma(x, 1 / scale, zero point)); it has a form in plain float32 operators too. ONNX and TFLite round x /
+scale and add the zero point after that. The fused sum is rounded to float32 first: a value within 2^-18 of a tie becomes the tie, which
+goes to the even integer, not to the even number of steps.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Explains the differences of one operator, element by element, from the exact value that both sides round, and from the tolerances of
-their kernels. Also says what further roundings add to these tolerances, and what several operators of dynamic range sum.  With the same
-inputs, source and result approximate one real number r, in steps of the output's scale. A kernel whose arithmetic is off by at most e
-gives an integer within 1/2 + e of r. So a difference is explained exactly if both integers lie within their kernels' tolerance of r;
-then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the predicted rate: an upper
-bound for the share that differs. Whatever lies outside is unexplained, and is a fault.  The tolerances of kernels are in their rows
-(kernels/).
+their kernels. Also says what further roundings add to these tolerances, and what several operators of dynamic range sum.
+
+With the same inputs, source and result approximate one real number r, in steps of the output's scale. A kernel whose arithmetic is off by
+at most e gives an integer within 1/2 + e of r. So a difference is explained exactly if both integers lie within their kernels' tolerance of
+r; then r is near a tie, or the kernels are coarse. The share of elements whose r lies that near to a tie is the predicted rate: an upper
+bound for the share that differs. Whatever lies outside is unexplained, and is a fault.
+
+The tolerances of kernels are in their rows (kernels/).
 """
 
 from __future__ import annotations

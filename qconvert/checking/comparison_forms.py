@@ -1,9 +1,12 @@
 """Forms to which two graphs are brought before they are compared: one form for TFLite and ONNX, the form without attributes of one
-framework, and numbers for sizes that are known only at run time.  TFLite has padding of a convolution as SAME or as a Pad in front,
-global pooling as a reduction, and no names for sizes that are known only at run time. None of this changes a value.  The plain form is
-without attributes for one framework's rounding, activations that a quantization implies, the axis of a single scale, and Reshapes to
-the same shape. Formats without such attributes decompose them as further operators or leave them away, so only plain graphs can be
-expected back. TFLite, which has no Identity, holds one as a RESHAPE.
+framework, and numbers for sizes that are known only at run time.
+
+TFLite has padding of a convolution as SAME or as a Pad in front, global pooling as a reduction, and no names for sizes that are known only
+at run time. None of this changes a value.
+
+The plain form is without attributes for one framework's rounding, activations that a quantization implies, the axis of a single scale, and
+Reshapes to the same shape. Formats without such attributes decompose them as further operators or leave them away, so only plain graphs can
+be expected back. TFLite, which has no Identity, holds one as a RESHAPE.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What an operator is expected to give: the exact values of its outputs, error bounds of float sums and ties, and the results of kernels
-that overflow.  An LSTM that rounds its hidden values at each step rounds one that is near a tie to either side, and all later steps
-depend on it. The bounds for that come from runs of the operator with hidden values that are off by as little; they are zero where no
-value is near a tie.
+that overflow.
+
+An LSTM that rounds its hidden values at each step rounds one that is near a tie to either side, and all later steps depend on it. The
+bounds for that come from runs of the operator with hidden values that are off by as little; they are zero where no value is near a tie.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The conversion that a result says it comes from, made once more: whatever is altered in the result since then is named, and whether
-altered operators compute other values.  Operators are compared as both graphs were read, before any normal form. What is not the same
-in both stands between tensors that both have, and is evaluated there with values over the whole range of each: an optimizer that folds
-constants or leaves out an Identity changes none of them.
+altered operators compute other values.
+
+Operators are compared as both graphs were read, before any normal form. What is not the same in both stands between tensors that both have,
+and is evaluated there with values over the whole range of each: an optimizer that folds constants or leaves out an Identity changes none of
+them.
 """
 
 from __future__ import annotations

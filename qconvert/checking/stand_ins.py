@@ -1,6 +1,8 @@
-"""What stands for a side that cannot be compared as it is: the converted source for results whose operators are not read, and the
-quantized source for float sources of quantized results.  A graph stands for a result only after its integers and scales are compared
-with those of the file. A result of a float source is compared with the float source itself too.
+"""What stands for a side that cannot be compared as it is: the converted source for results whose operators are not read, and the quantized
+source for float sources of quantized results.
+
+A graph stands for a result only after its integers and scales are compared with those of the file. A result of a float source is compared
+with the float source itself too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Tensors of the source that the result has under other names, in another shape, layout or integer type, and their stored values as the
-other side stores them.  Both are cut at such tensors too. Any pair is sound: what the result computes there is compared with the
-source's values, and what reads it is fed with these. So a pair need only be likely; a wrong one cannot hide a fault, but would name one
-where none is.
+other side stores them.
+
+Both are cut at such tensors too. Any pair is sound: what the result computes there is compared with the source's values, and what reads it
+is fed with these. So a pair need only be likely; a wrong one cannot hide a fault, but would name one where none is.
 """
 
 from __future__ import annotations

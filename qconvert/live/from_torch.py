@@ -1,9 +1,12 @@
-"""from_torch(): a module of PyTorch that is in memory, as a canonical graph.  The module is written into an archive in a temporary folder,
-by torch.export, or by torch.jit.trace where it computes on quantized tensors, which torch.export refuses; the archive is then read as
-any file. So there is one reader, and what a live module means is what its file means.  A module is read in eval mode, its fake
-quantization by the scales that stand in its buffers. What has to change for this is changed in a copy. Observers must not run while a
-module is exported or traced: a running average changes with every call, also in eval mode, and the scales would be others than those
-that were trained.
+"""from_torch(): a module of PyTorch that is in memory, as a canonical graph.
+
+The module is written into an archive in a temporary folder, by torch.export, or by torch.jit.trace where it computes on quantized tensors,
+which torch.export refuses; the archive is then read as any file. So there is one reader, and what a live module means is what its file
+means.
+
+A module is read in eval mode, its fake quantization by the scales that stand in its buffers. What has to change for this is changed in a
+copy. Observers must not run while a module is exported or traced: a running average changes with every call, also in eval mode, and the
+scales would be others than those that were trained.
 """
 
 from __future__ import annotations

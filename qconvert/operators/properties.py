@@ -1,7 +1,8 @@
 """What a kind says of its operators beside shapes and values: how they take part in a change of layout, whether they keep the samples of a
-batch apart, between which float values results lie, and the one form that comparisons know.  passes/assign_layout.py changes layouts;
-conversion/adapting/ asks for samples. Bounds say what is sure for a real-valued function, before an activation;
-passes/quantizations/activations.py takes them through a graph.
+batch apart, between which float values results lie, and the one form that comparisons know.
+
+passes/assign_layout.py changes layouts; conversion/adapting/ asks for samples. Bounds say what is sure for a real-valued function, before
+an activation; passes/quantizations/activations.py takes them through a graph.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What operators say of a whole graph: the shapes of their outputs, worked out by the rules of their kinds, and the functions of the graph
-that they name.  A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the
-rank is known. A dynamic size is a string. UNKNOWN ("?") is an unknown size; infer() names it after tensor and axis.
+that they name.
+
+A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the rank is known. A
+dynamic size is a string. UNKNOWN ("?") is an unknown size; infer() names it after tensor and axis.
 """
 
 from __future__ import annotations

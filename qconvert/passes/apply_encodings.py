@@ -1,7 +1,8 @@
-"""apply_encodings: scales that stand next to a model without quantization make a quantized model of it.  Values are rounded where entries
-say, literally, with Quantize and Dequantize; absorb_quantization then makes quantized operators of all that have their quantizations,
-and float_bias_to_int32 puts biases at input scale * weight scale. Quantizations are carried on through operators that keep them, where
-the option fill says so. What lacks an entry stays real and is named.
+"""apply_encodings: scales that stand next to a model without quantization make a quantized model of it.
+
+Values are rounded where entries say, literally, with Quantize and Dequantize; absorb_quantization then makes quantized operators of all
+that have their quantizations, and float_bias_to_int32 puts biases at input scale * weight scale. Quantizations are carried on through
+operators that keep them, where the option fill says so. What lacks an entry stays real and is named.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""decompose_weights: integer weights of operators in float are written as Cast, Sub and Mul, which onnxruntime computes once.  onnxruntime
-folds operators on constants when it loads a model, but leaves every DequantizeLinear alone for the sake of QDQ patterns
-(constant_folding.cc), and so computes all weights again with each run: five times the latency of a MobileNet v2 (measured). The file
-keeps the integers and the scales; the float values are the same, (q - zero point) * scale in one rounding. absorb_quantization reads
-the three operators as the Dequantize that they are, by dequantized_casts().
+"""decompose_weights: integer weights of operators in float are written as Cast, Sub and Mul, which onnxruntime computes once.
+
+onnxruntime folds operators on constants when it loads a model, but leaves every DequantizeLinear alone for the sake of QDQ patterns
+(constant_folding.cc), and so computes all weights again with each run: five times the latency of a MobileNet v2 (measured). The file keeps
+the integers and the scales; the float values are the same, (q - zero point) * scale in one rounding. absorb_quantization reads the three
+operators as the Dequantize that they are, by dequantized_casts().
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
-"""fuse_functions: functions that an exporter decomposed become one operator again, if the target's format has it.  Gelu, HardSwish, Swish,
-Mish, LayerNormalization and others, on real or quantized values, in whichever order they are written. Exact in real numbers; a kernel
-for the whole may give another last bit of a float.  A decomposed operator is found by the formula that decomposes it. The formula is
-run on symbols, and what it computes is compared with what the graph computes, as normal forms (rewriting/normal_forms.py): exporters
-write x / 2 * (1 + erf(x / sqrt(2))) in a dozen orders. The arguments of the formula are tried: its data are a tensor from which the
-result is computed, its parameters constants of the operators between, its attributes numbers and axes found there.
+"""fuse_functions: functions that an exporter decomposed become one operator again, if the target's format has it.
+
+Gelu, HardSwish, Swish, Mish, LayerNormalization and others, on real or quantized values, in whichever order they are written. Exact in real
+numbers; a kernel for the whole may give another last bit of a float.
+
+A decomposed operator is found by the formula that decomposes it. The formula is run on symbols, and what it computes is compared with what
+the graph computes, as normal forms (rewriting/normal_forms.py): exporters write x / 2 * (1 + erf(x / sqrt(2))) in a dozen orders. The
+arguments of the formula are tried: its data are a tensor from which the result is computed, its parameters constants of the operators
+between, its attributes numbers and axes found there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""fuse_recurrence: loops over a sequence that TensorFlow's converter decomposed become LSTM, GRU, RNN, or a Scan.  A While with a counter
-from 0 to a constant that reads a sequence at this index is a Scan over it, with the operators of its body as they are: exact
-(recurrences/loop_recognition.py). A body that computes a cell in float, as frameworks write it with products, sums and gates, becomes
-the operator of that name. It sums in its own order: the last bit of a float may differ.
+"""fuse_recurrence: loops over a sequence that TensorFlow's converter decomposed become LSTM, GRU, RNN, or a Scan.
+
+A While with a counter from 0 to a constant that reads a sequence at this index is a Scan over it, with the operators of its body as they
+are: exact (recurrences/loop_recognition.py). A body that computes a cell in float, as frameworks write it with products, sums and gates,
+becomes the operator of that name. It sums in its own order: the last bit of a float may differ.
 """
 
 from __future__ import annotations

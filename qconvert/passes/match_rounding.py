@@ -1,16 +1,19 @@
-"""match_rounding: operators give the integers of the source's kernels, where the target's would round otherwise.  Rows of kernels say what
-the source gives (kernels/). What takes one or two tensors of 8 bits is simply tried on all inputs: for about half of all additions
-XNNPACK's 20-bit multipliers and onnxruntime's float32 are equal on all 65,536 pairs. Of the rest, as of 16-bit arithmetic, means, sums
-over axes and roots, the row names a form, which the attribute `arithmetic` asks of the format's writer: ONNX's gives additions other
-input scales (arithmetic/additions.py) or writes the arithmetic out in float64, PyTorch's in int64; 16-bit convolutions become two in
-float32, where the sums of either half of the data are exact; means are made of integers. Requantizations and LeakyRelus become a
-LeakyRelu with another scale and slope (kernels/litert/forms.py), which onnxruntime runs as a table of 256, about as fast as a plain
-requantization. It also keeps roundings one after the other apart, which onnxruntime's optimizer merges to one with other integers.
-With numerics "strict" the other functions of one tensor of 8 bits follow, as a Gather of what the kernel gives, which takes ten times
-as long (docs/measured/forms.md). With numerics "fast" nothing is done.  Operators of PyTorch's engines, which a reader notes at them,
-get forms that give the same integers in onnxruntime and LiteRT (TorchRounding). Averages, interpolations and first roundings: see
-rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of integers. QLinearAdd gets other input scales (see nudged_scales),
-and LiteRT's addition, which computes with multipliers of 20 bits, becomes one of float values on such scales.
+"""match_rounding: operators give the integers of the source's kernels, where the target's would round otherwise.
+
+Rows of kernels say what the source gives (kernels/). What takes one or two tensors of 8 bits is simply tried on all inputs: for about half
+of all additions XNNPACK's 20-bit multipliers and onnxruntime's float32 are equal on all 65,536 pairs. Of the rest, as of 16-bit arithmetic,
+means, sums over axes and roots, the row names a form, which the attribute `arithmetic` asks of the format's writer: ONNX's gives additions
+other input scales (arithmetic/additions.py) or writes the arithmetic out in float64, PyTorch's in int64; 16-bit convolutions become two in
+float32, where the sums of either half of the data are exact; means are made of integers. Requantizations and LeakyRelus become a LeakyRelu
+with another scale and slope (kernels/litert/forms.py), which onnxruntime runs as a table of 256, about as fast as a plain requantization.
+It also keeps roundings one after the other apart, which onnxruntime's optimizer merges to one with other integers. With numerics "strict"
+the other functions of one tensor of 8 bits follow, as a Gather of what the kernel gives, which takes ten times as long
+(docs/measured/forms.md). With numerics "fast" nothing is done.
+
+Operators of PyTorch's engines, which a reader notes at them, get forms that give the same integers in onnxruntime and LiteRT
+(TorchRounding). Averages, interpolations and first roundings: see rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of
+integers. QLinearAdd gets other input scales (see nudged_scales), and LiteRT's addition, which computes with multipliers of 20 bits, becomes
+one of float values on such scales.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""--input-shape and --batch: other sizes of inputs or another number of samples in each run, and what follows from them.  For a batch, a
-walk through the operators (batch_propagation.py) keeps, for each tensor, the axis along which samples stand. Sizes that a file states
-as numbers, of a Reshape or a Slice, are mended; an operator that would mix samples, or lose some, is named. Where a Reshape leaves a
-choice, as it does before axes of size 1, what comes after it decides.
+"""--input-shape and --batch: other sizes of inputs or another number of samples in each run, and what follows from them.
+
+For a batch, a walk through the operators (batch_propagation.py) keeps, for each tensor, the axis along which samples stand. Sizes that a
+file states as numbers, of a Reshape or a Slice, are mended; an operator that would mix samples, or lose some, is named. Where a Reshape
+leaves a choice, as it does before axes of size 1, what comes after it decides.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Changes in place: the new values of the tensor, of its views, and of the tensor that it views.  A graph has no changes. A view shares
-its elements with its base: a changed view is written back into its base, up to the tensor that holds the elements; other views of that
-tensor are rebuilt when they are read next.
+"""Changes in place: the new values of the tensor, of its views, and of the tensor that it views.
+
+A graph has no changes. A view shares its elements with its base: a changed view is written back into its base, up to the tensor that holds
+the elements; other views of that tensor are rebuilt when they are read next.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Packed parameters of quantized layers, as TorchScript's files keep them and as its code packs and unpacks them.  There are three
-versions of convolutions, linear layers, embeddings, and cells of recurrent layers. Of a convolution, PyTorch takes the parts by index
-and ignores further ones; the others have a fixed number. In code, a layer's `__setstate__` packs its weights, and its methods ask for
-them again. Sources: aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp, conv_serialization.h (parse_conv_serialized_state,
+"""Packed parameters of quantized layers, as TorchScript's files keep them and as its code packs and unpacks them.
+
+There are three versions of convolutions, linear layers, embeddings, and cells of recurrent layers. Of a convolution, PyTorch takes the
+parts by index and ignores further ones; the others have a fixed number. In code, a layer's `__setstate__` packs its weights, and its
+methods ask for them again. Sources: aten/src/ATen/native/quantized/cpu/fbgemm_utils.cpp, conv_serialization.h (parse_conv_serialized_state,
 serialize_conv), and aten/src/ATen/native/RNN.cpp (CellParamsSerializationType, cell_params_deserializers).
 """
 

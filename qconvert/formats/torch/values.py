@@ -1,9 +1,10 @@
-"""The values that a program of PyTorch works on while it is read, and which of them fit an operator's arguments.  Values are tensors,
-numbers known only at run time and packed parameters. Arguments have an order, names and defaults, in a short form of PyTorch's own
-schemas: "T input, T weight, T? bias=None, l stride=1" has four. The letters are types; they tell overloads apart, since TorchScript's
-code does not name overloads: T a tensor, q a quantized one (calls.py verifies that), t several, i an integer, f a number, l one or
-several integers, r numbers, x a tensor or a number, b a bool, s a string, o an object, a anything, "?" or None. Arguments after "*" are
-passed by name alone.
+"""The values that a program of PyTorch works on while it is read, and which of them fit an operator's arguments.
+
+Values are tensors, numbers known only at run time and packed parameters. Arguments have an order, names and defaults, in a short form of
+PyTorch's own schemas: "T input, T weight, T? bias=None, l stride=1" has four. The letters are types; they tell overloads apart, since
+TorchScript's code does not name overloads: T a tensor, q a quantized one (calls.py verifies that), t several, i an integer, f a number, l
+one or several integers, r numbers, x a tensor or a number, b a bool, s a string, o an object, a anything, "?" or None. Arguments after "*"
+are passed by name alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Writes the canonical graph as a torch.export program (.pt2): operators come from writers/, the container from PyTorch itself.  Filling a
-builder with a graph's inputs, operators and outputs is shared by all forms of PyTorch's files.
+"""Writes the canonical graph as a torch.export program (.pt2): operators come from writers/, the container from PyTorch itself.
+
+Filling a builder with a graph's inputs, operators and outputs is shared by all forms of PyTorch's files.
 """
 
 from __future__ import annotations

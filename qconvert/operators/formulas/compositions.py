@@ -1,7 +1,9 @@
 """Operators that some formats compose, as formulas: parts of complex numbers, pooling of squares, fake quantization, ranges, numbers of
-shapes; and of boxes the suppression of those that overlap, and DetectionPostProcess.  The steps of DetectionPostProcess and their order
-of float operations are those of TFLite's kernel (detection_postprocess.cc): boxes (y, x, h, w) relative to anchors become corners;
-"fast" suppression runs once on each box's best score, "regular" once a class. Among equal scores both sides take the lower index first.
+shapes; and of boxes the suppression of those that overlap, and DetectionPostProcess.
+
+The steps of DetectionPostProcess and their order of float operations are those of TFLite's kernel (detection_postprocess.cc): boxes (y, x,
+h, w) relative to anchors become corners; "fast" suppression runs once on each box's best score, "regular" once a class. Among equal scores
+both sides take the lower index first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Operators in two layouts: which layouts one suits, and how a free or spatial one is written for the other layout.  FIXED operators run
-in one layout: spatial ones in the target's, those whose meaning depends on the order of axes (Reshape, MatMul …) in the source's. FREE
-ones suit either, with their axis attributes and constants renumbered. TRANSPOSE operators of the source join two layouts. `perm` is the
-transposition from the source's layout to the other: new axis i is old axis perm[i].
+"""Operators in two layouts: which layouts one suits, and how a free or spatial one is written for the other layout.
+
+FIXED operators run in one layout: spatial ones in the target's, those whose meaning depends on the order of axes (Reshape, MatMul …) in the
+source's. FREE ones suit either, with their axis attributes and constants renumbered. TRANSPOSE operators of the source join two layouts.
+`perm` is the transposition from the source's layout to the other: new axis i is old axis perm[i].
 """
 
 from __future__ import annotations

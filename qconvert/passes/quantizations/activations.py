@@ -1,6 +1,7 @@
-"""Activations with other quantizations, and what follows from it; and what float values a tensor takes at all: the part of its
-quantization that an activation, the operators before it, or constants leave.  Intervals go through the graph from its inputs on; each
-kind of operator says its bounds (operators/properties.py).
+"""Activations with other quantizations, and what follows from it; and what float values a tensor takes at all: the part of its quantization
+that an activation, the operators before it, or constants leave.
+
+Intervals go through the graph from its inputs on; each kind of operator says its bounds (operators/properties.py).
 """
 
 from __future__ import annotations

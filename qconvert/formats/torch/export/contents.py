@@ -1,6 +1,7 @@
-"""The contents of a torch.export archive: the JSON of the program, taken apart, and its parameters, buffers and constants.  The JSON has
-nodes with their arguments, what the program's inputs and outputs are, and shapes. Tensors are raw bytes next to a list of what they
-are, or before PyTorch 2.9 pickles. Source: torch/_export/serde/schema.py (versions 2 to 8). Files of one major version differ in what
+"""The contents of a torch.export archive: the JSON of the program, taken apart, and its parameters, buffers and constants.
+
+The JSON has nodes with their arguments, what the program's inputs and outputs are, and shapes. Tensors are raw bytes next to a list of what
+they are, or before PyTorch 2.9 pickles. Source: torch/_export/serde/schema.py (versions 2 to 8). Files of one major version differ in what
 they leave out.
 """
 

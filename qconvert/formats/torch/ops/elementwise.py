@@ -1,6 +1,7 @@
-"""Arithmetic, comparisons and logic of two operands, element by element, and sums and products of a quantized tensor and a number.  With a
-number the quantization changes, and the integers where it cannot: ATen/native/quantized/cpu/BinaryOps.cpp (_add_scalar_out), qmul.cpp
-(_mul_scalar_out). Comparisons are of float values where data are quantized.
+"""Arithmetic, comparisons and logic of two operands, element by element, and sums and products of a quantized tensor and a number.
+
+With a number the quantization changes, and the integers where it cannot: ATen/native/quantized/cpu/BinaryOps.cpp (_add_scalar_out),
+qmul.cpp (_mul_scalar_out). Comparisons are of float values where data are quantized.
 """
 
 from __future__ import annotations

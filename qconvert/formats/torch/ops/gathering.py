@@ -1,5 +1,6 @@
-"""Elements chosen by indices or by truth values, and rows of quantized tables: quantized::embedding_byte and its kin.  Each row of a table
-has a scale and a real zero point; results are real.
+"""Elements chosen by indices or by truth values, and rows of quantized tables: quantized::embedding_byte and its kin.
+
+Each row of a table has a scale and a real zero point; results are real.
 """
 
 from __future__ import annotations

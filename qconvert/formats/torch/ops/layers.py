@@ -1,7 +1,8 @@
-"""Layers with packed parameters: convolutions and linear layers with quantized data and results, of dynamic range, and in float.  In
-dynamic range, float data are quantized at each run. A convolution's result is too: ATen/native/quantized/cpu/qconv_dynamic.cpp passes
-the scale and zero point of the data to the quantized convolution as those of the result, and dequantizes the result; values outside of
-the data's range are clipped. Linear layers in float have weights in float16, or data that the layer itself rounds to a quantization.
+"""Layers with packed parameters: convolutions and linear layers with quantized data and results, of dynamic range, and in float.
+
+In dynamic range, float data are quantized at each run. A convolution's result is too: ATen/native/quantized/cpu/qconv_dynamic.cpp passes
+the scale and zero point of the data to the quantized convolution as those of the result, and dequantizes the result; values outside of the
+data's range are clipped. Linear layers in float have weights in float16, or data that the layer itself rounds to a quantization.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Padding, and windows of data side by side: unfold, and the sums of them that fold makes.  PyTorch lists pads from the last axis on:
-before and after it, before and after the one before it …
+"""Padding, and windows of data side by side: unfold, and the sums of them that fold makes.
+
+PyTorch lists pads from the last axis on: before and after it, before and after the one before it …
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Between float values and quantizations: aten's operators on quantized tensors, quantized_decomposed's on plain ones, and scales computed
-at run time.  Scales of the data are decomposed, part by part, as PyTorch computes them in float32.
+at run time.
+
+Scales of the data are decomposed, part by part, as PyTorch computes them in float32.
 """
 
 from __future__ import annotations

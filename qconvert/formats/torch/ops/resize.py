@@ -1,6 +1,7 @@
-"""Interpolation to other sizes, given as sizes or as factors; where a Resize does not do it, as each axis of space times a matrix.  Source
-of the formulas: ATen/native/UpSample.h (area_pixel_compute_scale, area_pixel_compute_source_index, get_cubic_upsample_coefficients) and
-ATen/native/cpu/UpSampleKernel.cpp (HelperInterpBase, which smooths before it shrinks).
+"""Interpolation to other sizes, given as sizes or as factors; where a Resize does not do it, as each axis of space times a matrix.
+
+Source of the formulas: ATen/native/UpSample.h (area_pixel_compute_scale, area_pixel_compute_source_index, get_cubic_upsample_coefficients)
+and ATen/native/cpu/UpSampleKernel.cpp (HelperInterpBase, which smooths before it shrinks).
 """
 
 from __future__ import annotations

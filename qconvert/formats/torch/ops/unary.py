@@ -1,5 +1,6 @@
-"""Functions of single elements without parameters, and changes of type.  Where a tensor lies and how it is laid out in memory says nothing
-about its values.
+"""Functions of single elements without parameters, and changes of type.
+
+Where a tensor lies and how it is laid out in memory says nothing about its values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Writes the canonical graph as TorchScript of quantized modules (.pt, .ptl), for versions of PyTorch without torch.export.  Nodes and
-layers become a torch.fx.GraphModule of quantized modules, with quantized tensors as buffers. TorchScript keeps names of variables and
-attributes alone: names of tensors are found by reading what was written, and noted next to it.
+"""Writes the canonical graph as TorchScript of quantized modules (.pt, .ptl), for versions of PyTorch without torch.export.
+
+Nodes and layers become a torch.fx.GraphModule of quantized modules, with quantized tensors as buffers. TorchScript keeps names of variables
+and attributes alone: names of tensors are found by reading what was written, and noted next to it.
 """
 
 from __future__ import annotations

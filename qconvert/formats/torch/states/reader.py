@@ -1,5 +1,6 @@
-"""Reads the parameters of a network from a file without a graph: a state_dict that torch.save wrote, or tensors in .safetensors.  In
-.safetensors torchao stores a quantized weight as several tensors, `0._weight_qdata`, `0._weight_scale` …, which are put together here.
+"""Reads the parameters of a network from a file without a graph: a state_dict that torch.save wrote, or tensors in .safetensors.
+
+In .safetensors torchao stores a quantized weight as several tensors, `0._weight_qdata`, `0._weight_scale` …, which are put together here.
 The metadata have a JSON text under the name of the weight, with its class, the names of its parts and further attributes.
 """
 

@@ -1,5 +1,6 @@
-"""The arguments of `forward`: which are tensors, and their shapes and types, by what the user says, a trace, or annotations.  Where none
-of these states a shape, it is guessed: the first layer that reads an input says its rank and its channels.
+"""The arguments of `forward`: which are tensors, and their shapes and types, by what the user says, a trace, or annotations.
+
+Where none of these states a shape, it is guessed: the first layer that reads an input says its rank and its channels.
 """
 
 from __future__ import annotations

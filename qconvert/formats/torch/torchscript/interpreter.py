@@ -1,7 +1,9 @@
 """TorchScript's code, followed step by step, and the objects of the file: numbers, lists and modules are worked out, and operators on
-tensors become calls.  Nothing of the file runs: this walks the syntax tree of its methods with a budget of steps. What depends on the
-values of tensors is named as not covered; what depends on sizes is known from the shapes of the inputs. Objects have attributes, places
-in the model, and states that their classes unpack.
+tensors become calls.
+
+Nothing of the file runs: this walks the syntax tree of its methods with a budget of steps. What depends on the values of tensors is named
+as not covered; what depends on sizes is known from the shapes of the inputs. Objects have attributes, places in the model, and states that
+their classes unpack.
 """
 
 from __future__ import annotations

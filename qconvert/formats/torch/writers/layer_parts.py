@@ -1,9 +1,11 @@
-"""Parts that written layers and pools share: padding of windows, data rounded at each run, and sums of products as integers.  PyTorch's
-padding is the same on both sides of an axis; other padding is added before. Data are rounded to 8 bits in float32, as the kernels named
-by `arithmetic` do (arithmetic/rounding.py).  In sums, data and weights become whole numbers, zero points taken off, in float32: below
-2^24 each part of their sums is exact in whatever order it is made, and PyTorch's float32 kernels are the fast ones. Longer sums are
-made in float64. The sum times both scales, in float64, is the float value. On float values float32 would round the products, and one
-result in some 100,000 falls on the other side of a tie.
+"""Parts that written layers and pools share: padding of windows, data rounded at each run, and sums of products as integers.
+
+PyTorch's padding is the same on both sides of an axis; other padding is added before. Data are rounded to 8 bits in float32, as the kernels
+named by `arithmetic` do (arithmetic/rounding.py).
+
+In sums, data and weights become whole numbers, zero points taken off, in float32: below 2^24 each part of their sums is exact in whatever
+order it is made, and PyTorch's float32 kernels are the fast ones. Longer sums are made in float64. The sum times both scales, in float64,
+is the float value. On float values float32 would round the products, and one result in some 100,000 falls on the other side of a tie.
 """
 
 from __future__ import annotations
