@@ -1,6 +1,6 @@
-"""Observers: they see the values of one tensor, run after run, and choose the range that its quantization is to hold. Here is what all of
-them share, those of the smallest and largest values, and those that count values in bins, which grow with them in one pass and without
-loss.
+"""Observers see the values of one tensor, run after run, and choose the range that its quantization holds.
+
+This file has their common base, the observers of the smallest and largest values, and histograms that grow in one pass without loss.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Copies of model files that are checked in place of the files: the source with the changes that options of reading ask for, and both sides
 without their custom operators.
 
-What a custom operator computes, which no runtime runs here, becomes an input of the model, and what it reads an output; so a result that
-feeds it with other values than the source does is seen. The operators themselves are compared as they stand: their options to the byte,
+No runtime here runs custom operators. The result of one becomes an input of the model, and its data an output; so a result that feeds it
+with other values than the source does is seen. The operators themselves are compared as they stand: their options to the byte,
 constants, types, quantizations.
 """
 

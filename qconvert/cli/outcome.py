@@ -1,5 +1,5 @@
-"""How a command ends: its exit code (docs/exit-codes.md has the table), the line that is printed where something went wrong, and the
-document that --json prints, which says by which schema it is made (docs/json.schema.json).
+"""How a command ends: its exit code (docs/exit-codes.md has the table), the line for an error, and the document of --json with its schema
+(docs/json.schema.json).
 """
 
 from __future__ import annotations

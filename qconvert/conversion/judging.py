@@ -1,6 +1,4 @@
-"""What a conversion is judged by: the graph of the file that was written, the tensors that it declares to have changed, and the limit of
-what its steps may cost.
-"""
+"""Judges a conversion by the graph of the written file, the tensors declared as changed, and the limit on the cost of its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a conversion reports, and what its result says of where it came from."""
+"""The report of a conversion, and the provenance in its result."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a function of an operator gets, and what it gives: the stored inputs and ways to see them as float values; and folds: what
-operators on constants give where every runtime gives the same bits, None where that is not sure.
+"""The argument and the results of an operator's function: the stored inputs with ways to see them as float values; and folds of operators
+on constants, None where runtimes may differ in a bit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a shape rule sees of the graph, the arithmetic of sizes that may be dynamic, and what operators over space share: axes, windows,
-padding, and weights of convolutions without groups or holes.
+"""A shape rule's view of the graph, the arithmetic of sizes that may be dynamic, and the common parts of operators over space: axes,
+windows, padding, and weights of convolutions without groups or holes.
 """
 
 from __future__ import annotations

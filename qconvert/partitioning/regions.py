@@ -1,5 +1,5 @@
-"""From operators to regions: units that a target takes whole or not at all (an operator with the Dequantize before it, groups that a
-target declares, states), which units go into a region together, and regions as functions of the graph, which Call operators run.
+"""From operators to regions: units that a target takes whole or not at all (an operator with the Dequantize before it, declared groups,
+states), the units of each region, and regions as functions of the graph, run by Call operators.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Parts of a graph: operators that fit a pattern, for passes and for code generators of plugins, and what stands between cuts at some of
-its tensors, so that it can be run by itself.
+"""Parts of a graph: operators that fit a pattern, for passes and for code generators of plugins, and the part between cuts, which can be
+run by itself.
 """
 
 from __future__ import annotations

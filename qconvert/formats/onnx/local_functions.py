@@ -1,4 +1,4 @@
-"""Local functions of an ONNX model: which call which, their nodes in the place of calls and in an order that runs, and regions of a
+"""Local functions of an ONNX model: the order of their calls, their nodes in the place of calls and in an order that runs, and regions of a
 partitioned network as functions.
 """
 
