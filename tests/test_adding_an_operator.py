@@ -112,7 +112,7 @@ def read_tflite(r):
     r.emit("acme.Reverse", [r.input(0), r.int64(1)], time=r.option("seqDim"), batch=r.option("batchDim"))
 
 def write_onnx(op, b):
-    b.node("ReverseSequence", [b.stored(name) for name in op.inputs], op.outputs, time_axis=op["time"], batch_axis=op["batch"])
+    b.node("ReverseSequence", [b.stored_value(name) for name in op.inputs], op.outputs, time_axis=op["time"], batch_axis=op["batch"])
 
 @qconvert.hookimpl
 def qconvert_operators(format, direction):

@@ -157,7 +157,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from qconvert.plugin import Graph, Op, Quantization, Tensor, list_plugins, save, temporary_plugin
+from qconvert.plugin import (
+    Graph,
+    Op,
+    Quantization,
+    Tensor,
+    list_plugins,
+    save,
+    temporary_plugin,
+)
 from qconvert.testing import assert_exact, assert_kernels_hold, assert_target_takes
 
 import qconvert_$module as plugin

@@ -68,7 +68,7 @@ def test_a_prediction_that_is_wrong_is_marked(monkeypatch: pytest.MonkeyPatch) -
     wrong = target_named("tensorrt").derive(name="tensorrt-wrong", kernels=Kernels((Kernel(("Conv",), ("int16",)),)))
     known = {**registry.targets(), wrong.name: wrong}
     monkeypatch.setattr(registry, "targets", lambda: known)
-    monkeypatch.setattr(registry, "_given_targets", lambda: known)
+    monkeypatch.setattr(registry, "_unresolved_targets", lambda: known)
     report = audit(RESNET, "tensorrt-wrong", build=True)
     assert all(not op.integer for op in report.operators if op.kind == "Conv")
     assert {op.kind for op in report.otherwise} <= {"Conv", "Gemm"}

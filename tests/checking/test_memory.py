@@ -57,7 +57,7 @@ def test_tensors_are_taken_in_order_until_one_does_not_fit() -> None:
 
 def limited(room: int, file: Path, result: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> CheckReport:
     convert(file, tmp_path / result)
-    monkeypatch.setattr(Room, "left_by", classmethod(lambda cls, *graphs: Room(room)))
+    monkeypatch.setattr(Room, "for_graphs", classmethod(lambda cls, *graphs: Room(room)))
     return check(file, tmp_path / result, per_op=True)
 
 

@@ -54,7 +54,7 @@ def entries_of(value: Any, side: str) -> list[Stated]:
     """
     if isinstance(value, dict):
         return [_of_version_zero(documents.text(name, side), item, f"{side}[{name!r}]") for name, item in value.items()]
-    return documents.listed(value, side, _of_version_one)
+    return documents.list_of(value, side, _of_version_one)
 
 
 def _object(value: Any, at: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def _whole(value: Any, at: str) -> int:
 
 
 def _of_version_zero(name: str, value: Any, at: str) -> Stated:
-    items = documents.listed(value, at, _object)
+    items = documents.list_of(value, at, _object)
     if not items:
         documents.fail(at, "the list of encodings is empty", rule="no-scales")
     kinds = {documents.text(item.get("dtype", "int"), f"{at}.dtype").lower() for item in items}
@@ -143,8 +143,8 @@ def _of_version_one(item: Any, place: str) -> Stated:
             where=repr(name),
             rule="zero-point-not-integer",
         )
-    scales = documents.listed(fields.get("scale"), f"{at}, scale", documents.number)
-    offsets = documents.listed(fields.get("offset", [0] * len(scales)), f"{at}, offset", _whole)
+    scales = documents.list_of(fields.get("scale"), f"{at}, scale", documents.number)
+    offsets = documents.list_of(fields.get("offset", [0] * len(scales)), f"{at}, offset", _whole)
     if not scales or len(scales) != len(offsets) or (kind == "PER_TENSOR" and len(scales) != 1):
         documents.fail(at, f"there are {len(scales)} scales and {len(offsets)} offsets for the enc_type {kind}", rule="counts-differ")
     bits = _bits(fields.get("bw", 8), f"{at}, bw")
@@ -159,7 +159,7 @@ def _of_version_one(item: Any, place: str) -> Stated:
 def _in_two_steps(name: str, fields: dict[str, Any], scales: list[float], block_size: int, at: str) -> Stated:
     """LPBQ: integers that scale the blocks of each channel. Its values have compressed_bw bits and are symmetric."""
     bits = _bits(fields.get("compressed_bw"), f"{at}, compressed_bw")
-    factors = documents.listed(fields.get("per_block_int_scale"), f"{at}, per_block_int_scale", documents.integer)
+    factors = documents.list_of(fields.get("per_block_int_scale"), f"{at}, per_block_int_scale", documents.integer)
     if not factors or len(factors) % len(scales):
         documents.fail(at, f"there are {len(scales)} scales of channels and {len(factors)} of blocks", rule="counts-differ")
     products = np.outer(scales, np.ones(len(factors) // len(scales))).reshape(-1) * np.array(factors, np.float64)

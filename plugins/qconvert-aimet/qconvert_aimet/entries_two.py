@@ -27,7 +27,7 @@ def second(document: Mapping[str, Any]) -> list[tuple[str, QParams]]:
         InvalidModelError: an entry is damaged.
         UnsupportedError: one is of floats, or its scales have zero points.
     """
-    return documents.listed(document.get("encodings"), "encodings", _entry)
+    return documents.list_of(document.get("encodings"), "encodings", _entry)
 
 
 def _entry(item: Any, place: str) -> tuple[str, QParams]:
