@@ -24,7 +24,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What an entry says of one tensor.
+    """The entry of one tensor.
 
     Attributes:
         name: of the tensor.
@@ -33,7 +33,7 @@ class Stated:
         offsets: likewise; real = (q + offset) * scale with q from 0.
         block_size: values that share a scale; 0 for no blocks.
         agrees: whether offsets are those of the ranges next to them.
-        is_float: whether the tensor stays real.
+        is_float: whether the tensor stays float.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Stated:
 
 
 def entries_of(value: Any, side: str) -> list[Stated]:
-    """The entries of one side: the object of version 0, or the list of version 1.
+    """Return the entries of one side: the object of version 0, or the list of version 1.
 
     Raises:
         InvalidModelError: they are damaged.
@@ -110,7 +110,7 @@ def _of_version_zero(name: str, value: Any, at: str) -> Stated:
 
 
 def _implied(item: dict[str, Any], scale: float, offset: int, at: str) -> int:
-    """The offset that the range states; without one, or a scale to divide by, that which is stated."""
+    """Return the offset that the range implies; the stated offset without a range or a positive scale."""
     if "min" not in item:
         return offset
     low = documents.number(item["min"], f"{at}.min")

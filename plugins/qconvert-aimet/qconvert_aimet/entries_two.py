@@ -1,4 +1,4 @@
-"""Entries of the versions 2.0 and 2.1, which say what ONNX's QuantizeLinear does."""
+"""Entries of the versions 2.0 and 2.1, which have the parameters of ONNX's QuantizeLinear."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEEPEST = 8
 
 
 def second(document: Mapping[str, Any]) -> list[tuple[str, QParams]]:
-    """The quantizations of all entries by name.
+    """Return the quantizations of all entries by name.
 
     Raises:
         InvalidModelError: an entry is damaged.
@@ -52,16 +52,16 @@ def _entry(item: Any, place: str) -> tuple[str, QParams]:
 
 
 def _outputs_first(values: Array) -> Array:
-    """Values of blocks along the first axis, with the second in front: there inputs come first in the file, but not in every layer here.
+    """Return values of blocks with their first two axes swapped: the file has inputs first, the canonical graph outputs.
 
-    Those of matrices become a list, channel by channel of the output.
+    Values of matrices become a list, one output channel after the other.
     """
     turned = values.swapaxes(0, 1)
     return turned.reshape(-1) if turned.ndim == 2 else turned
 
 
 def _bits(name: str, dtype: str) -> tuple[bool, int]:
-    """Whether a type is signed, and its bits, which need not be those of a type of numpy's."""
+    """Return whether a type is signed, and its bits; numpy need not have the type."""
     found = re.fullmatch(r"(u?)int([1-9][0-9]?)", dtype)
     if found is None or not 2 <= int(found[2]) <= 32:
         raise UnsupportedError(f"the type is {dtype}; integers of 2 to 32 bits are covered", where=repr(name), rule="dtype-not-covered")
@@ -69,7 +69,7 @@ def _bits(name: str, dtype: str) -> tuple[bool, int]:
 
 
 def _scale(name: str, fields: Mapping[str, Any], at: str) -> Array:
-    """The scales, float64; of LPBQ, which are quantized themselves, what they come to."""
+    """Return the scales, float64; those of LPBQ, which are quantized themselves, are dequantized."""
     if isinstance(fields.get("y_scale"), dict):
         nested = fields["y_scale"]
         unknown = nested.keys() - _NESTED - {"axis", "input_dtype"}

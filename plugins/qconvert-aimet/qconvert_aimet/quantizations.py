@@ -23,12 +23,12 @@ def quantization_of_bits(
         signed: from -2^(bits - 1) instead of 0.
         scale: float64, as of a Quantization, or in blocks without an axis, as of an Encoding.
         points: int64, zero points, likewise.
-        axis: that the scales or their blocks run along, or None.
+        axis: axis of the scales or their blocks, or None.
         block_size: how many values share a scale; 0 for no blocks.
         where: the tensor, for errors.
 
     Raises:
-        InvalidModelError: a scale is no positive number of float32, or a zero point is beyond the bits.
+        InvalidModelError: a scale is no positive float32, or a zero point is outside the range of the bits.
     """
     stored = next(size for size in _STORED if bits <= size)
     low, high = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
@@ -46,7 +46,7 @@ def quantization_of_bits(
 def bits_of(name: str, quantization: QParams, *, is_constant: bool) -> int:
     """How many bits a quantization uses: AIMET's quantizations are whole, -2^(bits - 1) to 2^(bits - 1) - 1, or from 0.
 
-    That constants leave the smallest value out changes nothing, since they are rounded already; of activations it would.
+    Constants may leave out the smallest value: they are rounded already. Activations may not.
 
     Raises:
         UnsupportedError: it is on floats, or has other limits.

@@ -1,9 +1,9 @@
 """Reads AIMET's encodings.
 
 Until 1.0 a quantization is unsigned, [0, 2^bw - 1], with real = (q + offset) * scale; parameters are stored here as signed integers,
-activations as unsigned ones: zero point -offset - 2^(bw - 1), or -offset. Since 2.0 entries say what ONNX's QuantizeLinear does
-(entries_two.py). Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py, qc_quantize_op.py), which the tests
-run.
+activations as unsigned ones: zero point -offset - 2^(bw - 1), or -offset. Since 2.0 entries have the parameters of ONNX's
+QuantizeLinear (entries_two.py). Sources: AIMET's "Quantization Encoding Specification"; aimet_onnx 2.42 (_encoding.py,
+qc_quantize_op.py), which the tests run.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from qconvert_aimet.quantizations import quantization_of_bits
 
 __all__ = ["holds", "read"]
 
-#: A zero point that its range states otherwise than the offset: AIMET's own examples do so.
+#: For entries whose range implies another zero point than their offset, as in AIMET's own examples.
 _NOTE = "tensors have an offset that contradicts their range; the range is used: "
 
 
 def holds(path: Path) -> bool:
-    """Whether a file is AIMET's by its content."""
+    """Return whether the content of a file is AIMET's."""
     try:
         document = _document(path)
     except InvalidModelError:
@@ -37,11 +37,11 @@ def holds(path: Path) -> bool:
 
 
 def read(path: Path) -> Encodings:
-    """The encodings of a file.
+    """Return the encodings of a file.
 
     Raises:
         InvalidModelError: it is damaged.
-        UnsupportedError: it is of a later version, or says what no quantization of integers is.
+        UnsupportedError: the version is later, or an entry is no quantization of integers.
     """
     document = _document(path)
     if not isinstance(document, dict):
@@ -63,14 +63,14 @@ def _encodings(version: str, found: Iterable[tuple[str, QParams]], notes: tuple[
     for name, quantization in found:
         if Place(name) in entries:
             raise InvalidModelError("the tensor has two entries", where=repr(name), rule="duplicate-name")
-        # Biases are left to the rule of all biases, input scale * weight scale, which theirs nearly is.
+        # Biases get input scale * weight scale, as all biases do; the scale in the file is nearly the same.
         if quantization.dtype not in ("int32", "uint32"):
             entries[Place(name)] = Encoding(quantization, required=not name.endswith("__o"))
     return Encodings(entries, f"AIMET's encodings {version}", metadata={"aimet.version": version}, notes=notes)
 
 
 def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, QParams]], tuple[str, ...]]:
-    """Versions 0.4 to 1.0: activations and parameters apart."""
+    """Return the quantizations and notes of versions 0.4 to 1.0, which separate activations from parameters."""
     stated = [(side, found) for side in SIDES for found in entries_of(document.get(side, {}), side)]
     twice = _repeated([found.name for _, found in stated])
     if twice:

@@ -1,4 +1,4 @@
-"""Writes AIMET's encodings, of the versions 0.6.1, 1.0.0 and 2.0.0; the mirror of what reads them."""
+"""Writes AIMET's encodings, of the versions 0.6.1, 1.0.0 and 2.0.0; the inverse of reading.py."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
 
     Args:
         encodings: by tensors.
-        graph: that they belong to, which says what is a parameter; None where the entries' integers say it.
+        graph: the network of the encodings; its constants are parameters. Without it, entries with integers are parameters.
         path: of the file.
         version: "0.6.1", "1.0.0" or "2.0.0".
 
     Raises:
-        UnsupportedError: an entry is of an operator's input or output, or with a quantization that AIMET has not.
+        UnsupportedError: an entry is of an operator's input or output, or has a quantization that AIMET lacks.
     """
     entries = [(_name(place), _quantization(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()]
     if version == "2.0.0":
@@ -71,7 +71,7 @@ def _is_parameter(name: str, found: Encoding, graph: Graph | None) -> bool:
 
 
 def _offsets(quantization: QParams, bits: int) -> Array:
-    """What version 0 and 1 add to an unsigned integer."""
+    """Return the offsets of versions 0 and 1, for unsigned integers: -zero point, less 2^(bits - 1) for signed types."""
     return -quantization.quantization.zero_point - (2 ** (bits - 1) if quantization.dtype.startswith("int") else 0)
 
 
@@ -120,7 +120,7 @@ def _first(name: str, quantization: QParams, is_parameter: bool) -> dict[str, An
 
 
 def _second(name: str, quantization: QParams, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
-    """An entry of version 2: of parameters as they are stored, of activations unsigned, as AIMET writes them."""
+    """Return an entry of version 2: parameters keep their type, activations become unsigned, as AIMET writes them."""
     q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
     scale, points, axis = q.scale.astype(float), q.zero_point, q.axis
     signed = quantization.dtype.startswith("int")
@@ -142,12 +142,12 @@ def _second(name: str, quantization: QParams, is_parameter: bool, *, is_turned: 
 
 
 def _transposed(graph: Graph | None) -> set[str]:
-    """Weights of transposed convolutions, whose input channels come first in ONNX."""
+    """Return the names of weights of transposed convolutions, whose input channels come first in ONNX."""
     return {op.inputs[1] for op in graph.ops if op.kind == "ConvTranspose"} if graph is not None else set()
 
 
 def _by_channel(name: str, values: Array, q: Quantization) -> Array:
-    """Values of blocks, one output channel after the other: a list of version 1 has no axes."""
+    """Return values of blocks, one output channel after the other: a list of version 1 has no axes."""
     laid = _of_places(name, values)
     if laid.ndim < 2 or q.axis not in (0, 1) or (laid.ndim > 2 and (q.axis != 1 or any(size != 1 for size in laid.shape[2:]))):
         reason = f"has blocks along axis {q.axis} of {laid.ndim}, which version 1.0.0 does not lay out"
@@ -156,10 +156,10 @@ def _by_channel(name: str, values: Array, q: Quantization) -> Array:
 
 
 def _of_places(name: str, values: Array) -> Array:
-    """Values of the blocks of a kernel, one for all of its places: AIMET has no others.
+    """Return values of blocks with one value for all positions of a kernel: AIMET has no others.
 
     Raises:
-        UnsupportedError: places have values of their own.
+        UnsupportedError: the values differ between positions.
     """
     if values.ndim < 3:
         return values

@@ -1,7 +1,7 @@
 """Arm Ethos-U NPUs: targets ethos-u55, ethos-u65 and ethos-u85 for .tflite files, and Vela, which compiles these.
 
-Next to the NPU a Cortex-M runs tflite-micro, so the targets are that of tflite-micro with what Vela takes besides. Which operators Vela
-gives to the NPU stands in constraints.py; `qconvert audit --run` asks Vela itself.
+Next to the NPU a Cortex-M runs tflite-micro, so the targets derive from the target tflite-micro. constraints.py has the operators that Vela
+gives to the NPU; `qconvert audit --run` asks Vela itself.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
 
-#: Family -> its sizes in MACs a cycle, as Vela's --accelerator-config has them; the first is asked where the user names none.
+#: Family -> its sizes in MACs a cycle, as Vela's --accelerator-config has them; the first is the default.
 FAMILIES = {
     "ethos-u55": ("128", "32", "64", "256"),
     "ethos-u65": ("256", "512"),
@@ -78,7 +78,7 @@ def qconvert_formulas() -> Iterable[Formula]:
     return [hard_swish_by_relu6]
 
 
-#: Of tflite-micro, and what the NPU alone has. The results of its table of 256 entries are not known here.
+#: Kernels of tflite-micro, and Gelu, which only the NPU has: a table of 256 entries whose results are not known here.
 _ROWS = KERNELS["tflite-micro:reference"].with_rows(Kernel(("Gelu",), ("int8",)))
 
 

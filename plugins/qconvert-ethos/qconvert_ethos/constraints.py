@@ -1,7 +1,7 @@
-"""What Vela 5.2 gives to the NPU of each family, as data: `vela --supported-ops-report`, and measured where the report says nothing.
+"""The operators that Vela 5.2 gives to the NPU of each family, as data: `vela --supported-ops-report`, else measured.
 
-A rule is a function of an operator as the file holds it, which gives the reasons for which the CPU runs it. tests/test_constraints.py
-asks Vela whether they hold, for the repository's models and for random operators.
+A rule takes an operator as the file holds it, and yields the reasons why the CPU runs it. tests/test_constraints.py compares the rules with
+Vela, for the repository's models and for random operators.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Vi
 
 __all__ = ["FAMILIES", "Family", "lacks", "reasons", "refused", "violations"]
 
-#: (what is written, operator of it) -> reasons.
+#: (file that is written, operator of the file) -> reasons.
 Rule = Callable[[TfliteWriting, TfliteOperator], Iterator[str]]
 
 _BYTES = ("int8", "uint8")
 _WITH_WEIGHTS = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "TRANSPOSE_CONV")
-#: Where an operator's data are, if they are not its first input.
+#: Operators whose data are not their first input -> the index of the data.
 _DATA = {"SPLIT": 1, "TRANSPOSE_CONV": 2}
 _LARGEST_SUM = 8_323_072
 _VALID = 1  # Padding.VALID of the schema
@@ -32,7 +32,7 @@ def data_of(w: TfliteWriting, op: TfliteOperator) -> Tensor:
 
 
 def _sides(w: TfliteWriting, op: TfliteOperator) -> list[Tensor]:
-    """Data and results, without weights, biases, and what states sizes or places."""
+    """Return data and results, without weights, biases, sizes and indices."""
     taken: tuple[str, ...] = (op.inputs[_DATA.get(op.builtin, 0)],)
     if op.builtin in _PAIRS or op.builtin in ("CONCATENATION", "PACK"):
         taken = op.inputs
@@ -40,7 +40,7 @@ def _sides(w: TfliteWriting, op: TfliteOperator) -> list[Tensor]:
 
 
 def _sizes(tensor: Tensor) -> tuple[int, ...]:
-    """Sizes of a tensor; Vela takes a dynamic one for 1."""
+    """Return the sizes of a tensor; for Vela a dynamic dimension is 1."""
     return tuple(size if isinstance(size, int) else 1 for size in tensor.shape or ())
 
 
@@ -258,7 +258,7 @@ _PAIRS = frozenset(
     " BATCH_MATMUL".split()
 )
 _LIMITS = dict.fromkeys(("int8", "uint8", "int16"), _LARGEST_SUM)
-#: Operators of all families -> their rules, but for those of one family below.
+#: Operators of all families -> their rules; the rules of single families are below.
 _COMMON: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(
         ("ABS ADD CONCATENATION EXP EXPAND_DIMS HARD_SWISH LEAKY_RELU LOGISTIC MUL NEG PACK PRELU QUANTIZE REDUCE_MAX REDUCE_MIN RELU RELU6"
@@ -283,13 +283,14 @@ _COMMON: Mapping[str, Sequence[Rule]] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What the NPUs of a family take.
+    """The operators and types that the NPUs of a family support.
 
     Attributes:
-        rules: operator -> its rules; what is not here runs on the CPU.
-        types: of data.
+        rules: operator -> its rules; other operators run on the CPU.
+        types: storage types of data.
         unscaled: operators whose data need no scales.
-        wide: operators that take data of 32 bits.
+        wide: operators that accept data of 32 bits; None if all do.
+        longest: operators that accept data of 64 bits.
     """
 
     rules: Mapping[str, Sequence[Rule]]
@@ -348,12 +349,12 @@ FAMILIES: Mapping[str, Family] = {
     ),
 }
 _REFUSED = "Vela compiles the operator, or leaves it to the CPU (measured with 5.2)"
-#: Operators that are no kernels, which nothing runs.
+#: Operators without a kernel.
 _NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
 
 
 def reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
-    """Why the CPU runs an operator of a file; nothing where the NPU does."""
+    """Yield the reasons why the CPU runs an operator of a file; none if the NPU runs it."""
     known = FAMILIES[family]
     if op.builtin in _NO_KERNELS:
         return
@@ -381,7 +382,7 @@ def reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
 
 
 def refused(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[tuple[str, str]]:
-    """The tensors for which Vela refuses the whole file, each with why, though the CPU could run the operator."""
+    """Yield the tensors for which Vela refuses the whole file, each with the reason, though the CPU could run the operator."""
     if op.builtin == "ARG_MAX" and data_of(w, op).dtype not in _BYTES:
         yield op.inputs[0], f"ARG_MAX of {data_of(w, op).dtype}"
     if FAMILIES[family] is _U55:
@@ -389,7 +390,7 @@ def refused(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[tuple
 
 
 def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]:
-    """What Vela refuses of an operator of a normalized graph, as qconvert.plugin.Target has it as own_rules."""
+    """Return the rule of the target for a normalized graph: an operator -> its violations; see qconvert.plugin.Target."""
     found = write_tflite_operators(graph)
     broken: dict[int, list[Violation]] = {}
     for writing in (found.writing, *found.functions):
@@ -402,11 +403,11 @@ def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]
 
 
 def lacks(family: str, graph: Graph) -> Callable[[Op], str]:
-    """Why the CPU runs an operator of a normalized graph, as qconvert.plugin.Accelerator has it.
+    """Return a function of an operator of a normalized graph: the reason why the CPU runs it, or ""; see qconvert.plugin.Accelerator.
 
     Args:
         family: a name of FAMILIES.
-        graph: fitted to its target.
+        graph: after the passes of its target.
     """
     found = write_tflite_operators(graph)
     words: dict[int, list[str]] = {}

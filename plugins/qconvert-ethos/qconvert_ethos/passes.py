@@ -1,4 +1,4 @@
-"""What Ethos-U wants of a graph beyond tflite-micro: integers from the first operator on, and no operator that Vela refuses."""
+"""Passes for Ethos-U in addition to those for tflite-micro: integers from the first operator on, and no operator that Vela refuses."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from qconvert.plugin import Change, Graph, Op, Rewriter, Tensor, Value, apply, l
 
 __all__ = ["hard_swish_by_relu6", "lower_for_vela", "quantize_first"]
 
-#: Data movement whose result has the quantization of its data, whatever that is.
+#: Data movement whose result has the quantization of its data.
 _MOVES = ("Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 
 
 def quantize_first(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Put Quantize before data movement that only it reads, and Dequantize after data movement that alone reads it. Exact."""
+    """Move Quantize before data movement, and Dequantize after data movement, where no other operator reads between them. Exact."""
     moved = 0
     while True:
         rewriter = Rewriter(graph)
@@ -30,7 +30,7 @@ def quantize_first(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
 
 
 def _before(rewriter: Rewriter, op: Op) -> Op | None:
-    """Swap a Quantize with the data movement before it; returns that, None if there is none."""
+    """Swap a Quantize with the data movement before it; return the data movement, or None."""
     graph = rewriter.graph
     move = rewriter.producers.get(op.inputs[0]) if op.kind == "Quantize" else None
     if move is None or move.kind not in _MOVES or not rewriter.is_read_once(op.inputs[0]) or rewriter.is_replaced(move):
@@ -46,7 +46,7 @@ def _before(rewriter: Rewriter, op: Op) -> Op | None:
 
 
 def _after(rewriter: Rewriter, op: Op) -> Op | None:
-    """Swap a Dequantize with the data movement after it; returns that, None if there is none."""
+    """Swap a Dequantize with the data movement after it; return the data movement, or None."""
     graph = rewriter.graph
     if op.kind != "Dequantize" or not rewriter.is_read_once(op.outputs[0]):
         return None
@@ -77,5 +77,5 @@ def lower_for_vela(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
 
 
 def _refused(tensors: Mapping[str, Tensor], op: Op) -> str:
-    """Why Vela refuses a whole file for an operator; "" if it does not."""
+    """Return why Vela refuses a whole file for an operator, or ""."""
     return "HARD_SWISH of float data" if op.kind == "HardSwish" and not tensors[op.inputs[0]].is_quantized else ""

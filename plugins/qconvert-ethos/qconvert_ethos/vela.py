@@ -1,4 +1,4 @@
-"""Vela in a process of its own: what it leaves to the CPU, and why, and its estimates. What it prints and writes is untrusted data."""
+"""Vela in a process of its own: the operators left to the CPU with reasons, and its estimates. Its output is untrusted data."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from qconvert.plugin import (
 
 __all__ = ["Compiled", "build", "compile_file", "refuse_to_run"]
 
-#: Seconds that Vela may take, and bytes of what it prints that are read.
+#: The time limit of Vela in seconds, and the most bytes of its output that are read.
 PATIENCE, _MOST_PRINTED = 600.0, 2**22
 #: Lines of a crash that are shown, and causes that are listed.
 _LINES, _CAUSES = 3, 8
-#: The custom operator that stands for what the NPU runs.
+#: The custom operator in place of the operators on the NPU.
 _NPU = "ethos-u"
-#: Operators that are no kernels: where variables live, and what gives them their first values.
+#: Operators without a kernel: the handle of a variable, and the call that initializes variables.
 _NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
-#: What Vela prints of an operator that it leaves to the CPU.
+#: Vela's message for an operator that it leaves to the CPU.
 _REASON = re.compile(r"^Warning \(supported operators\) operator: (\w+), ofm: .*\nReason: (.*)", re.M)
-#: Columns of the summary that are told: name -> (title, unit, factor).
+#: Columns of the summary that are reported: name -> (title, unit, factor).
 _ESTIMATES: Mapping[str, tuple[str, str, float]] = {
     "cycles_total": ("", " cycles", 1),
     "inference_time": ("", " ms", 1e3),
@@ -50,7 +50,7 @@ _ESTIMATES: Mapping[str, tuple[str, str, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What Vela made of a file.
+    """The result of Vela for a file.
 
     Attributes:
         on_cpu: the operators that it leaves to the CPU.
@@ -63,7 +63,7 @@ class Compiled:
     estimates: Mapping[str, float]
 
     def leaves(self, op: TfliteListed) -> bool:
-        """Whether an operator of the file is left to the CPU. Vela may give another name to what it writes, or to what it reads."""
+        """Return whether an operator of the file is left to the CPU. Vela may rename its inputs or its outputs."""
         same = (item for item in self.on_cpu if item.name == op.name)
         return any(item.inputs == op.inputs or {*item.outputs} & {*op.outputs} for item in same)
 
@@ -89,7 +89,7 @@ def build(family: str, file: ModelFile) -> Engine:
 
 
 def refuse_to_run(file: ModelFile) -> NoReturn:
-    """Raise RuntimeRefusedError: an Ethos-U runs what Vela makes, no computer does."""
+    """Raise RuntimeRefusedError: only an Ethos-U runs a compiled file."""
     raise RuntimeRefusedError(
         "Vela compiles models for a device and estimates their speed, but runs none",
         file=str(file.path),
@@ -104,7 +104,7 @@ def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Co
     Args:
         path: the file.
         accelerator: as Vela's --accelerator-config has it, such as "ethos-u55-128".
-        patience: seconds that Vela may take.
+        patience: time limit in seconds.
 
     Raises:
         MissingPackageError: Vela is not installed.
@@ -128,7 +128,7 @@ def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Co
 
 
 def _printed_by(path: Path, accelerator: str, folder: Path, patience: float) -> str:
-    """What Vela prints while it compiles a file into a folder."""
+    """Compile a file into a folder; return the output of Vela."""
     command = [sys.executable, "-m", "ethosu.vela", str(path), "--accelerator-config", accelerator, "--output-dir", str(folder)]
     with tempfile.TemporaryFile() as output:
         try:
@@ -154,12 +154,12 @@ def _failure(path: Path, what: str, printed: str) -> RuntimeRefusedError:
 
 
 def _short(words: str) -> str:
-    """A reason without the name of the tensor, which differs from operator to operator."""
+    """Return a reason without the name of the tensor, so that equal reasons are counted together."""
     return re.sub(r" \(.*\)$", "", words.strip())
 
 
 def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
-    """The operators of the file, each by what runs it."""
+    """Yield the operators of the file, each with its device: NPU or CPU."""
     for op in tflite_operators(path):
         if op.name not in _NO_KERNELS:
             on_cpu = found.leaves(op)
@@ -167,7 +167,7 @@ def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
 
 
 def _read_summary(folder: Path) -> dict[str, float]:
-    """The numbers of the table that Vela writes next to a compiled file."""
+    """Return the numbers of the table that Vela writes next to a compiled file."""
     for path in folder.glob("*_summary_*.csv"):
         with path.open(newline="", encoding="utf-8", errors="replace") as lines:
             row = next(csv.DictReader(lines), {})

@@ -1,4 +1,4 @@
-"""ggml's types of blocks: how the bytes of each are codes, scales, and zero points or offsets. Formulas: ggml-quants.c, ggml-common.h.
+"""ggml's types of blocks: codes, scales, and zero points or offsets in their bytes. Formulas: ggml-quants.c, ggml-common.h.
 
 The types of 32 values keep float16 d, and some m, before their codes. K-quants have 256 values in 8 or 16 blocks, whose scales are integers
 times d, and whose minima are integers times dmin: their products are exact in float32. Values i and i + 16, or i and i + 32, share a byte.
@@ -36,8 +36,8 @@ class BlockKind:
     Attributes:
         bits: of a code.
         values: of a block in the file.
-        read: uint8 [blocks, bytes] -> codes, scales and what else there is.
-        needs: which weights it holds; None where it is not written.
+        read: uint8 [blocks, bytes] -> codes, scales, and zero point, offsets or table.
+        needs: conditions of weights that the type can store; None if it is not written.
         write: codes [blocks, values], scale and offset [blocks, 1] -> uint8 [blocks, bytes].
     """
 
@@ -49,7 +49,7 @@ class BlockKind:
 
 
 def unpacked(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight:
-    """The weights in a tensor's bytes.
+    """Decode the weights in a tensor's bytes.
 
     Args:
         data: uint8, all bytes of the tensor.
@@ -71,7 +71,7 @@ def unpacked(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight:
 
 
 def packed(weight: BlockWeight, type: str) -> Array:
-    """The bytes of a weight that a type holds, uint8 [rows, bytes]; the mirror of unpacked()."""
+    """Encode a weight as blocks of a type, uint8 [rows, bytes]; the inverse of unpacked()."""
     kind = KINDS[type]
     assert kind.write is not None
     codes = weight.codes.reshape(-1, kind.values)
@@ -80,12 +80,12 @@ def packed(weight: BlockWeight, type: str) -> Array:
 
 
 def _halves(data: Array, first: int, count: int = 1) -> Array:
-    """float16 numbers of each block, from a byte on."""
+    """Return the float16 numbers of each block that begin at a byte."""
     return np.ascontiguousarray(data[:, first : first + 2 * count]).view("<f2")
 
 
 def _shifted(data: Array, shifts: Array, size: int, mask: int) -> Array:
-    """Parts of bytes: [blocks, bytes] in pieces of `size` -> [blocks, pieces * shifts * size], shift by shift."""
+    """Extract bit fields: [blocks, bytes] in pieces of `size` -> [blocks, pieces * shifts * size], shift by shift."""
     pieces = data.reshape(len(data), -1, 1, size) >> shifts.reshape(1, 1, -1, 1)
     return (pieces & np.uint8(mask)).reshape(len(data), -1)
 
@@ -125,7 +125,7 @@ def _q3_k(data: Array) -> _Parts:
 
 
 def _scales_and_minima(data: Array) -> tuple[Array, Array]:
-    """The eight scales and minima of Q4_K and Q5_K, six bits each in twelve bytes, times d and dmin."""
+    """Return the eight scales and minima of Q4_K and Q5_K, six bits each in twelve bytes, times d and dmin."""
     ends = _halves(data, 0, 2).astype(np.float32)
     first, second, mixed = data[:, 4:8], data[:, 8:12], data[:, 12:16]
     scales = np.concatenate([first & 63, (mixed & 15) | (first >> 2 & 48)], axis=1)

@@ -1,4 +1,4 @@
-"""What a .gguf file holds, every count and offset held against the file's size before it is used.
+"""The contents of a .gguf file. Every count and offset is compared with the file's size before it is used.
 
 The layout is that of ggml's docs/gguf.md, versions 2 and 3, little-endian. The gguf package reads files too, but trusts them: a count of
 2^60 keeps it busy for ever, and an offset after the end gives an array of another size.
@@ -24,9 +24,9 @@ _ALIGNMENT = "general.alignment"
 #: Sizes of numbers by the file's codes of types: struct's letter each. 8 is a text, 9 an array.
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _ARRAY = 8, 9
-#: The least bytes of an entry: what a count is held against.
+#: The least bytes of an entry, for the check of a count.
 _LEAST_FIELD, _LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8
-#: What ggml has room for: GGML_MAX_DIMS, and GGML_MAX_NAME with the zero after it.
+#: ggml's limits: GGML_MAX_DIMS, and GGML_MAX_NAME less the terminating zero.
 MOST_AXES, LONGEST_NAME = 4, 63
 #: Types of plain numbers, and numpy's.
 PLAIN = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -75,7 +75,7 @@ class _Cursor:
         return struct.unpack_from(f"<{letter}", self.data, self.skip(struct.calcsize(f"<{letter}"), what))[0]
 
     def count(self, least: int, what: str) -> int:
-        """A number of entries, each of at least so many bytes."""
+        """Return a number of entries, each of at least `least` bytes."""
         found = int(self.number("Q", what))
         if found * least > self.left:
             raise InvalidModelError(f"the file is too short for {found} {what}", rule="file-too-short")
@@ -91,7 +91,7 @@ class _Cursor:
 
 
 def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
-    """The metadata of a file, arrays left out, and its tensors in the file's order.
+    """Return the metadata of a file without arrays, and its tensors in the file's order.
 
     Args:
         data: its bytes, mapped.
@@ -158,7 +158,7 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
 
 
 def _tensor(cursor: _Cursor) -> Stored:
-    """A tensor's entry; its start is still that within the data."""
+    """Return a tensor's entry; its start is relative to the data section."""
     from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
     name = cursor.text("the name of a tensor")
@@ -185,7 +185,7 @@ def _tensor(cursor: _Cursor) -> Stored:
 
 
 def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stored]:
-    """The tensors with their places in the file: aligned, within it, and none within another."""
+    """Return the tensors with their offsets in the file. Raise InvalidModelError unless they are aligned, in the file, and disjoint."""
     base = cursor.at + -cursor.at % alignment
     names = [tensor.name for tensor in tensors]
     if len(set(names)) < len(names):
@@ -206,18 +206,18 @@ def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stor
 
 
 def raw(data: Any, tensor: Stored) -> Array:
-    """The bytes of a tensor, uint8, a view on the file."""
+    """Return the bytes of a tensor, uint8, a view on the file."""
     return np.frombuffer(data, np.uint8, tensor.size, tensor.start)
 
 
 def numbers_of(data: Array, type: str) -> Array:
-    """The numbers in the bytes of a tensor of one of PLAIN; those of BF16 as float32, whose upper half they are."""
+    """Decode the numbers of a tensor with a type of PLAIN; BF16 becomes float32, whose upper half it is."""
     numbers = np.asarray(data.view(np.dtype(PLAIN[type])))
     return (numbers.astype(np.uint32) << 16).view(np.float32) if type == "BF16" else numbers
 
 
 def contents(path: Path) -> Mapping[str, Any]:
-    """What a file says of itself, and how many tensors it has of each type."""
+    """Return the general metadata of a file, and the number of tensors of each type."""
     from collections import Counter
 
     metadata, tensors = listed(map_file(path))

@@ -1,6 +1,6 @@
-"""Which weights of a network a tensor of a .gguf file is, and which way round it lies.
+"""Names of tensors in a network and in a .gguf file, and the order of their axes.
 
-GGUF has the axis that is summed innermost, one row for each output. A product x @ w of ONNX has its weights the other way round.
+GGUF has the summed axis innermost, one row for each output. A product x @ w of ONNX has transposed weights.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LARGEST_NAMES = 2**24
 
 
 def by_file(path: str) -> dict[str, str]:
-    """The names that a file of the option `names` states: in the network -> in the .gguf file.
+    """Return the names in the file of the option `names`: name in the network -> name in the .gguf file.
 
     Raises:
-        OptionError: it is no JSON object of texts, or two names in it are one.
+        OptionError: it is no JSON object of texts, or a name occurs twice.
     """
     if not path:
         return {}
@@ -42,10 +42,10 @@ def by_file(path: str) -> dict[str, str]:
 
 
 def is_turned(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> bool:
-    """Whether a matrix of weights lies in the network the other way round than in a .gguf file.
+    """Return whether the network has a matrix of weights transposed, compared with a .gguf file.
 
     Raises:
-        UnsupportedError: two operators read it, and either way is right for one of them.
+        UnsupportedError: operators that read the matrix sum along different axes.
     """
     ways = set(_ways(graph, name, consumers))
     if len(ways) > 1:
@@ -58,7 +58,7 @@ def is_turned(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> boo
 
 
 def _ways(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> Iterator[bool]:
-    """Of each operator that reads a tensor, whether it sums along the last axis but one."""
+    """Yield for each operator that reads a tensor whether it sums along the last axis but one."""
     for op in consumers.get(name, []):
         if op.kind in ("Dequantize", "Identity", "Cast"):
             yield from _ways(graph, op.outputs[0], consumers)
@@ -76,12 +76,12 @@ def _swaps_last(perm: tuple[int, ...]) -> bool:
 
 
 def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape with its last two axes exchanged."""
+    """Return a shape with its last two axes swapped."""
     return (*shape[:-2], shape[-1], shape[-2])
 
 
 def require_known(stated: Mapping[str, str], graph: Graph, stored: list[str], path: str) -> None:
-    """Raises InvalidModelError where the file of names says names of neither side."""
+    """Raise InvalidModelError for names that neither the network nor the .gguf file has."""
     lost = [name for name in stated if name not in graph.tensors or not graph[name].is_constant]
     if lost:
         constants = [tensor.name for tensor in graph.constants()]

@@ -34,13 +34,13 @@ from qconvert_gguf.places import by_file, is_turned, require_known, turned
 __all__ = ["read"]
 
 _REAL = ("float32", "float16", "bfloat16")
-#: How far weights may be from those of the network, as a share of these: quantization to 4 bits costs about a tenth.
+#: The largest norm of the difference from the network's weights, relative to their norm: 4 bits cost about a tenth.
 _RESEMBLANCE = 0.5
 _OTHERS = f"Covered are {', '.join((*TYPES, *PLAIN))}; llama-quantize converts files to these."
 
 
 def read(path: Path, options: Mapping[str, Any]) -> Graph:
-    """The network of the option `graph`, with the weights of the file.
+    """Return the network of the option `graph`, with the weights of the file.
 
     Raises:
         InvalidModelError: the file is damaged, or its tensors are not those of the network.
@@ -68,7 +68,7 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
 
 
 def _network(options: Mapping[str, Any], stored: list[Stored]) -> Graph:
-    """The network, with its constants computed where the file has more of its names then, such as that of a transposed matrix."""
+    """Return the network, with folded constants if the file then has more of its names, such as that of a transposed matrix."""
     graph = load(options["graph"])
     folded, _ = run_passes(graph, ["fold_constants"])
     names = {*(tensor.name for tensor in stored), *by_file(options.get("names") or "")}
@@ -76,7 +76,7 @@ def _network(options: Mapping[str, Any], stored: list[Stored]) -> Graph:
 
 
 def _without_identities(graph: Graph) -> Graph:
-    """The network without what gives constants a second name: a product is to read its weights themselves."""
+    """Return the network without Identity operators of constants, so that products read their weights directly."""
     names: dict[str, str] = {}
     ops: list[Op] = []
     for op in graph:
@@ -89,7 +89,7 @@ def _without_identities(graph: Graph) -> Graph:
 
 
 def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> list[tuple[str, Stored]]:
-    """The tensors of the file with their names in the network. Raises InvalidModelError or UnsupportedError with what does not fit."""
+    """Return the tensors of the file with their names in the network. Raise InvalidModelError or UnsupportedError for mismatches."""
     stated = by_file(options.get("names") or "")
     require_known(stated, graph, [tensor.name for tensor in stored], options.get("names") or "")
     names = {other: name for name, other in stated.items()}
@@ -122,11 +122,11 @@ def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> 
 
 
 class _Made:
-    """What takes the place of the network's own weights.
+    """The tensors and operators that replace the network's own weights.
 
     Attributes:
         tensors: new and changed ones.
-        ops: what computes real weights of stored ones.
+        ops: operators that dequantize the stored weights.
     """
 
     def __init__(self, graph: Graph, options: Mapping[str, Any]) -> None:
@@ -137,7 +137,7 @@ class _Made:
         self.ops: list[Op] = []
 
     def put(self, name: str, stored: Stored, data: Array) -> None:
-        """Puts a tensor of the file in the place of the weights `name`."""
+        """Replace the weights `name` with a tensor of the file."""
         own = self._graph[name]
         if own.data is None or own.dtype not in _REAL:
             raise InvalidModelError(
@@ -172,7 +172,7 @@ class _Made:
         self._in_blocks(own, _with_zero_points(weight), stored.type, shape, is_turned_round)
 
     def _resembles(self, values: Array, own: Tensor) -> None:
-        """Raises InvalidModelError where weights are not those of the network, rounded: another tensor, or rows in another order."""
+        """Raise InvalidModelError if weights are far from those of the network: another tensor, or rows in another order."""
         assert own.data is not None
         wanted = own.data.astype(np.float32)
         size = float(np.linalg.norm(wanted.reshape(-1)))
@@ -191,7 +191,7 @@ class _Made:
         return name
 
     def _in_blocks(self, own: Tensor, weight: BlockWeight, type: str, shape: tuple[int, ...], is_turned_round: bool) -> None:
-        """The integers as a quantized constant, and what makes real weights of it."""
+        """Add the integers as a quantized constant, and the operators that dequantize it."""
         self.tensors.append(replace(own, data=None))
         lead = shape[:-1]
         codes, scale = weight.codes.reshape(shape), weight.scales.reshape(*lead, -1)
@@ -214,7 +214,7 @@ class _Made:
         self.ops.append(Op("Dequantize", (stored.name,), (own.name,), {}, f"GGUF {own.name}"))
 
     def _with_minima(self, own: Tensor, stored: Tensor, scale: Array, minima: Array, is_turned_round: bool) -> None:
-        """d * q + m as operators: no zero point is an integer."""
+        """Add d * q + m as operators, since no integer zero point exists."""
         assert stored.shape is not None and stored.data is not None
         shape, source, q = stored.static_shape, f"GGUF {own.name}", stored.name
         assert shape is not None
@@ -238,7 +238,7 @@ class _Made:
 
 
 def _with_zero_points(weight: BlockWeight) -> BlockWeight:
-    """The weight with integers in place of a table, and with a zero point in each block where one stands for every minimum exactly."""
+    """Return the weight with integers instead of a table, and with zero points if they express all minima exactly."""
     weight = weight.integers()
     if weight.offset is None:
         return weight
@@ -247,13 +247,13 @@ def _with_zero_points(weight: BlockWeight) -> BlockWeight:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape without the leading ones that ggml does not keep."""
+    """Return a shape without its leading ones, which ggml drops."""
     first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
 
 
 def _exactly(values: Array, own: Tensor) -> Array:
-    """Numbers in the type that the network has. Raises UnsupportedError where that does not hold one."""
+    """Cast numbers to the type in the network. Raise UnsupportedError if a value changes."""
     with np.errstate(over="ignore"):
         found = np.ascontiguousarray(values.astype(numpy_dtype(own.dtype)))
     if not np.array_equal(found.astype(np.float32), values.astype(np.float32), equal_nan=True):

@@ -1,8 +1,8 @@
 """A checkpoint in blocks (GPTQ, AWQ, compressed-tensors, MLX …) as a .gguf file, every integer and scale kept.
 
-What a checkpoint does not have, the tokenizer and the numbers of the architecture, comes from a template: a .gguf file of the same model,
-as llama.cpp's convert_hf_to_gguf.py writes it. Its tensors say how names and rows stand to each other: llama.cpp reorders the rows of
-queries and keys, and adds 1 to some norms.
+The tokenizer and the numbers of the architecture come from a template: a .gguf file of the same model, as llama.cpp's
+convert_hf_to_gguf.py writes it. Its tensors give the mapping of names and the order of rows: llama.cpp reorders the rows of queries and
+keys, and adds 1 to some norms.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from qconvert_gguf.container import PLAIN, Stored, listed, numbers_of, raw
 __all__ = ["repack"]
 
 _TITLE = "GGUF"
-#: How much weights have to resemble those of the template: the cosine of the angle between both.
+#: The least cosine similarity of weights and those of the template.
 _LEAST = 0.5
-#: Fields of a template that are the file's own.
+#: Fields of a template that are not copied: the written file has its own.
 _OWN = ("GGUF.", "general.architecture", "general.file_type", "general.quantization_version")
-#: llama.cpp's numbers of files whose most tensors are of a type.
+#: Type -> llama.cpp's file_type, of a file with mostly tensors of this type.
 _FILE_TYPES = {"Q4_0": 2, "Q4_1": 3, "Q8_0": 7, "Q5_0": 8, "Q5_1": 9, "MXFP4": 38}
 _TEMPLATE = "Name a .gguf file of the same model, as convert_hf_to_gguf.py of llama.cpp writes it: --template model-f16.gguf."
 
@@ -63,7 +63,7 @@ class _Template:
 
     @classmethod
     def of(cls, path: str) -> _Template:
-        """Raises QConvertError where the file is damaged, and OptionError where there is none."""
+        """Read a template. Raise QConvertError if the file is damaged, and OptionError without a path."""
         if not path:
             raise OptionError(
                 "a checkpoint has no tokenizer and no description of the architecture, which a .gguf file needs",
@@ -81,12 +81,12 @@ class _Template:
         return str(self.metadata.get("general.architecture", ""))
 
     def number(self, name: str) -> int:
-        """A number of the architecture; 0 where it is not stated."""
+        """Return a number of the architecture; 0 if it is not stated."""
         found = self.metadata.get(f"{self.architecture}.{name}", 0)
         return found if type(found) is int and 0 < found < 2**20 else 0
 
     def values(self, name: str) -> Array:
-        """The real values of a tensor, float32. Raises UnsupportedError for a type that is not read."""
+        """Return the dequantized values of a tensor, float32. Raise UnsupportedError for a type that is not read."""
         stored = self.tensors[name]
         data = raw(self.data, stored)
         if stored.type in PLAIN:
@@ -150,7 +150,7 @@ def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Calla
 
 
 def _names(checkpoint: CheckpointSource, template: _Template) -> dict[str, str]:
-    """The template's name of each layer and tensor of the checkpoint, turned round. Raises InvalidModelError where one has none."""
+    """Return name in the template -> layer or tensor of the checkpoint. Raise InvalidModelError for tensors without a name."""
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
 
     arch = next((arch for arch, name in MODEL_ARCH_NAMES.items() if name == template.architecture), None)
@@ -169,7 +169,7 @@ def _names(checkpoint: CheckpointSource, template: _Template) -> dict[str, str]:
         name = table.get_name(full, try_suffixes=(".weight", ".bias"))
         if name in template.tensors and name not in found:
             found[name] = item
-        elif not full.endswith("inv_freq"):  # which programs compute
+        elif not full.endswith("inv_freq"):  # computed at run time
             lost.append(full)
     if lost:
         raise InvalidModelError(
@@ -181,14 +181,14 @@ def _names(checkpoint: CheckpointSource, template: _Template) -> dict[str, str]:
 
 
 class _Work:
-    """Tensors of the template, each with the values of the checkpoint; called in threads, so that nothing is changed."""
+    """Converts the tensors of the template with the values of the checkpoint; immutable, since threads call it."""
 
     def __init__(self, checkpoint: CheckpointSource, template: _Template, names: Mapping[str, str], *, requantize: bool) -> None:
         self._checkpoint, self._template, self._names, self._requantize = checkpoint, template, names, requantize
         self._adds_one = self._norms_are_one_less()
 
     def _norms_are_one_less(self) -> bool:
-        """Whether the norms of the template are those of the checkpoint plus one, as Gemma's are: one answer for all of them."""
+        """Return whether the norms of the template are those of the checkpoint plus one, as for Gemma; decided for all norms at once."""
         as_they_are = plus_one = 0.0
         for name, item in self._names.items():
             if name.endswith("norm.weight") and item in self._checkpoint.plain:
@@ -199,7 +199,7 @@ class _Work:
         return plus_one < as_they_are
 
     def converted(self, name: str) -> ConvertedLayer:
-        """One tensor: ggml's type and its bytes or numbers."""
+        """Convert one tensor: ggml's type and its bytes or numbers."""
         item = self._names.get(name)
         stored = self._template.tensors[name]
         if item is None:
@@ -225,7 +225,7 @@ class _Work:
         return ConvertedLayer(name, {"F32": values})  # llama.cpp has norms and biases in float32
 
     def _rows(self, name: str, values: Array, own: Array) -> Array | None:
-        """The order of rows in which values are those of the template; None for their own. Raises InvalidModelError where none is."""
+        """Return the order of rows that matches the template, or None for the own order. Raise InvalidModelError if no order matches."""
         if values.shape != own.shape:
             raise InvalidModelError(
                 f"the shape is {list(values.shape)} in the checkpoint and {list(own.shape)} in the template",
@@ -246,7 +246,7 @@ class _Work:
         return orders[best]
 
     def _orders(self, name: str, count: int) -> Iterator[Array]:
-        """llama.cpp's order of the rows of queries and keys: halves of a head alternate (LlamaModel.permute)."""
+        """Yield llama.cpp's order of the rows of queries and keys: halves of a head alternate (LlamaModel.permute)."""
         part = name.split(".")[-2] if "." in name else ""
         heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(part)
         size = self._template.number(heads) if heads else 0
@@ -255,14 +255,14 @@ class _Work:
 
 
 def _likeness(values: Array, own: Array) -> float:
-    """The cosine of the angle between two tensors; 1 where both are zero."""
+    """Return the cosine similarity of two tensors; 1 if both are zero."""
     first, second = values.reshape(-1), own.reshape(-1)
     size = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
     return float(first @ second) / size if size else 1.0 if not first.any() and not second.any() else 0.0
 
 
 def _forms(weight: BlockWeight) -> list[Any]:
-    """The types that may hold a weight: of as few bits as it has, or the next that there are."""
+    """Return the types that can store a weight: with its number of bits, or the next larger number."""
     if weight.table is not None:
         names = ["MXFP4"]
     else:
@@ -284,7 +284,7 @@ def _count(result: Repacked, layer: ConvertedLayer) -> None:
 
 
 def _writer(path: Path, template: _Template) -> Any:
-    """A writer with the fields of the template; it keeps tensors in a temporary file, so that they are not all in memory."""
+    """Return a writer with the fields of the template; a temporary file holds the tensors, to save memory."""
     from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
     writer = GGUFWriter(path, template.architecture, use_temp_file=True)

@@ -1,4 +1,4 @@
-"""The weights of a network as a .gguf file: those in blocks as Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, real ones as they are."""
+"""The weights of a network as a .gguf file: those in blocks as Q4_0, Q4_1, Q5_0, Q5_1 or Q8_0, float weights unchanged."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["write"]
 
 _ARCHITECTURE = "qconvert"
 _PLAIN = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-#: Types of integers, and the stored one that is 0 of Q4_0 and Q8_0.
+#: Integer type -> the stored integer that is 0 in Q4_0 and Q8_0.
 _MIDDLES = {"int4": 0, "uint4": 8, "int8": 0, "uint8": 128}
 _SHOWN = 4
-#: Ends of the names that the reader gives to weights of Q4_1 on their way.
+#: Suffixes of the names that the reader gives to intermediate tensors of Q4_1.
 _BETWEEN = ("/rows", "/turned")
 _REMEDY = "The pass change_bits quantizes weights in blocks of 32: --pass change_bits:weight_bits=4,block_size=32."
 
 
-class _Refusal(Exception):  # noqa: N818  # it is no error yet: all are listed together
+class _Refusal(Exception):  # noqa: N818  # collected, then raised as one error
     """Why a tensor cannot be written."""
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    """Writes the weights of a network; its operators have no place in the file.
+    """Write the weights of a network, without its operators.
 
     Raises:
-        UnsupportedError: tensors have no place in a .gguf file; all are named.
+        UnsupportedError: tensors cannot be stored in a .gguf file; all are named.
     """
     from gguf import GGMLQuantizationType, GGUFWriter
 
@@ -77,7 +77,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 
 def _names(found: list[str], path: str) -> dict[str, str]:
-    """Names in the file. Raises OptionError where two are one or the names state what is not there, UnsupportedError for one too long."""
+    """Return the names in the file. Raise OptionError for duplicate or unknown names, UnsupportedError for names that are too long."""
     stated = by_file(path)
     lost = [name for name in stated if name not in found]
     if lost:
@@ -115,7 +115,7 @@ class _Written:
         self.changes: list[Change] = []
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The constants that are weights, each with the name of its float values."""
+        """Yield the constants that are weights, each with the name of its float values."""
         found = [(self._real_name(tensor), tensor) for tensor in self._graph.constants()]
         for name, tensor in found:
             plain = tensor.quantization is None and tensor.dtype in _PLAIN and tensor.rank
@@ -123,7 +123,7 @@ class _Written:
                 yield name, tensor
 
     def _real_name(self, tensor: Tensor) -> str:
-        """What a constant is called where it is real; minima that are added to it are noted."""
+        """Return the name of a constant's float values; record the minima that are added to it."""
         if tensor.quantization is None:
             return tensor.name
         real = self._only_reader(tensor.name, "Dequantize")
@@ -142,7 +142,7 @@ class _Written:
         self._minima[tensor.name] = minima[..., 0]
         self._inner |= {other, shaped.inputs[1]}
         name = shaped.outputs[0]
-        for kind in ("Transpose", "Cast"):  # those that the reader puts after them; a Transpose of the network's own has another name
+        for kind in ("Transpose", "Cast"):  # added by the reader; a Transpose of the network has another name
             further = self._only_reader(name, kind) if name.endswith(_BETWEEN) else None
             name = further.outputs[0] if further is not None else name
         return name
@@ -153,7 +153,7 @@ class _Written:
         return readers[0] if is_one and readers[0].inputs.count(name) == 1 else None
 
     def stored(self, name: str, tensor: Tensor) -> tuple[str, Array]:
-        """ggml's type of a tensor, and its numbers or bytes. Raises _Refusal."""
+        """Return ggml's type of a tensor, and its numbers or bytes. Raise _Refusal."""
         assert tensor.data is not None
         try:
             way = is_turned(self._graph, tensor.name if tensor.name not in self._minima else "", self._consumers)
@@ -214,11 +214,11 @@ class _Written:
         return "Q4_1", _weight(stored + shift, 4, half, offset=self._half(minima, name, "minima")), lead
 
     def _is_five(self, stored: Array, points: Array) -> bool:
-        """Whether integers of 8 bits are those of Q5_0."""
+        """Return whether integers of 8 bits have the range and zero point of Q5_0."""
         return bool((points == 16).all() and stored.min() >= 0 and stored.max() < 32)
 
     def _half(self, numbers: Array, name: str, what: str) -> Array:
-        """Numbers as float16; what that costs is noted. Raises _Refusal where it may cost nothing."""
+        """Round numbers to float16 and record the change. Raise _Refusal if they change and rounding is not allowed."""
         with np.errstate(over="ignore"):
             half = numbers.astype(np.float16)
         wrong = half.astype(np.float64) != numbers.astype(np.float64)

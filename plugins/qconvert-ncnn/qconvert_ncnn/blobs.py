@@ -1,4 +1,4 @@
-"""Tensors as blobs: ncnn has no batch, so the first dimension, which is 1, falls away, and names without blanks."""
+"""Tensors as blobs: without the batch dimension, which is 1, and with names without blanks."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def unsupported(op: Op, what: str, *, rule: str = "variant-not-writable") -> Uns
 
 
 def sizes_of(tensor: Tensor) -> tuple[int, ...]:
-    """The sizes of a tensor's blob, the outermost first.
+    """Return the sizes of a tensor's blob, the outermost first.
 
     Raises:
-        UnsupportedError: it has several samples, or more dimensions than blobs have, or sizes that are open.
+        UnsupportedError: it has several samples, more dimensions than blobs have, or dynamic dimensions.
     """
     shape = tensor.static_shape
     if shape is None or not 1 < len(shape) <= _MOST + 1 or shape[0] != 1 or 0 in shape:
@@ -38,7 +38,7 @@ def sizes_of(tensor: Tensor) -> tuple[int, ...]:
 
 
 def axis_of(graph: Graph, op: Op, axis: int) -> int:
-    """An axis of an operator's data as one of its blob. Raises UnsupportedError for that of the samples."""
+    """Return the axis of the blob for an axis of an operator's data. Raise UnsupportedError for the batch axis."""
     rank = len(sizes_of(graph[op.inputs[0]])) + 1
     found = axis % rank
     if not found:
@@ -47,17 +47,17 @@ def axis_of(graph: Graph, op: Op, axis: int) -> int:
 
 
 def order_of(perm: Sequence[int]) -> int:
-    """The order_type of a Permute (src/layer/permute.cpp), of the axes of a blob, the outermost first."""
+    """Return the order_type of a Permute (src/layer/permute.cpp) for a permutation of a blob's axes, the outermost first."""
     return [*itertools.permutations(range(len(perm)))].index(tuple(perm))
 
 
 def perm_of(order: int, rank: int) -> tuple[int, ...]:
-    """The mirror of order_of. Raises IndexError."""
+    """Return the permutation of an order_type, the inverse of order_of(). Raise IndexError for unknown ones."""
     return [*itertools.permutations(range(rank))][order]
 
 
 def stated_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The shapes that --input-shape states, by the names of inputs: 1,3,224,224 in their order, or each after a name and "=".
+    """Parse --input-shape, by the names of inputs: 1,3,224,224 in their order, or each after a name and "=".
 
     Raises:
         OptionError: it is no such text, names no input, or is not for one sample.
@@ -88,7 +88,7 @@ def stated_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]
 
 
 class Blobs:
-    """Names of blobs and layers: a tensor's own where ncnn can have it."""
+    """Names of blobs and layers: the tensor's name, with blanks replaced."""
 
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
@@ -102,7 +102,7 @@ class Blobs:
         return self._known[tensor]
 
     def fresh(self, wanted: str) -> str:
-        """A name that no other blob has."""
+        """Return a name that no other blob has."""
         word = "".join("_" if char.isspace() or not char.isprintable() else char for char in wanted)
         found = self._names.fresh(word.encode()[:_LONGEST].decode(errors="ignore") or "blob")
         self._taken.add(found)

@@ -20,7 +20,7 @@ class _RefusedError(Exception):
 
 
 def _loaded(param: str, weights: str, threads: int) -> Any:
-    os.environ["OMP_NUM_THREADS"] = str(max(threads, 1))  # as ncnn starts; more threads than a network has would wait for work in loops
+    os.environ["OMP_NUM_THREADS"] = str(max(threads, 1))  # read at ncnn's start; further threads would spin
     import ncnn
 
     net = ncnn.Net()
@@ -77,7 +77,7 @@ def _answers(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    # ncnn prints what it dislikes; the pipe is for answers alone.
+    # ncnn prints warnings to stdout; the pipe is for answers only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _answers(sys.stdin.buffer, answers)

@@ -39,7 +39,7 @@ class Layer:
         kind: its type, such as "Convolution".
         inputs, outputs: names of blobs.
         params: key -> a number, or numbers.
-        weights: what the .bin file has of it, in order, each packed; of a layer that was read it is empty.
+        weights: its packed weights in the .bin file, in order; () for a layer that was read.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Layer:
         return f"{self.kind} {self.name}"
 
     def integer(self, key: int, default: int = 0) -> int:
-        """A parameter that is a whole number."""
+        """Return an integer parameter."""
         found = self.params.get(key, default)
         if isinstance(found, tuple) or found != int(found):
             raise InvalidModelError(f"the parameter {key} is {found}, not an integer", where=str(self), rule="not-a-number")
@@ -66,17 +66,17 @@ class Layer:
         return float(found)
 
     def numbers(self, key: int) -> tuple[Number, ...]:
-        """A parameter that is an array; () where it is not given."""
+        """Return an array parameter; () if it is missing."""
         found = self.params.get(key, ())
         return found if isinstance(found, tuple) else (found,)
 
     def renamed(self, names: dict[str, str]) -> Layer:
-        """The layer with other names of its inputs."""
+        """Return the layer with renamed inputs."""
         return replace(self, inputs=tuple(names.get(name, name) for name in self.inputs))
 
 
 def text_of(layers: Sequence[Layer]) -> str:
-    """The .param file of layers, in order."""
+    """Return the text of the .param file of layers, in order."""
     blobs = sum(len(layer.outputs) for layer in layers)
     lines = [MAGIC, f"{len(layers)} {blobs}"]
     for layer in layers:
@@ -92,16 +92,16 @@ def _parameter(key: int, value: Number | tuple[Number, ...]) -> str:
 
 
 def _said(value: Number) -> str:
-    """A number; one with a point or an exponent is read as float32, which nine digits bring back."""
+    """Return a number as text; ncnn reads one with a point or an exponent as float32, for which nine digits are exact."""
     return str(value) if isinstance(value, int) else f"{value:.8e}"
 
 
 def packed(data: Array, marked: bool) -> bytes:
-    """Weights as a .bin file has them.
+    """Pack weights as in a .bin file.
 
     Args:
         data: float32, or int8.
-        marked: whether a mark of their type stands in front, as of the weights that may have several.
+        marked: whether a mark of their type precedes them, as for weights of several possible types.
     """
     if data.dtype == np.int8:
         return _INT8.to_bytes(4, "little") + data.tobytes() + bytes(-data.size % 4)
@@ -109,7 +109,7 @@ def packed(data: Array, marked: bool) -> bytes:
 
 
 def read_param(path: Path) -> list[Layer]:
-    """The layers of a .param file.
+    """Read the layers of a .param file.
 
     Raises:
         FileAccessError: it cannot be read.
@@ -183,7 +183,7 @@ def _whole(word: str, at: str) -> int:
 
 
 def _require_sound(layers: list[Layer]) -> None:
-    """Every blob is computed once, by a layer before those that read it."""
+    """Raise InvalidModelError unless every blob is computed once, before the layers that read it."""
     known: set[str] = set()
     for layer in layers:
         for name in layer.inputs:
@@ -203,7 +203,7 @@ class Weights:
     """A .bin file, read from its beginning to its end.
 
     Args:
-        path: the file; one that is not there has no bytes.
+        path: the file; a missing file counts as empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -214,19 +214,19 @@ class Weights:
 
     @property
     def rest(self) -> int:
-        """How many bytes are left."""
+        """The number of bytes that are left."""
         return len(self._data) - self._at
 
     def remaining(self) -> bytes:
-        """What stands after the last layer's weights."""
+        """Return the bytes after the last layer's weights."""
         return bytes(self._data[self._at :])
 
     def plain(self, count: int, layer: Layer) -> Array:
-        """float32 without a mark."""
+        """Read float32 weights without a mark."""
         return np.frombuffer(self._take(4 * count, layer), "<f4").astype(np.float32)
 
     def marked(self, count: int, layer: Layer) -> Array:
-        """Weights after a mark of their type: float32, float16 as float32, or int8.
+        """Read weights after a mark of their type: float32, float16 as float32, or int8.
 
         Raises:
             InvalidModelError: the file is too short.

@@ -1,4 +1,4 @@
-"""What the .bin file has of each type of layer, in ncnn's order (load_model in src/layer/*.cpp)."""
+"""Weights of each type of layer in the .bin file, in ncnn's order (load_model in src/layer/*.cpp)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from qconvert_ncnn.container import Layer, Weights
 
 __all__ = ["LOADERS", "REQUANTIZED", "bottom_scale", "scales_of", "top_scale"]
 
-#: The int8_scale_term from which on a layer gives out int8.
+#: Layers with a larger int8_scale_term have int8 results.
 REQUANTIZED = 100
 _MOST = 2**31
-#: Elements that a layer without weights may have.
+#: The most elements of a layer without weights.
 _MOST_MADE = 2**24
 
 
@@ -26,7 +26,7 @@ def _count(layer: Layer, key: int) -> int:
 
 
 def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: int) -> tuple[Array, ...]:
-    """Weights, bias or an empty array, and of int8 the scales of the weights, of the data, and of the result if it is int8."""
+    """Read weights, bias or an empty array, and for int8 the scales of the weights, the data, and an int8 result."""
     weights = file.marked(_count(layer, size_key), layer)
     bias = file.plain(_count(layer, 0), layer) if layer.integer(bias_key) else np.zeros(0, np.float32)
     term = layer.integer(8)
@@ -73,7 +73,7 @@ def _inner_product(layer: Layer, file: Weights) -> tuple[Array, ...]:
 
 
 def _gemm(layer: Layer, file: Weights) -> tuple[Array, ...]:
-    """A matrix of constants N x K as the second factor, or K x N, and what is added, one number for each column."""
+    """Read a constant matrix N x K as the second factor, or K x N, and a bias for each column."""
     form = [layer.integer(key) for key in (4, 5, 2, 11, 12, 13, 14, 18)]
     scaled = (layer.number(0, 1.0), layer.number(1, 1.0)) != (1.0, 1.0)
     if form != [0, 1, 0, 0, 0, 0, 0, 0] or scaled or (layer.integer(6) and layer.integer(10) not in (-1, 4)):
@@ -97,7 +97,7 @@ def _memory(layer: Layer, file: Weights) -> tuple[Array, ...]:
 
 
 def _several(key: int, count: int) -> Callable[[Layer, Weights], tuple[Array, ...]]:
-    """As many arrays as `count`, each of the elements that a parameter says."""
+    """Return a loader of `count` arrays; the parameter `key` is the size of each."""
     return lambda layer, file: tuple(file.plain(_count(layer, key), layer) for _ in range(count))
 
 
@@ -106,7 +106,7 @@ def _scale(layer: Layer, file: Weights) -> tuple[Array, ...]:
 
 
 def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tuple[Array, ...]:
-    """Factors and addends; those that the file does not have are 1 and 0, and are made when the layer is read."""
+    """Read factors and addends; () without them: the reader of the layer makes factors of 1 and addends of 0."""
     count = _count(layer, size_key)
     if layer.integer(affine_key, 1):
         return tuple(file.plain(count, layer) for _ in range(2))
@@ -116,17 +116,17 @@ def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tupl
 
 
 def bottom_scale(layer: Layer, weights: tuple[Array, ...]) -> float:
-    """The inverse scale to which an int8 layer rounds its data; 0 for all other layers."""
+    """Return the inverse scale to which an int8 layer rounds its data; 0 for all other layers."""
     return float(weights[3][0]) if len(weights) > 3 and layer.integer(8) else 0.0
 
 
 def top_scale(weights: tuple[Array, ...]) -> float:
-    """The inverse scale of the integers that a layer gives out; 0 if it gives out float values."""
+    """Return the inverse scale of an int8 result; 0 for a float result."""
     return float(weights[4][0]) if len(weights) > 4 else 0.0
 
 
 def scales_of(weights: tuple[Array, ...]) -> Array:
-    """The inverse scales of weights. 0 stands for a channel of zeros, which any scale holds."""
+    """Return the inverse scales of weights. 0 marks a channel of zeros, which gets the least positive one."""
     found = weights[2]
     return np.where(found > 0, found, found[found > 0].min() if (found > 0).any() else np.float32(1)).astype(np.float32)
 

@@ -1,7 +1,6 @@
-"""What qconvert notes after the weights in a .bin file, where ncnn reads no more: metadata, outputs, and of tensors what no layer says.
+"""qconvert's notes after the weights in a .bin file, where ncnn reads no more: metadata, outputs, names and quantizations.
 
-ncnn has neither types nor quantizations of blobs, and no names with blanks. A note of a quantization counts only where it fits what the
-layers compute.
+ncnn has neither types nor quantizations of blobs, and no names with blanks. A noted quantization counts only if it agrees with the layers.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _MOST = 2**26
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A tensor that a blob stands for: its name, its storage type and its quantization."""
+    """The tensor of a blob: its name, its storage type and its quantization."""
 
     name: str
     dtype: str
@@ -44,8 +43,14 @@ class Noted:
 
 @dataclass(slots=True)
 class Notes:
-    """Of blobs, the tensors with quantizations that they stand for; their names, where these are others; those that are outputs; and
-    metadata."""
+    """The notes of a file.
+
+    Attributes:
+        quantizations: blob -> its quantized tensor.
+        names: blob -> the tensor's name, if it differs.
+        outputs: blobs, in order.
+        metadata: of the graph.
+    """
 
     quantizations: dict[str, Noted] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -53,7 +58,7 @@ class Notes:
     metadata: dict[str, str] = field(default_factory=dict)
 
     def data(self) -> bytes:
-        """As they stand in a file."""
+        """Return the notes as bytes of the file."""
         quantizations = {name: _document(item) for name, item in self.quantizations.items()}
         return (
             _MARK
@@ -62,7 +67,7 @@ class Notes:
 
     @classmethod
     def of(cls, data: bytes) -> Notes | None:
-        """Those of a file, without what is no such note; None where something else stands there."""
+        """Read the notes of a file, without malformed ones; None if the bytes are no notes."""
         if data and not data.startswith(_MARK):
             return None
         found = cls()
@@ -83,7 +88,7 @@ class Notes:
 
 
 def given_out(layers: Sequence[Layer], notes: Notes) -> tuple[str, ...]:
-    """The blobs that a network gives out: those that are noted, if nothing reads them; else all that nothing reads, but for inputs."""
+    """Return the output blobs: the noted ones, if no layer reads them; else all blobs that no layer reads, except inputs."""
     read = {name for layer in layers for name in layer.inputs}
     computed = {name: layer.kind for layer in layers for name in layer.outputs if name not in read}
     if notes.outputs and computed.keys() >= {*notes.outputs} and len({*notes.outputs}) == len(notes.outputs):
@@ -92,7 +97,7 @@ def given_out(layers: Sequence[Layer], notes: Notes) -> tuple[str, ...]:
 
 
 def data_name(blob: str) -> str:
-    """What the reader calls the integers to which int8 layers round a blob, until a note says their name."""
+    """Return the reader's name for the integers to which int8 layers round a blob; a note may replace it."""
     return f"{blob}/data"
 
 

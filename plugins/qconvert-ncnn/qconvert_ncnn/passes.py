@@ -1,4 +1,4 @@
-"""Fits graphs to ncnn: one sample, products with constants as fully connected layers, and quantizations that its int8 layers have."""
+"""Passes for ncnn: one sample, products with constants as fully connected layers, and quantizations of int8 layers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, is_on_quantizatio
 
 __all__ = ["connect", "requantize", "settle"]
 
-#: Steps of the old quantization that a new one may have, besides what holds the range: those at which many codes stay where they are.
+#: Candidates for new scale / old scale, in addition to the one of the whole range: many codes stay exact with them.
 _RATIOS = (1.0, 1.25, 4 / 3, 1.5, 5 / 3, 1.75, 2.0)
-#: Those of them, and what is added to the range, at which no code lies in the middle between two of the new quantization: where it has been
-#: rounded before, a tie would fall to either side, as float32 has it.
+#: Ratios without ties between codes, and an addition to the range with the same effect: float32 would decide a tie of rounded values.
 _WITHOUT_TIES, _BEYOND = (1.0, 1.25, 1.5, 5 / 3, 1.75), 0.1
 
 
 def settle(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
-    """A number of samples that is open becomes 1, which ncnn runs at a time."""
+    """Set a dynamic number of samples to 1, since ncnn runs one sample at a time."""
     firsts = [graph[name].shape[0] for name in graph.inputs if graph[name].shape]  # type: ignore[index]
     symbols = {size for size in firsts if isinstance(size, str)}
     if not symbols:
@@ -32,7 +31,7 @@ def settle(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
 
 
 def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
-    """A MatMul of a vector with a matrix of constants becomes a Gemm, whose weights lie the other way round."""
+    """Replace a MatMul of a vector and a constant matrix by a Gemm with transposed weights."""
     ops, tensors = list[Op](), dict[str, Tensor]()
     names = graph.names(tensors)
     for op in graph.ops:
@@ -52,7 +51,7 @@ def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
 
 
 def _turned(weights: Tensor, is_turned: bool) -> Tensor | None:
-    """Constants K,N as the weights N,K of a Gemm; None where scales lie otherwise."""
+    """Return constants K,N as the weights N,K of a Gemm; None for scales along K or in blocks."""
     q = weights.quantization
     if weights.data is None or weights.data.ndim != 2 or (q is not None and q.block_size):
         return None
@@ -65,10 +64,10 @@ def _turned(weights: Tensor, is_turned: bool) -> Tensor | None:
 
 
 def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
-    """Data of convolutions and fully connected layers become int8 with the zero point 0, from -127 to 127; their scales and those of the
-    weights become the nearest that ncnn's files, which have inverses, can say.
+    """Quantize the data of convolutions and fully connected layers as int8, from -127 to 127, with zero point 0.
 
-    A tensor that nothing else reads is rounded to the new quantization at once; what others read too is rounded again for the layers.
+    Scales of data and weights become the nearest with an exact inverse, since ncnn's files have inverses. A tensor that only such layers
+    read is rounded to the new quantization at once; other tensors are requantized for the layers.
     """
     users = graph.consumers()
     made: dict[str, Tensor] = {}
@@ -86,7 +85,7 @@ def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
         if data.name in made or data.name in again or (is_on_quantization(data) and _says_scale(data)):
             continue
         name, once = data.name, _is_only_data(graph, data.name, users[data.name])
-        quantization = _quantization(data, once and graph.producers()[name].kind != "Requantize")  # whose data have a quantization already
+        quantization = _quantization(data, once and graph.producers()[name].kind != "Requantize")  # a Requantize has rounded data
         if once:
             made[data.name] = replace(data, dtype=INT8, quantization=quantization)
         else:
@@ -109,7 +108,7 @@ def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
 
 
 def _ops(graph: Graph, again: dict[str, str]) -> list[Op]:
-    """The operators, with a Requantize before the first layer that reads what is rounded again."""
+    """Return the operators, with a Requantize of each tensor in `again` before the first layer that reads it."""
     found, done = [], set[str]()
     for op in graph.ops:
         name = op.inputs[0] if op.inputs else ""
@@ -124,7 +123,7 @@ def _ops(graph: Graph, again: dict[str, str]) -> list[Op]:
 
 
 def _off(weights: Tensor, scale: Array) -> float:
-    """By how many steps weights are others at most."""
+    """Return the largest change of weights, in steps."""
     assert weights.quantization is not None
     old, largest = weights.quantization.scale.astype(np.float64), 128
     return float(np.abs(scale / old - 1).max() * largest)
@@ -135,7 +134,7 @@ def _says_scale(tensor: Tensor) -> bool:
 
 
 def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
-    """Whether layers alone read a tensor, as their data, and what computes it rounds to any quantization."""
+    """Return whether only int8 layers read a tensor, as data, and its producer can round to any quantization."""
     if name in graph.public or name in graph.inputs:
         return False
     if any(op.kind not in PRODUCTS or op.inputs.count(name) != 1 or op.inputs[0] != name or missing(graph, op) for op in users):
@@ -149,11 +148,10 @@ def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
 
 
 def _quantization(tensor: Tensor, once: bool) -> Quantization:
-    """The quantization without zero point that loses least over the codes of the old one. What the old quantization clipped, the new one
-    does.
+    """Return the quantization with zero point 0 and the least error over the codes of the old one, with the same limits.
 
     Args:
-        once: whether values are rounded to it alone, and not to the old one before.
+        once: whether values are rounded only to the new quantization, not to the old one before.
     """
     q = tensor.quantization
     assert q is not None
@@ -168,7 +166,7 @@ def _quantization(tensor: Tensor, once: bool) -> Quantization:
 
 
 def _codes(tensor: Tensor) -> Array:
-    """The steps from zero that a tensor may have."""
+    """Return the stored integers of a tensor less its zero point."""
     q = tensor.quantization
     assert q is not None
     low, high = q.limits(tensor.dtype)
@@ -177,7 +175,7 @@ def _codes(tensor: Tensor) -> Array:
 
 
 def _cost(tensor: Tensor, quantization: Quantization) -> Cost | None:
-    """What the codes of the old quantization lose."""
+    """Return the error over the codes of the old quantization, or None without one."""
     q = tensor.quantization
     assert q is not None
     codes = _codes(tensor) * float(q.scale.reshape(-1)[0])

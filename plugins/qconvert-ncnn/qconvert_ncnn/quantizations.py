@@ -1,4 +1,4 @@
-"""Which operators ncnn runs on int8, and on what quantizations: symmetric ones without -128, whose scales come back from their inverses."""
+"""Operators that ncnn runs on int8, and their quantizations: symmetric, without -128, with scales equal to the inverse of their inverse."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = [
 ]
 
 INT8 = "int8"
-#: Quantized data go from -127 to 127.
+#: The range of quantized data is -127 to 127.
 LIMIT = 127
 #: Kinds that ncnn has int8 kernels for: Convolution, ConvolutionDepthWise and InnerProduct.
 PRODUCTS = ("Conv", "Gemm", "MatMul")
 _PLANES, _MATRIX = 4, 2
-#: Neighbours in float32 among which a scale is looked for, the nearest first.
+#: Offsets of neighbours in float32 that are tried for a scale, the nearest first.
 _NEAR = (0, 1, -1, 2, -2, 3, -3)
 
 
 def inverse(scale: Array | np.float32) -> Array:
-    """The numbers that ncnn's files have instead of scales: 1 / scale as float32 (src/layer/quantize.cpp)."""
+    """Return 1 / scale as float32, which ncnn's files have instead of scales (src/layer/quantize.cpp)."""
     with np.errstate(over="ignore", divide="ignore"):
         return (np.float32(1) / np.asarray(scale, np.float32)).astype(np.float32)
 
 
 def shown_scale(scale: Array) -> Array:
-    """The nearest scales that are the inverse, as float32, of their own inverse."""
+    """Return the nearest scales that equal, in float32, the inverse of their inverse."""
     found = np.asarray(scale, np.float32).copy()
     open_ = np.ones(found.shape, bool)
     for steps in _NEAR:
@@ -49,18 +49,18 @@ def shown_scale(scale: Array) -> Array:
 
 
 def is_connected(graph: Graph, op: Op) -> bool:
-    """Whether a MatMul is a fully connected layer: of vectors or rows, with a matrix of constants."""
+    """Return whether a MatMul is a fully connected layer: of vectors or rows, with a constant matrix."""
     weights, rank = graph[op.inputs[1]], graph[op.inputs[0]].rank or 0
     return weights.data is not None and weights.data.ndim == _MATRIX and rank in (2, 3) and not op["trans_a"]
 
 
 def outputs_axis(op: Op) -> int:
-    """The axis of weights along which outputs lie."""
+    """Return the output axis of weights."""
     return 1 if op.kind == "MatMul" and not op["trans_b"] else 0
 
 
 def missing(graph: Graph, op: Op) -> str:
-    """Why an operator with quantized weights has no int8 kernel, whatever the quantization of its data; "" if it has one."""
+    """Return why ncnn has no int8 kernel for an operator with quantized weights; "" if it has one for some quantization of the data."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     q = weights.quantization
     if weights.data is None or q is None or weights.dtype not in ("int4", INT8):
@@ -84,21 +84,21 @@ def missing(graph: Graph, op: Op) -> str:
 
 
 def _by_group(q: Quantization, groups: int) -> Array:
-    """The first scale of each group; one scale for all stays one."""
+    """Return the first scale of each group; a per-tensor scale unchanged."""
     scale = q.scale.reshape(-1)
     return scale if scale.size == 1 else scale[:: max(scale.size // groups, 1)]
 
 
 def is_data_quantization(dtype: str, q: Quantization) -> bool:
-    """Whether a quantization is one of int8 layers' data: one scale, the zero point 0, and no -128."""
+    """Return whether int8 layers can have data of a quantization: per tensor, zero point 0, without -128."""
     return dtype == INT8 and q.is_per_tensor and not q.zero_point.any() and q.limits(INT8)[0] >= -LIMIT
 
 
 def is_on_quantization(tensor: Tensor) -> bool:
-    """Whether an activation has a quantization of ncnn's kernels."""
+    """Return whether an activation has a quantization of int8 layers' data."""
     return tensor.quantization is not None and is_data_quantization(tensor.dtype, tensor.quantization)
 
 
 def is_layer(graph: Graph, op: Op) -> bool:
-    """Whether ncnn runs an operator on int8."""
+    """Return whether ncnn runs an operator on int8."""
     return op.kind in PRODUCTS and is_on_quantization(graph[op.inputs[0]]) and not missing(graph, op)

@@ -1,4 +1,4 @@
-"""Reads a .param file with its .bin: each layer literally, by one function; absorb_quantization makes quantized operators of them."""
+"""Reads a .param file with its .bin: each layer literally, by one function; absorb_quantization then makes quantized operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND
 
 __all__ = ["GRID", "Network", "read", "read_network"]
 
-#: The type of a layer in place of four that round to a quantization.
+#: The type of the layer that replaces four layers of a rounding.
 GRID = "qconvert.Quantization"
 _MOVES = frozenset(("Split", "Noop", "Dropout", "Reshape", "Permute", "Crop", "Slice", "Concat", "Flatten", "ExpandDims", "Squeeze"))
 
@@ -37,23 +37,23 @@ class Network:
 
 
 def read(path: Path, input_shape: str = "") -> Graph:
-    """The network of a .param file and the .bin file next to it; see read_network()."""
+    """Read the network of a .param file and the .bin file next to it; see read_network()."""
     return read_network(path, input_shape).graph
 
 
 def read_network(path: Path, input_shape: str = "") -> Network:
-    """As read(), with the layers and the blobs of inputs and outputs.
+    """Read a network with its layers and the blobs of inputs and outputs.
 
     Args:
         path: of the .param file.
-        input_shape: sizes of inputs, of which many files have none: 1,3,224,224 in their order, or each after a name and "=".
+        input_shape: sizes of inputs, which many files lack: 1,3,224,224 in their order, or each after a name and "=".
 
     Raises:
-        OptionError: `input_shape` is no such text.
-        QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all of these are named.
+        OptionError: `input_shape` is malformed.
+        QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all such layers are named.
     """
     try:
-        with np.errstate(all="ignore"):  # what a damaged file has as scales is looked at afterwards
+        with np.errstate(all="ignore"):  # scales of damaged files are checked later
             return _network(path, input_shape)
     except QConvertError as error:
         error.file = error.file or str(path)
@@ -87,7 +87,7 @@ def _network(path: Path, input_shape: str) -> Network:
 
 
 def _output(draft: Draft, blob: str) -> str:
-    """The tensor that a blob gives out: integers, where a note says so."""
+    """Return the output tensor of a blob: integers if they are noted."""
     if blob in draft.returned:
         return draft.returned[blob]
     noted, value = draft.notes.quantizations.get(blob), draft.values[blob]
@@ -102,7 +102,7 @@ def _output(draft: Draft, blob: str) -> str:
 
 
 def _renamed(graph: Graph, notes: Notes) -> Graph:
-    """Tensors under the names of those that were written: integers under that of their blob, which then is the name of their values."""
+    """Rename tensors as in the graph that was written; integers get the name of their blob, and its float values another one."""
     names = {old: new for old, new in notes.names.items() if old in graph and graph[old].is_quantized}
     names |= {f"{blob}/{item.dtype}": item.name for blob, item in notes.quantizations.items() if f"{blob}/{item.dtype}" in graph}
     taken = set(names.values())
@@ -132,7 +132,7 @@ def _require_known(layers: Sequence[Layer]) -> None:
 
 
 def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
-    """An input, whose sizes the file says, or the user."""
+    """Read an input, with sizes of the file or of --input-shape."""
     found = {key: r.layer.integer(key) for key in (2, 11, 1, 0)}
     sizes = [size for size in found.values() if size]
     if len(r.layer.outputs) != 1:
@@ -146,7 +146,7 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
             f"the file does not state the sizes of the input {blob!r}", where=str(r.layer), remedy=remedy, rule="shape-not-stated"
         )
     draft, noted, shape = r.draft, r.draft.notes.quantizations.get(blob), stated.get(blob, (1, *sizes))
-    if noted is not None:  # values with a quantization: the integers are the input
+    if noted is not None:  # the integers are the input
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
         draft.values[blob] = draft.dequantized(name, str(r.layer))
         if is_data_quantization(noted.dtype, noted.quantization):
@@ -161,20 +161,20 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
 
 
 def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:
-    """Blob -> the inverse scale of the quantization to which all that read it round it, some of them after data movement."""
+    """Return blob -> the inverse scale to which all of its readers round it, directly or after data movement."""
     asked: dict[str, set[float]] = {}
     found: dict[str, float] = {}
     for layer, own in zip(reversed(layers), reversed(weights), strict=True):
         for name in layer.outputs:
             quantizations = asked.get(name, {0.0})
-            # what has a quantization of its own is rounded again after data movement
+            # a blob with its own quantization is rounded again after data movement
             if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != GRID:
                 found[name] = next(iter(quantizations))
         scale = bottom_scale(layer, own)
         if not scale and _is_move(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
             scale = found.get(layer.outputs[0], 0.0)
             if layer.kind != "Split" and data_name(layer.outputs[0]) in notes.names and data_name(layer.inputs[0]) not in notes.names:
-                scale = 0.0  # it was rounded after the move
+                scale = 0.0  # it was rounded after the data movement
         for name in layer.inputs:
             asked.setdefault(name, set()).add(scale)
     return found
@@ -185,7 +185,7 @@ def _is_move(layer: Layer) -> bool:
 
 
 def _with_quantizations(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:
-    """The layers with one in place of each four that the writer rounds values by: a product, a rounding, a Clip, and a product."""
+    """Replace each four layers of a rounding by one layer: a product, a Round, a Clip, and a product."""
     readers = Counter(name for layer in layers for name in layer.inputs)
     by_input = {layer.inputs[0]: layer for layer in layers if len(layer.inputs) == 1 and readers[layer.inputs[0]] == 1}
     gone: set[str] = set()

@@ -20,7 +20,7 @@ _RELU, _LEAKY, _CLIP = 1, 2, 3
 
 
 def data_quantization(inverse_scale: float) -> Quantization:
-    """The quantization of a layer's data, of the inverse scale in the file."""
+    """Return the quantization of a layer's data for the inverse scale in the file."""
     return Quantization(inverse(np.float32(inverse_scale)).reshape(1), np.zeros(1, np.int64), None, 0, -LIMIT, LIMIT)
 
 
@@ -30,17 +30,17 @@ class Draft:
     Args:
         layers: of the file.
         weights: of each layer, by its place.
-        wanted: blob -> the inverse scale of the quantization to which all that read it round it.
-        notes: of what blobs do not say.
+        wanted: blob -> the inverse scale to which all of its readers round it.
+        notes: names and quantizations of blobs.
 
     Attributes:
         values: blob -> the tensor of its float values.
-        quantizations: blob -> the inverse scale of the quantization that these are on already.
-        integers: values -> the integers that they stand for.
-        given: the blobs that the network gives out, in order.
+        quantizations: blob -> the inverse scale to which its values are rounded already.
+        integers: dequantized tensor -> the tensor of its integers.
+        given: the output blobs, in order.
         origins: blob of a Split -> the blob that it splits.
         entered: blob of an input -> its tensor.
-        returned: blob that is given out -> the input that it is, unchanged.
+        returned: output blob that is an unchanged input -> the input.
     """
 
     def __init__(self, layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], wanted: dict[str, float], notes: Notes) -> None:
@@ -59,13 +59,13 @@ class Draft:
     def add(
         self, wanted: str, dtype: str, shape: Any, data: Array | None = None, q: Quantization | None = None, *, own: bool = False
     ) -> str:
-        """Adds a tensor; returns its name: `wanted` where it is free, and no blob's unless this is the blob (`own`)."""
+        """Add a tensor; return its name: `wanted` if free; only with `own` it may be the name of a blob."""
         name = wanted if own and wanted not in self.tensors else self.names.fresh(wanted)
         self.tensors[name] = Tensor(name, dtype, shape, data, q)
         return name
 
     def emit(self, op: Op) -> None:
-        """Adds an operator, and the shapes of its results."""
+        """Add an operator, and the shapes of its results."""
         shapes = output_shapes(self.tensors, op)
         for name, shape in zip(op.outputs, shapes, strict=True):
             if shape is not None and 0 in shape:
@@ -75,20 +75,20 @@ class Draft:
         self.ops.append(op)
 
     def rounded(self, real: str, stored: str, dtype: str, q: Quantization, source: str) -> str:
-        """Quantize and Dequantize after a tensor of float values; returns the values with the quantization."""
+        """Add Quantize and Dequantize after a tensor of float values; return the rounded values."""
         integers = self.add(stored, dtype, None, None, q)
         self.emit(Op("Quantize", (real,), (integers,), {}, source))
         return self.dequantized(integers, source)
 
     def dequantized(self, integers: str, source: str, name: str = "") -> str:
-        """A Dequantize; returns the values, called `name` where this is the blob's."""
+        """Add a Dequantize; return its result, named `name` if given."""
         values = self.add(name or f"{integers}/value", "float32", None, own=bool(name))
         self.emit(Op("Dequantize", (integers,), (values,), {}, source))
         self.integers[values] = integers
         return values
 
     def round(self, blob: str, inverse_scale: float, source: str) -> None:
-        """Rounds a blob's values to the quantization of int8 layers' data, with the limits that are noted."""
+        """Round a blob's values to the quantization of int8 layers' data, with the noted limits."""
         q, noted = data_quantization(inverse_scale), self.notes.quantizations.get(blob)
         if noted is not None and is_data_quantization(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
             q = noted.quantization
@@ -110,44 +110,44 @@ class Reading:
     # inputs
 
     def value(self, index: int = 0) -> str:
-        """The tensor of an input's float values."""
+        """Return the tensor of an input's float values."""
         if index >= len(self.layer.inputs):
             raise InvalidModelError(f"input {index} is missing", where=str(self.layer), rule="input-missing")
         return self.draft.values[self.layer.inputs[index]]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
-        """The shape of an input, with the one sample in front."""
+        """Return the shape of an input, with the batch dimension of 1."""
         found = self.draft.tensors[self.value(index)].static_shape
-        assert found is not None  # every Input has sizes, and every rule gives sizes for sizes
+        assert found is not None  # every Input has static sizes, and shape inference keeps them static
         return found
 
     def rounded(self, inverse_scale: float) -> str:
-        """The first input's values with the quantization of an int8 layer."""
+        """Return the first input's values, rounded to the quantization of an int8 layer."""
         value, blob = self.value(), self.draft.origins.get(self.layer.inputs[0], self.layer.inputs[0])
         if self.draft.quantizations.get(blob) == inverse_scale:
             return value
         return self.draft.rounded(value, data_name(blob), INT8, data_quantization(inverse_scale), str(self.layer))
 
     def axis(self, key: int, default: int = 0) -> int:
-        """A parameter that is an axis of the first input's blob, as one of the tensor."""
+        """Return the axis of the tensor for a parameter that is an axis of the first input's blob."""
         rank, found = len(self.shape()) - 1, self.layer.integer(key, default)
         if not -rank <= found < rank:
             raise InvalidModelError(f"the axis is {found} of {rank}", where=str(self.layer), rule="axis-out-of-range")
         return found % rank + 1
 
     def parameter(self, data: Array, name: str) -> str:
-        """A constant."""
+        """Add a constant."""
         return self.draft.add(f"{self.layer.name}/{name}", data.dtype.name, data.shape, data)
 
     def numbers(self, values: Iterable[int]) -> str:
-        """A constant of int64."""
+        """Add a constant of int64."""
         return self.parameter(np.array(list(values), np.int64), "index")
 
     def scalar(self, value: float) -> str:
         return self.parameter(np.array(value, np.float32), "value")
 
     def dequantized(self, data: Array, scales: Array, axis: int) -> str:
-        """Weights of int8 with scales along an axis, or with one, and a Dequantize."""
+        """Add int8 weights, per channel along an axis or per tensor, and a Dequantize; return its result."""
         q = Quantization(inverse(scales), np.zeros(scales.shape, np.int64), axis if scales.size > 1 else None)
         stored = self.draft.add(f"{self.layer.name}/weights", INT8, data.shape, data, q)
         return self.step("Dequantize", [stored])
@@ -155,17 +155,17 @@ class Reading:
     # results
 
     def step(self, kind: str, inputs: Sequence[str], **attributes: Any) -> str:
-        """An operator that the layer needs before its own; returns the tensor."""
+        """Add an intermediate operator; return its result."""
         name = self.draft.add(f"{self.layer.name}/{kind.lower()}", "float32", None)
         self.draft.emit(Op(kind, tuple(inputs), (name,), attributes, str(self.layer)))
         return name
 
     def emit(self, kind: str, inputs: Sequence[str], **attributes: Any) -> None:
-        """An operator that gives the layer's results, and after it the rounding of all that reads them."""
+        """Add the operator of the layer's results, and the rounding that all of their readers do."""
         self.emit_rounded(kind, inputs, 0.0, attributes)
 
     def emit_rounded(self, kind: str, inputs: Sequence[str], top: float, attributes: Mapping[str, Any]) -> None:
-        """As emit(), of a layer that itself rounds its result at the inverse scale `top`, if that is not 0."""
+        """As emit(), with the inverse scale `top` to which the layer rounds its result; 0 for a float result."""
         names = [self.draft.add(blob, "float32", None, own=True) for blob in self.layer.outputs]
         self.draft.emit(Op(kind, tuple(inputs), tuple(names), dict(attributes), str(self.layer)))
         moved = self._moved(kind, inputs)
@@ -184,7 +184,7 @@ class Reading:
                 self.draft.round(name, quantization, str(self.layer))
 
     def _moved(self, kind: str, inputs: Sequence[str]) -> Tensor | None:
-        """The integers whose values an operator only moves, so that its results have their quantization too."""
+        """Return the integers of data movement, so that its results get the same quantization; None for other operators."""
         names = [name for name in inputs if name and self.draft.tensors[name].dtype == "float32"]
         found = [self.draft.tensors[self.draft.integers[name]] for name in names if name in self.draft.integers]
         if kind not in MOVES or not found or len(found) < len(names):
@@ -192,7 +192,7 @@ class Reading:
         return found[0] if all(item.shares_quantization(found[0]) for item in found) else None
 
     def activated(self, value: str) -> str:
-        """A value after the activation in the layer's parameters 9 and 10, where this is not one of the canonical three."""
+        """Add the activation of the layer's parameters 9 and 10 as operators, where activation() returns None."""
         kind, numbers = self.layer.integer(9), [float(number) for number in self.layer.numbers(10)]
         if kind == _LEAKY and len(numbers) == 1:
             return self.step("LeakyRelu", [value], alpha=numbers[0])
@@ -206,7 +206,7 @@ class Reading:
         raise self.unsupported(f"with the activation {kind} {numbers}")
 
     def activation(self) -> str | None:
-        """The canonical activation of the layer, "" for none, or None for one that is an operator of its own."""
+        """Return the canonical activation of the layer, "" without one, or None for one that needs operators."""
         kind, numbers = self.layer.integer(9), tuple(float(number) for number in self.layer.numbers(10))
         if not kind:
             return ""

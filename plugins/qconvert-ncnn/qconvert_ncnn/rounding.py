@@ -1,4 +1,4 @@
-"""Where roundings stand: ncnn's int8 layers round what they read, so that what they alone read needs no rounding of its own."""
+"""Positions of roundings: ncnn's int8 layers round their data, so a tensor that only they read needs no separate rounding."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from qconvert_ncnn.quantizations import is_layer, is_on_quantization
 
 __all__ = ["MOVES", "is_move", "rounded_by_readers", "stored"]
 
-#: Kinds that choose or move values, which may be rounded after them as well as before.
+#: Kinds that select or move values: rounding before them equals rounding after them.
 MOVES = ("MaxPool", "GlobalMaxPool", "Reshape", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Slice", "Split", "Concat")
 
 
 def is_move(graph: Graph, op: Op) -> bool:
-    """Whether an operator only moves values with one quantization."""
+    """Return whether an operator is data movement with one quantization."""
     if op.kind not in MOVES or op.attributes.get("activation"):
         return False
     moved = [name for name in op.inputs if graph[name].is_quantized]
@@ -20,7 +20,7 @@ def is_move(graph: Graph, op: Op) -> bool:
 
 
 def rounded_by_readers(graph: Graph) -> set[str]:
-    """The quantized tensors which whatever reads them rounds to their quantization."""
+    """Return the quantized tensors that all of their readers round to their quantization."""
     users, found = graph.consumers(), set[str]()
     for op in reversed(graph.ops):
         for name in op.outputs:
@@ -37,7 +37,7 @@ def _rounds(graph: Graph, op: Op, name: str, found: set[str]) -> bool:
 
 
 def stored(graph: Graph) -> set[str]:
-    """The tensors that go from one int8 layer to others as integers: a convolution rounds them (its int8_scale_term is above 100)."""
+    """Return the tensors between int8 layers that are integers: a convolution rounds them (its int8_scale_term is above 100)."""
     users, found = graph.consumers(), set[str]()
     for op in graph.ops:
         name = op.outputs[0]

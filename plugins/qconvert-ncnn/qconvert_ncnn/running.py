@@ -23,7 +23,7 @@ class _Net:
         self._child, self.version = child, version
 
     def given(self, inputs: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
-        """What blobs hold, as float32, for what is fed to others."""
+        """Return the values of the blobs `wanted`, as float32, for the values of input blobs."""
         values = [np.ascontiguousarray(value, np.float32) for value in inputs.values()]
         asked = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
         answer = self._child.request({"run": asked, "give": [*wanted]}, values)
@@ -31,7 +31,7 @@ class _Net:
 
 
 def child_of(path: Path, threads: int) -> _Net:
-    """A process with a network.
+    """Start a process and load a network in it.
 
     Raises:
         MissingPackageError: ncnn is not installed.
@@ -48,9 +48,9 @@ class NcnnModel:
     """A network that ncnn has loaded.
 
     Attributes:
-        inputs: name -> (dtype, shape), in order, with the one sample in front.
+        inputs: name -> (dtype, shape), in order, with the batch dimension of 1.
         outputs: likewise.
-        note: which ncnn ran it, and how many of its layers on integers.
+        note: the version of ncnn, and the number of layers on integers.
 
     Raises:
         MissingPackageError: ncnn is not installed.
@@ -72,7 +72,7 @@ class NcnnModel:
         self.note = f"ncnn {self._net.version} ran {count} of {len(products)} convolutions and fully connected layers on int8"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs once. Inputs and outputs are stored values by name; ncnn gets and gives the real ones."""
+        """Run once. Inputs and outputs are stored values by name; ncnn computes with dequantized ones."""
         values = self._carrier.feed_states(inputs)
         given = [np.ascontiguousarray(self._real(name, values[name]), np.float32) for name in self._taken]
         found = self._net.given({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])

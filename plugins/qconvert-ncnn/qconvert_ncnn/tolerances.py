@@ -1,4 +1,4 @@
-"""How far ncnn's arithmetic lies from the exact value."""
+"""Tolerances of ncnn's arithmetic, relative to the exact value."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
 
 
 def _sums(graph: Graph, op: Op, exact: Array) -> Array:
-    """The exact values without their biases, in steps: what is multiplied by a reciprocal."""
+    """Return the exact values without their biases, in steps: the factors of the reciprocal."""
     bias = graph.constant(op.inputs[2]) if op.has(2) else None
     if bias is None:
         return np.abs(exact)

@@ -17,13 +17,14 @@ __all__ = ["layers_of", "write"]
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    """Writes a graph with the data of its int8 layers on ncnn's quantizations (the target's passes see to it). Inputs and outputs are float
-    values.
+    """Write a graph after the passes of the target, which give the data of int8 layers ncnn's quantizations.
+
+    Inputs and outputs of the network are float values.
 
     Args:
         graph: with spatial operators that are channels_first and one sample a run.
         path: of the .param file.
-        options: `numerics`, "exact" or "fast": whether what int8 layers do not round is rounded.
+        options: `numerics`, "exact" or "fast": whether tensors that int8 layers do not round are rounded.
 
     Raises:
         UnsupportedError: operators that ncnn does not have; all are listed.
@@ -37,7 +38,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 
 def layers_of(graph: Graph, rounds: bool) -> Writing:
-    """The layers of a graph, with formulas for what ncnn lacks; see write()."""
+    """Return the layers of a graph; operators that ncnn lacks are decomposed; see write()."""
     legal = legality(WRITERS)
     graph = lower(graph, legal).graph
     writing = Writing(graph, rounds)
@@ -72,7 +73,7 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
 
 
 def _input(writing: Writing, tensor: Tensor) -> None:
-    """An input of float values; those that a quantized one stands for."""
+    """Write an input of float values; of a quantized input the dequantized ones."""
     if tensor.dtype != "float32" and tensor.quantization is None:
         reason = f"an input is {tensor.dtype}; ncnn requires float32"
         raise UnsupportedError(reason, where=repr(tensor.name), remedy="Cut it off, with --subgraph.", rule="dtype-not-writable")
@@ -83,7 +84,7 @@ def _input(writing: Writing, tensor: Tensor) -> None:
 
 
 def _give_out(writing: Writing) -> None:
-    """Every output is a blob of its own name that nothing reads, and they stand in the graph's order."""
+    """Make each output a blob that no layer reads, in the graph's order and with the output's name."""
     wanted = list(writing.graph.outputs)
     writing.notes.outputs = [writing.values[name] for name in wanted]
     read = {name for layer in writing.layers for name in layer.inputs}
@@ -114,7 +115,7 @@ def _called(layer: Layer, names: dict[str, str]) -> Layer:
 
 
 def _split(writing: Writing) -> list[Layer]:
-    """The layers with a Split after each blob that several read, as ncnn wants it."""
+    """Return the layers with a Split after each blob that several layers read; ncnn requires it."""
     readers: dict[str, int] = {}
     for layer in writing.layers:
         for name in layer.inputs:

@@ -27,17 +27,17 @@ _SIZE_KEYS = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
 
 
 def blob_params(sizes: Sequence[int]) -> dict[int, Any]:
-    """The sizes of a blob as parameters of Input, Reshape and MemoryData."""
+    """Return the sizes of a blob as parameters of Input, Reshape and MemoryData."""
     return dict(zip(_SIZE_KEYS[len(sizes)], sizes, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A layer of one result, which takes the result of the step before it as its first input.
+    """A layer with one result; its first input is the result of the step before it.
 
     Attributes:
-        others: names of its further blobs.
-        inputs: all of its blobs, for a first step.
+        inputs: input blobs: all of a first step, else the further ones.
+        suffix: of the names of its blob and layer.
     """
 
     kind: str
@@ -52,15 +52,15 @@ class Writing:
 
     Args:
         graph: what is written, with spatial operators that are channels_first.
-        rounds: whether what int8 layers do not round is rounded in layers of its own.
+        rounds: whether tensors that int8 layers do not round are rounded by separate layers.
 
     Attributes:
         layers: in order.
-        values: tensor -> the blob that has its float values; of those in `stored` its integers.
-        stored: tensors that go from layer to layer as integers.
-        notes: of what blobs do not say.
-        inside: blobs of outputs that are read inside too -> the blob that is read.
-        unrounded: how many tensors have no quantization in the file, as `rounds` is False.
+        values: tensor -> the blob of its float values, or of its integers for tensors in `stored`.
+        stored: tensors between layers that are integers.
+        notes: names and quantizations of blobs.
+        inside: output blob that layers read too -> the blob that they read.
+        unrounded: the number of tensors that are not rounded since `rounds` is False.
     """
 
     def __init__(self, graph: Graph, rounds: bool) -> None:
@@ -77,11 +77,11 @@ class Writing:
     # values
 
     def add(self, kind: str, name: str, inputs: Sequence[str], outputs: Sequence[str], params: Mapping[int, Any], *weights: bytes) -> None:
-        """A layer; its name and `outputs` are names that Blobs gave out."""
+        """Add a layer; its name and `outputs` are names of Blobs."""
         self.layers.append(Layer(kind, name, tuple(inputs), tuple(outputs), dict(params), tuple(weights)))
 
     def value(self, name: str, rank: int = 0) -> str:
-        """The blob with a tensor's float values, with sizes of 1 in front where that has fewer dimensions than `rank` of its own."""
+        """Return the blob of a tensor's float values, with leading sizes of 1 up to `rank` dimensions."""
         tensor = self.graph[name]
         if tensor.is_constant:
             return self._constant(tensor, rank)
@@ -104,7 +104,7 @@ class Writing:
         return name
 
     def real(self, tensor: Tensor) -> Array:
-        """The values of a constant as float32. Raises UnsupportedError for what is no number."""
+        """Return the values of a constant as float32. Raise UnsupportedError for other types than float and quantized ones."""
         if tensor.data is None or not (tensor.is_quantized or tensor.dtype in ("float16", "bfloat16", "float32")):
             raise UnsupportedError(
                 f"the constant is {tensor.dtype}; ncnn requires float", where=repr(tensor.name), rule="dtype-not-writable"
@@ -113,12 +113,12 @@ class Writing:
         return found
 
     def layer(self, op: Op) -> str:
-        """The name of an operator's first layer: the operator's own, by which tables of scales know it, or its result's."""
+        """Return the name of an operator's first layer: the source's name, as tables of scales have it, or that of the result."""
         own = op.source.partition(" ")[2]
         return self._layers.name(op.outputs[0] if not own or own.startswith("#") else own)
 
     def integers(self, op: Op, index: int, what: str) -> list[int]:
-        """A constant input of whole numbers."""
+        """Return a constant input of integers."""
         data = self.graph.constant(op.inputs[index]) if op.has(index) else None
         if data is None:
             raise unsupported(op, f"with {what} that are computed when the model runs", rule="not-constant")
@@ -130,22 +130,22 @@ class Writing:
     # results
 
     def finish(self, op: Op, kind: str, params: Mapping[int, Any], *weights: bytes, inputs: Sequence[str] | None = None) -> None:
-        """A layer that gives an operator's result, with what stands after it: activation, limits, rounding.
+        """Add the layer of an operator's result, followed by activation, limits and rounding.
 
         Args:
             op: the operator, with one result.
             kind, params, weights: of the layer.
-            inputs: its blobs; the operator's first input if they are not given.
+            inputs: its blobs; by default the operator's first input.
         """
         taken = tuple(inputs) if inputs is not None else (self.value(op.inputs[0]),)
         self.steps(op, [Step(kind, params, weights, taken, "real")])
 
     def steps(self, op: Op, first: Sequence[Step]) -> None:
-        """Layers one after the other that give an operator's result, with what stands after it."""
+        """Add the layers of an operator's result, followed by activation, limits and rounding."""
         self.chain(op, [*first, *self.following(op, str(op.attributes.get("activation", "")))])
 
     def chain(self, op: Op, steps: Sequence[Step]) -> None:
-        """Layers one after the other that give the first result of an operator."""
+        """Add the layers of the first result of an operator."""
         name, own = op.outputs[0], self.layer(op)
         sizes_of(self.graph[name])
         found, blob = "", self.blobs.name(name)
@@ -157,7 +157,7 @@ class Writing:
         self.values[name] = found
 
     def following(self, op: Op, activation: str = "") -> list[Step]:
-        """An activation, and what brings the result to its quantization."""
+        """Return the steps of an activation and of the rounding to the result's quantization."""
         found = [bounds_step(*ACTIVATIONS[activation])] if activation else []
         tensor = self.graph[op.outputs[0]]
         if tensor.quantization is not None and KINDS[op.kind].rounds and not is_move(self.graph, op):
@@ -165,7 +165,7 @@ class Writing:
         return found
 
     def rounding(self, tensor: Tensor, q: Quantization) -> list[Step]:
-        """Steps that round values to a quantization, or, where what reads them does that or nobody shall, to its limits."""
+        """Return the steps that round values to a quantization; only to its limits if the readers round, or if `rounds` is False."""
         if not q.is_per_tensor:
             raise UnsupportedError("activations have several scales; ncnn requires one", where=repr(tensor.name), rule="not-per-tensor")
         low, high = (limit - int(q.zero_point.reshape(-1)[0]) for limit in q.limits(tensor.dtype))
@@ -183,7 +183,7 @@ class Writing:
         ]
 
     def note(self, name: str) -> None:
-        """Notes what a tensor's blob does not say: its name, and its quantization."""
+        """Note the name and the quantization of a tensor, which its blob lacks."""
         tensor, blob = self.graph[name], self.blobs.name(name)
         if blob != name:
             self.notes.names[blob] = name
@@ -194,12 +194,12 @@ class Writing:
             self.notes.quantizations[blob] = Noted(name, tensor.dtype, tensor.quantization)
 
     def alias(self, op: Op) -> None:
-        """The result is what the first input is."""
+        """Give the result the blob of the first input."""
         self.values[op.outputs[0]] = self.value(op.inputs[0])
 
 
 def bounds_step(low: float | None, high: float | None) -> Step:
-    """A Clip, or a ReLU."""
+    """Return the step of a Clip, or of a ReLU."""
     if low == 0 and high is None:
         return Step("ReLU", {}, suffix="relu")
     most = float(np.finfo(np.float32).max)

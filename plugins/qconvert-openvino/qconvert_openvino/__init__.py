@@ -33,7 +33,7 @@ def _companions(path: Path) -> tuple[Path, ...]:
 
 
 def _recognizes(start: bytes) -> bool:
-    """The declaration of XML, and the element that begins every model."""
+    """Return whether a file begins with the XML declaration and the root element of a model."""
     return start.lstrip().startswith(b"<net ") or (start.startswith(b"<?xml") and b"<net " in start)
 
 
@@ -98,8 +98,8 @@ def qconvert_passes() -> Iterable[Pass]:
 
 
 _BYTES = ("uint8", "int8")
-#: Kinds that LPT, OpenVINO's low precision transformations, gives integer kernels (measured with 2026.4 on x86 with VNNI; README.md).
-#: LPT takes weights whose zero point is 0; next to others layers run in float.
+#: Kinds with integer kernels by LPT, OpenVINO's low precision transformations (measured with 2026.4 on x86 with VNNI; README.md).
+#: LPT requires weights with the zero point 0; layers with other weights run in float.
 _ROWS = Kernels((
     Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetric, tolerance=_tolerance),
     Kernel(("MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), _BYTES, tolerance=_tolerance),

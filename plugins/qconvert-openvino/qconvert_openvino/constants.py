@@ -1,6 +1,6 @@
-"""Constants after Convert, Subtract, Multiply, FakeQuantize and what moves elements: their integers, scales and zero points.
+"""Constants after Convert, Subtract, Multiply, FakeQuantize and data movement: their integers, scales and zero points.
 
-That is how compressed weights stand in a file: Const (integers) -> Convert -> Subtract (zero points) -> Multiply (scales) -> Reshape.
+Files have compressed weights as Const (integers) -> Convert -> Subtract (zero points) -> Multiply (scales) -> Reshape.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Constant:
     Attributes:
         name: of the Const.
         dtype: of `data`.
-        data: integers where there is a scale, else the values themselves.
-        scale, point: float32 and int64, each of the shape of `data` (views that repeat few elements), or None.
+        data: integers if there is a scale, else the values.
+        scale, point: float32 and int64, each of the shape of `data` (broadcast views), or None.
         limits: the smallest and largest integer that a FakeQuantize with few levels allows, or None.
     """
 
@@ -56,12 +56,12 @@ class Constant:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is the numbers that it stores, at most after a Convert."""
+        """Whether its values are the stored numbers, possibly after a Convert."""
         return self.scale is None or (bool((self.scale == 1).all()) and not np.any(self.point))
 
     @property
     def settled(self) -> Constant:
-        """Integers of 32 and 64 bits after a Convert alone are plain numbers."""
+        """The constant in float32 if it is integers of 32 or 64 bits after only a Convert; otherwise unchanged."""
         if self.scale is None or self.dtype not in _WIDE or not self.is_plain:
             return self
         return Constant(self.name, "float32", self.data.astype(np.float32))
@@ -79,13 +79,13 @@ class Constant:
 
 
 def constant_of(node: Node, depth: int = 0) -> Constant | None:
-    """What a layer gives where that is a constant, without any arithmetic but that of scales; None otherwise."""
+    """Return the result of a layer if it is a constant, with scales and zero points as the only arithmetic; None otherwise."""
     if node.type == "Const":
         assert node.data is not None
         return Constant(node.name, DTYPES[node.attributes["element_type"]], node.data)
     if node.type not in ("Convert", "Subtract", "Multiply", "Reshape", "Transpose", "FakeQuantize") or depth == _DEEPEST:
         return None
-    read = node.inputs[:1] if node.type == "Reshape" else node.inputs  # the sizes of a Reshape are those of its result
+    read = node.inputs[:1] if node.type == "Reshape" else node.inputs  # a Reshape has the sizes of its result
     given = [constant_of(source, depth + 1) for source, _ in read]
     first = given[0] if given else None
     if first is None or None in given:
@@ -108,7 +108,7 @@ def constant_of(node: Node, depth: int = 0) -> Constant | None:
 
 
 def _converted(item: Constant, dtype: str) -> Constant | None:
-    """A Convert: of integers that get their scale after it nothing yet, of a scaled constant to another type of float values nothing."""
+    """Apply a Convert: integers get the scale 1, a scaled constant stays the same in another float type; None for other scaled ones."""
     if dtype in _REALS and (item.scale is not None or "int" in item.dtype):
         return replace(item, scale=item.scale if item.scale is not None else _full(np.float32(1), item), point=_points(item))
     if item.scale is not None or dtype not in DTYPES.values():
@@ -125,7 +125,7 @@ def _points(item: Constant) -> Array:
 
 
 def _value(item: Constant) -> Array | None:
-    """The numbers of a small constant: scales, or zero points after a Convert."""
+    """Return the values of a constant, float64: scales or zero points."""
     if item.scale is None:
         return item.data.astype(np.float64)
     assert item.point is not None
@@ -140,7 +140,7 @@ def _spread(item: Constant, values: Array) -> Array | None:
 
 
 def _shifted(item: Constant, other: Constant) -> Constant | None:
-    """A Subtract between Convert and Multiply: the zero points."""
+    """Apply a Subtract between Convert and Multiply: the zero points."""
     values = _value(other)
     if item.scale is None or values is None or not (item.scale == 1).all() or _points(item).any():
         return None
@@ -151,7 +151,7 @@ def _shifted(item: Constant, other: Constant) -> Constant | None:
 
 
 def _scaled(item: Constant, other: Constant) -> Constant | None:
-    """A Multiply after it: the scales."""
+    """Apply a Multiply after Convert and Subtract: the scales."""
     if item.scale is None and other.scale is not None:
         item, other = other, item
     values = _value(other)
@@ -167,7 +167,7 @@ def _scaled(item: Constant, other: Constant) -> Constant | None:
 
 
 def _turned(item: Constant, spread: Array, sizes: Array) -> Constant | None:
-    """Scales below zero, which compressors use for -8: the integers and zero points change their sign, in int8 where 4 bits lack 8."""
+    """Make negative scales positive, with negated integers and zero points; int8 if 4 bits lack 8. Compressors use such scales for -8."""
     signs = np.where(spread < 0, -1, 1)
     data, point = item.data.astype(np.int64) * signs, _points(item) * signs
     dtype = next((name for name in (item.dtype, "int8", "int16") if _holds(name, data)), "")
@@ -183,7 +183,7 @@ def _holds(dtype: str, data: Array) -> bool:
 
 
 def _fake_quantized(node: Node, item: Constant) -> Constant | None:
-    """Real weights after a FakeQuantize: the integers that OpenVINO computes of them, in float32 as it does."""
+    """Apply a FakeQuantize to float weights: the integers, computed in float32 as by OpenVINO."""
     stated = fake_quantize_of(node)
     if stated is None or not stated.is_plain:
         return None
@@ -201,7 +201,7 @@ def _fake_quantized(node: Node, item: Constant) -> Constant | None:
 
 
 def quantization_along(scale: Array, point: Array) -> Quantization:
-    """The quantization of scales and zero points that are given for each element: per tensor, per axis, or in blocks along one axis.
+    """Return the quantization of scales and zero points of each element: per tensor, per axis, or in blocks along one axis.
 
     Raises:
         UnsupportedError: they are none of these.
@@ -230,7 +230,7 @@ def _varies(values: Array, axis: int) -> bool:
 
 
 def _block(values: Array, axis: int) -> int:
-    """The largest number of neighbours along an axis, dividing its size, that are always equal."""
+    """Return the largest divisor of an axis' size such that all blocks of this many neighbours are equal."""
     size = int(values.shape[axis])
     if not _varies(values, axis):
         return size

@@ -1,7 +1,7 @@
 """The files of an intermediate representation: operators as XML, constants in a file of the same name that ends in .bin.
 
-They are read here and not by OpenVINO, which takes what a damaged file says of sizes and offsets for true in places; and a file can be
-read where OpenVINO is not installed. The layout: https://docs.openvino.ai, "Intermediate Representation".
+They are read here and not by OpenVINO, which trusts some sizes and offsets of damaged files. A file can also be read without OpenVINO
+installed. The layout: https://docs.openvino.ai, "Intermediate Representation".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSIONS = ("10", "11")
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """A result of a layer: its type by OpenVINO's name, its sizes (-1 for one known only at run time), its names."""
+    """A result of a layer: OpenVINO's name of its type, its sizes (-1 for a dynamic dimension), its names."""
 
     type: str
     shape: tuple[int, ...]
@@ -43,11 +43,11 @@ class Node:
 
     Attributes:
         id: as in the file.
-        name, type, opset: what it is called, what it does, and of which operator set it is.
+        name, type, opset: as in the file, with the operator set of the type.
         attributes: as texts.
         ports: its results, by their ids in the file.
-        inputs: of each the layer that gives it and the id of that one's port, in order.
-        data: of a Const its elements.
+        inputs: for each input the layer that computes it and the id of its output port, in order.
+        data: the elements of a Const.
     """
 
     id: int
@@ -65,7 +65,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A network: its layers, each after those that it reads, and what qconvert noted in it."""
+    """A network: its layers in topological order, and qconvert's notes."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -73,11 +73,11 @@ class Model:
 
 
 def read_model(path: Path) -> Model:
-    """The network in an .xml file and the .bin file next to it.
+    """Read the network in an .xml file and the .bin file next to it.
 
     Raises:
         FileAccessError: a file cannot be read.
-        InvalidModelError: they are damaged, or are no such files.
+        InvalidModelError: the files are damaged, or no OpenVINO model.
         UnsupportedError: layers hold networks of their own (If, Loop, TensorIterator).
     """
     root = _root(path)
@@ -99,7 +99,7 @@ def read_model(path: Path) -> Model:
 
 
 def _root(path: Path) -> Element:
-    """The XML of a file. A document type, which could define entities, is no part of any model."""
+    """Parse the XML of a file. Raise InvalidModelError for a document type, which could define entities."""
     from xml.etree.ElementTree import ParseError, fromstring
 
     try:
@@ -147,7 +147,7 @@ def _port_ids(layer: Element, side: str) -> list[int]:
 
 
 def _connect(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: list[Element]) -> None:
-    """Gives every layer what it reads; raises InvalidModelError for edges from nowhere, twice, or missing."""
+    """Set the inputs of every layer. Raise InvalidModelError for unknown, duplicate, or missing edges."""
     found: dict[tuple[int, int], tuple[Node, int]] = {}
     for edge in edges:
         source, port, reader, place = (_number(edge.get(key), "an edge") for key in ("from-layer", "from-port", "to-layer", "to-port"))
@@ -165,7 +165,7 @@ def _connect(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: 
 
 
 def _load(path: Path, nodes: Iterable[Node]) -> None:
-    """Gives constants their elements, views on the .bin file."""
+    """Set the elements of constants, views on the .bin file."""
     constants = [node for node in nodes if node.type == "Const"]
     if not constants:
         return
@@ -198,8 +198,8 @@ def _load(path: Path, nodes: Iterable[Node]) -> None:
 
 
 def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
-    """Each layer after those that it reads, otherwise as in the file; raises InvalidModelError where they read each other in a circle."""
-    state: dict[int, int] = {}  # 1 while what it reads is looked at, 2 after that
+    """Yield the layers in topological order, otherwise as in the file. Raise InvalidModelError for a cycle."""
+    state: dict[int, int] = {}  # 1 while its inputs are visited, 2 after that
     for first in nodes.values():
         waiting = [first]
         while waiting:
@@ -218,6 +218,6 @@ def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
 
 
 def _notes(root: Element) -> dict[str, str]:
-    """What qconvert wrote into the model's runtime information."""
+    """Return qconvert's entries in the model's runtime information."""
     own = root.find("rt_info/qconvert")
     return {} if own is None else {item.tag: item.get("value", "") for item in own}

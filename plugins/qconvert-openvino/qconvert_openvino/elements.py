@@ -18,7 +18,7 @@ BITS = {own: 8 if own == "boolean" else 16 if own == "bf16" else int(own[1:]) fo
 
 
 def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:
-    """The elements of a constant.
+    """Decode the elements of a constant.
 
     Args:
         data: uint8, its bytes.
@@ -46,7 +46,7 @@ def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:
 
 
 def bytes_of(data: Array, own: str) -> Array:
-    """Elements as a constant stores them, uint8."""
+    """Encode elements as the bytes of a constant, uint8."""
     if BITS[own] == 4:
         halves = data.astype(np.int8).reshape(-1).astype(np.uint8) & 15
         halves = np.append(halves, np.uint8(0)) if halves.size % 2 else halves

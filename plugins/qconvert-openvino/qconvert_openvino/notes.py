@@ -1,4 +1,4 @@
-"""What qconvert notes in a file: the graph's metadata, and of quantizations what ranges of FakeQuantize do not say."""
+"""qconvert's notes in a file: the graph's metadata, and quantizations that the ranges of FakeQuantize do not determine."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Noted:
 
 @dataclass(slots=True)
 class Notes:
-    """Of each FakeQuantize, by the name of its result, what it was written from; and the graph's metadata."""
+    """The notes of a file: name of a FakeQuantize's result -> its tensor of integers; and the graph's metadata."""
 
     quantizations: dict[str, Noted] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
 
     def texts(self) -> dict[str, str]:
-        """As they stand in a file."""
+        """Return the notes as texts of the file."""
         return {
             "quantizations": json.dumps({name: _document(item) for name, item in self.quantizations.items()}),
             "metadata": json.dumps(self.metadata),
@@ -39,7 +39,7 @@ class Notes:
 
     @classmethod
     def of(cls, texts: Mapping[str, str]) -> Notes:
-        """Those of a file; whatever is no such note is left out."""
+        """Read the notes of a file, without malformed ones."""
         found = cls()
         for name, item in _mapping(texts.get("quantizations", "")).items():
             noted = _noted(item)

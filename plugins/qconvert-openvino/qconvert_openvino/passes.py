@@ -1,4 +1,4 @@
-"""What fits a graph to OpenVINO's operators, and what a graph that was read needs besides qconvert's own passes."""
+"""Passes for OpenVINO: operators round once, and tensors of a graph that was read get their names back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["restore_names", "round_plainly"]
 
 
 def round_plainly(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
-    """Takes the attribute `arithmetic` off operators: FakeQuantize rounds the exact value once, ties to even."""
+    """Remove the attribute `arithmetic` of operators: FakeQuantize rounds the exact value once, ties to even."""
     changed = [op for op in graph.ops if op.attributes.get("arithmetic")]
     if not changed:
         return graph, ()
@@ -26,8 +26,7 @@ def _plain(op: Op) -> Op:
 
 
 def restore_names(graph: Graph) -> Graph:
-    """Integers that stand for the float values `x` of a file are called `x/int8` once absorbed; they get the name `x` where that is
-    free."""
+    """Rename quantized tensors such as `x/int8` to `x`, the name of their float values in the file, if it is free."""
     names: dict[str, str] = {}
     for name, tensor in graph.tensors.items():
         real = name.removesuffix(f"/{tensor.dtype}")

@@ -1,6 +1,6 @@
-"""FakeQuantize's ranges and levels next to scale, zero point and storage type.
+"""Conversion between FakeQuantize's ranges and levels, and scale, zero point and storage type.
 
-FakeQuantize with equal input and output ranges gives low + k * (high - low) / (levels - 1) for k = 0 … levels - 1, the nearest of these to
+FakeQuantize with equal input and output ranges gives low + k * (high - low) / (levels - 1) for k = 0 … levels - 1, the nearest of them to
 each value (https://docs.openvino.ai, operation FakeQuantize-1). With the quantization of a scale and a zero point, low is
 scale * (smallest integer - zero point) and high scale * (largest integer - zero point).
 """
@@ -17,14 +17,14 @@ __all__ = ["FakeQuantize", "quantization_of", "ranges_of"]
 
 #: How far a zero point may be from an integer, in steps. Ranges in float32 are off by 256 * 2^-24 at most.
 _OFF = 1e-3
-#: Neighbours in float32 that are tried for a range that gives back its scale to the last bit.
+#: Neighbours in float32 that are tried on each side for a range with exactly the scale.
 _NEAR = 3
 _WIDTHS = ((4, "int4", "uint4"), (8, "int8", "uint8"), (16, "int16", "uint16"))
 
 
 @dataclass(frozen=True, slots=True)
 class FakeQuantize:
-    """What a FakeQuantize states: bounds as float32, one for the tensor or one for each index along an axis, and the number of levels."""
+    """Bounds of a FakeQuantize as float32, per tensor or per index along an axis, and its number of levels."""
 
     low: Array
     high: Array
@@ -32,7 +32,7 @@ class FakeQuantize:
 
 
 def ranges_of(q: Quantization, dtype: str) -> FakeQuantize:
-    """The bounds of a quantization, such that quantization_of() gives its scale to the last bit wherever neighbours in float32 do.
+    """Return the bounds of a quantization; quantization_of() returns exactly its scale if neighbours in float32 permit it.
 
     Args:
         q: per tensor or per axis.
@@ -45,7 +45,7 @@ def ranges_of(q: Quantization, dtype: str) -> FakeQuantize:
 
 
 def _bounds(scale: np.float32, point: int, smallest: int, largest: int) -> tuple[np.float32, np.float32]:
-    """Both bounds, the nearest to the exact ones that give the scale back; the exact ones, rounded, where none do."""
+    """Return the pair of bounds next to the exact ones that has the scale; the exact ones, rounded, if none has."""
     exact = [float(scale) * (limit - point) for limit in (smallest, largest)]
     sides = [_neighbours(np.float32(bound)) for bound in exact]
     found = [(abs(float(low) - exact[0]) + abs(float(high) - exact[1]), low, high)
@@ -54,7 +54,7 @@ def _bounds(scale: np.float32, point: int, smallest: int, largest: int) -> tuple
 
 
 def _neighbours(bound: np.float32) -> list[np.float32]:
-    """The bound and those next to it in float32; zero alone where it is zero."""
+    """Return the bound and its neighbours in float32; only zero for zero."""
     found = [bound]
     for toward in (-np.inf, np.inf):
         value = bound
@@ -69,18 +69,18 @@ def _step(low: np.float32, high: np.float32, levels: int) -> np.float32:
 
 
 def quantization_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quantization] | None = None) -> tuple[str, Quantization]:
-    """The storage type and the quantization of a FakeQuantize.
+    """Return the storage type and the quantization of a FakeQuantize.
 
     Args:
-        fake: what it states.
+        fake: its bounds and levels.
         axis: the axis of its bounds; None for one pair.
-        noted: what the file's metadata say it was written from. They count where they give these very bounds, since they may be stale.
+        noted: type and quantization in the file's metadata, used only if they have exactly these bounds: notes may be stale.
 
     Returns:
-        Signed integers where zero is the middle of these, unsigned ones otherwise, unless noted.
+        The noted ones; else signed integers if zero is the middle level, unsigned ones otherwise.
 
     Raises:
-        UnsupportedError: the bounds are no range, or zero is none of the levels.
+        UnsupportedError: the bounds are no range, or zero is not a level.
     """
     if noted is not None and noted[1].axis == axis and _states(fake, noted):
         return noted
@@ -98,7 +98,7 @@ def quantization_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quan
 
 
 def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[str, Quantization]:
-    """Of 4, 8 or 16 bits, as few as the levels need; a part of the type's range where there are fewer levels."""
+    """Return the narrowest type of 4, 8 or 16 bits for the levels, and the quantization, with limits if there are fewer levels."""
     for bits, signed, unsigned in _WIDTHS:
         if levels <= 2**bits:
             dtype, smallest = (signed, -(levels // 2)) if (points == levels // 2).all() else (unsigned, 0)
@@ -111,7 +111,7 @@ def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[
 
 
 def _states(fake: FakeQuantize, noted: tuple[str, Quantization]) -> bool:
-    """Whether a quantization is written as these bounds."""
+    """Return whether a quantization is written as these bounds."""
     dtype, q = noted
     try:
         written = ranges_of(q, dtype)

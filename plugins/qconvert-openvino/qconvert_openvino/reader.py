@@ -1,4 +1,4 @@
-"""Reads an .xml file with its .bin: each layer literally, by one function; absorb_quantization makes quantized operators of them."""
+"""Reads an .xml file with its .bin: each layer literally, by one function; absorb_quantization then makes quantized operators."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["read"]
 
 
 def read(path: Path) -> Graph:
-    """The network of an .xml file and the .bin file next to it, with Quantize and Dequantize as they stand.
+    """Read the network of an .xml file and the .bin file next to it, with Quantize and Dequantize operators.
 
     Raises:
-        QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all of these are named.
+        QConvertError: the files cannot be read, are damaged, or have layers that are not covered; all such layers are named.
     """
     try:
-        with np.errstate(all="ignore"):  # what a damaged file has as scales and bounds is looked at afterwards
+        with np.errstate(all="ignore"):  # scales and bounds of damaged files are checked later
             return _graph(read_model(path))
     except QConvertError as error:
         error.file = error.file or str(path)
@@ -52,7 +52,7 @@ def _graph(model: Model) -> Graph:
 
 
 def _is_wanted(draft: Draft, node: Node) -> bool:
-    """Whether a layer is more than a part of a constant. One whose result is given out is read as it stands."""
+    """Return whether a layer is not only a part of a constant, or its result is an output."""
     return constant_of(node) is None or any(draft.is_given_out(node, port) for port in node.ports)
 
 
@@ -74,7 +74,7 @@ def _require_known(model: Model) -> None:
 
 
 def _outputs(draft: Draft) -> list[str]:
-    """What the file gives out, in the order of its Results, each under a name of its own."""
+    """Return the outputs in the order of the Results, each with a distinct name."""
     found: list[str] = []
     for node in draft.model.nodes:
         if node.type != "Result":
@@ -94,7 +94,7 @@ def _outputs(draft: Draft) -> list[str]:
 
 
 def _needed(draft: Draft, outputs: list[str]) -> list[Op]:
-    """The operators that an output depends on."""
+    """Return the operators that an output depends on."""
     wanted, kept = set(outputs), []
     for op in reversed(draft.ops):
         if wanted.intersection(op.outputs):

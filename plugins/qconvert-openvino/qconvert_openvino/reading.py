@@ -22,11 +22,11 @@ class Draft:
 
     Args:
         model: the file.
-        notes: what its metadata say of quantizations.
+        notes: its notes of quantizations.
 
     Attributes:
-        values: (layer, port) -> the tensor that holds its float values, or its plain numbers.
-        stored: the same for integers after a FakeQuantize.
+        values: (layer, port) -> the tensor of its float values, or of its plain numbers.
+        done: ids of layers that another layer's function has read.
     """
 
     def __init__(self, model: Model, notes: Notes) -> None:
@@ -43,7 +43,7 @@ class Draft:
         self._constants: dict[tuple[int, str], str] = {}
 
     def called(self, node: Node, port: int) -> list[str]:
-        """The names of a result, the first in the alphabet first; the layer's own where the file gives it none."""
+        """Return the names of a result in alphabetical order; the layer's name without any."""
         names = sorted(node.ports[port].names)
         return names or [node.name if len(node.ports) == 1 else f"{node.name}.{[*node.ports].index(port)}"]
 
@@ -53,20 +53,20 @@ class Draft:
     def add(
         self, wanted: str, dtype: str, shape: Any, data: Array | None = None, q: Quantization | None = None, *, own: bool = False
     ) -> str:
-        """Adds a tensor; returns its name: `wanted` where no other has it and, unless the file gives it this name (`own`), none will."""
+        """Add a tensor; return its name: `wanted` if free; only with `own` it may be a name in the file."""
         name = wanted if own and wanted and wanted not in self.tensors else self.names.fresh(wanted)
         self.tensors[name] = Tensor(name, dtype, shape, data, q)
         return name
 
     def add_port(self, node: Node, port: int) -> str:
-        """The tensor of a result, under the name that the file gives it."""
+        """Add the tensor of a result, with its name in the file."""
         described = node.ports[port]
         name = self.add(self.called(node, port)[0], dtype_of(node, described), sizes_of(node, port, described), own=True)
         self.values[node.id, port] = name
         return name
 
     def constant(self, item: Constant, key: str, data: Array | None = None) -> str:
-        """A constant: its integers with their quantization and a Dequantize, or its values."""
+        """Add a constant: its integers with their quantization and a Dequantize, or its values."""
         item = item.settled
         at = id(item.data if data is None else data), f"{item.name}/{key}"
         q = item.quantization
@@ -109,7 +109,7 @@ class Reading:
         return len(self.port(index).shape)
 
     def value(self, index: int) -> str:
-        """The tensor of an input: float values, or plain numbers."""
+        """Return the tensor of an input: float values, or plain numbers."""
         node, port = self.source(index)
         if (node.id, port) not in self.draft.values:
             item = constant_of(node)
@@ -122,7 +122,7 @@ class Reading:
         return constant_of(self.source(index)[0])
 
     def numbers(self, index: int, what: str) -> list[int]:
-        """A constant of whole numbers.
+        """Return a constant input of integers.
 
         Raises:
             UnsupportedError: it is computed when the model runs.
@@ -133,25 +133,25 @@ class Reading:
         return [int(value) for value in data.reshape(-1)]
 
     def data(self, index: int) -> Array | None:
-        """The values of a constant without scales, or None."""
+        """Return the values of a constant input without scales, or None."""
         item = self.constant(index)
         item = None if item is None else item.settled
         return None if item is None or item.scale is not None else item.data
 
     def axes(self, index: int, rank: int) -> list[int]:
-        """Constant axes, counted from the front."""
+        """Return constant axes, nonnegative."""
         found = [axis + rank if axis < 0 else axis for axis in self.numbers(index, "axes")]
         if any(not 0 <= axis < rank for axis in found) or len(set(found)) != len(found):
             raise InvalidModelError(f"the axes are {found} of {rank}", where=str(self.node), rule="axis-out-of-range")
         return found
 
     def index(self, values: Iterable[int], shape: Sequence[int] | None = None) -> str:
-        """A constant of int64."""
+        """Add a constant of int64."""
         data = np.array(list(values), np.int64)
         return self.draft.add(f"{self.node.name}/index", "int64", data.shape, data)
 
     def int64(self, index: int) -> str:
-        """An input of whole numbers as int64, cast where the file has others."""
+        """Return an integer input as int64, with a Cast from other types."""
         data = self.data(index)
         if data is not None:
             return self.draft.add(f"{self.node.name}/index", "int64", data.shape, data.astype(np.int64))
@@ -192,7 +192,7 @@ class Reading:
             raise InvalidModelError(f"the attribute {name!r} is not a number", where=str(self.node), rule="not-a-number") from error
 
     def choice(self, name: str, known: Mapping[str, str], default: str | None = None) -> str:
-        """An attribute of a few words, as the canonical word."""
+        """Return the canonical word for an attribute with a few possible words."""
         found = self.text(name, default)
         if found not in known:
             raise self.unsupported(f"with {name} {found!r}")
@@ -201,18 +201,18 @@ class Reading:
     # results
 
     def sole_reader(self) -> Node | None:
-        """The layer that alone reads this one's result, which the file does not give out."""
+        """Return the only layer that reads the result, None if there are several or the result is an output."""
         readers = self.draft.readers.get((self.node.id, next(iter(self.node.ports))), [])
         return readers[0] if len(readers) == 1 and readers[0].type != "Result" else None
 
     def emit(self, kind: str, inputs: Iterable[str], **attributes: Any) -> tuple[str, ...]:
-        """An operator that gives the layer's results."""
+        """Add the operator of the layer's results."""
         outputs = tuple(self.draft.add_port(self.node, port) for port in self.node.ports)
         self.draft.ops.append(Op(kind, tuple(inputs), outputs, attributes, str(self.node)))
         return outputs
 
     def step(self, kind: str, inputs: Iterable[str], shape: Any, dtype: str = "float32", **attributes: Any) -> str:
-        """An operator that the layer needs before its own; returns the tensor."""
+        """Add an intermediate operator; return its result."""
         name = self.draft.add(f"{self.node.name}/{kind.lower()}", dtype, shape)
         self.draft.ops.append(Op(kind, tuple(inputs), (name,), attributes, str(self.node)))
         return name
@@ -228,5 +228,5 @@ def dtype_of(node: Node, port: Port) -> str:
 
 
 def sizes_of(node: Node, port: int, described: Port) -> tuple[int | str, ...]:
-    """The sizes of a result; one that is known only at run time has a name of its own."""
+    """Return the sizes of a result; each dynamic dimension has a distinct name."""
     return tuple(size if size >= 0 else f"{node.name}.{port}.{axis}" for axis, size in enumerate(described.shape))

@@ -13,7 +13,7 @@ from qconvert_openvino.package import openvino
 
 __all__ = ["OpenVinoModel", "layers"]
 
-#: Layers that compute nothing: they change types, sizes or the order in which elements lie.
+#: Layers without arithmetic: they change types, sizes or layouts.
 _CONVERT = frozenset(("Convert", "Reorder", "Reshape", "Transpose", "FakeQuantize", "Input", "Output", "Const"))
 _INTEGERS = ("i8", "u8", "I8", "U8")
 
@@ -22,9 +22,9 @@ class OpenVinoModel:
     """A model that OpenVINO has compiled for this machine's CPU.
 
     Attributes:
-        inputs: name -> (dtype, shape), in order; a size known only at run time is a text. Those that are states are left out.
+        inputs: name -> (dtype, shape), in order; a dynamic dimension is a text. States are left out.
         outputs: likewise.
-        note: which OpenVINO ran it, and how many of its layers on integers.
+        note: the version of OpenVINO, and the number of layers on integers.
 
     Raises:
         MissingPackageError: OpenVINO is not installed.
@@ -34,7 +34,7 @@ class OpenVinoModel:
     def __init__(self, file: ModelFile) -> None:
         model, count, self._compiled = _compiled(file)
         self._request = self._compiled.create_infer_request()
-        # What is compiled has more names: a value has those of all that are equal to it.
+        # In the compiled model equal values share their names.
         own = [_name(item) for item in model.inputs], [_name(item) for item in model.outputs[:count]]
         names = [_fitting(stated, found) for stated, found in zip(_borders(file), own, strict=True)]
         self._inputs, self._outputs = (
@@ -49,7 +49,7 @@ class OpenVinoModel:
             self.note = error.reason
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs once. Inputs and outputs are stored values by name."""
+        """Run once. Inputs and outputs are stored values by name."""
         values = self._carrier.feed_states(inputs)
         try:
             fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._inputs.items()]
@@ -61,10 +61,10 @@ class OpenVinoModel:
 
 
 def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
-    """The openvino.Model of a file, how many outputs it has, and what the CPU plugin makes of it.
+    """Return the openvino.Model of a file, its number of outputs, and the model that the CPU plugin has compiled.
 
-    float32 is asked for, as the plugin would take bfloat16 on CPUs that multiply matrices of it. The kernels "unfused" give out what a sum
-    takes, so that the plugin rounds it there.
+    float32 is requested, since the plugin would use bfloat16 on CPUs that support it. The kernels "unfused" make the operands of sums
+    outputs, so that the plugin rounds them.
     """
     ov = openvino()
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "CACHE_DIR": ""}
@@ -87,7 +87,7 @@ def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
 
 
 def _summed(model: Any) -> list[str]:
-    """The FakeQuantizes that an Add takes, by name."""
+    """Return the names of FakeQuantizes that an Add reads."""
     found = []
     for node in model.get_ordered_ops():
         readers = node.output(0).get_target_inputs() if node.get_type_name() == "FakeQuantize" else ()
@@ -97,7 +97,7 @@ def _summed(model: Any) -> list[str]:
 
 
 def _note(model: Any, executed: list[Layer]) -> str:
-    """Which OpenVINO, how many of the layers on integers, and what it does not round."""
+    """Describe a run: the version of OpenVINO, the number of layers on integers, and the roundings that it skips."""
     found = [layer for layer in executed if layer.integer is not None]
     count = sum(layer.integer is True for layer in found)
     summed = {*_summed(model)}
@@ -110,7 +110,7 @@ def _note(model: Any, executed: list[Layer]) -> str:
 
 
 def _borders(file: ModelFile) -> tuple[list[str], list[str]]:
-    """The names of an ONNX file's inputs and outputs: OpenVINO gives a value the names of all that are equal to it."""
+    """Return the names of an ONNX file's inputs and outputs: in OpenVINO equal values share their names."""
     if file.path.suffix.lower() == ".xml":
         return [], []
     import onnx
@@ -121,12 +121,12 @@ def _borders(file: ModelFile) -> tuple[list[str], list[str]]:
 
 
 def _fitting(names: list[str], found: list[str]) -> list[str]:
-    """The names of an ONNX file where there are as many as OpenVINO found, else what it calls them."""
+    """Return the names of an ONNX file if there are as many as OpenVINO found, else OpenVINO's."""
     return names if len(names) == len(found) else found
 
 
 def _name(item: Any) -> str:
-    """The name that the reader gives the value too."""
+    """Return the same name as the reader."""
     names = sorted(item.get_names())
     return str(names[0] if names else item.get_node().get_friendly_name())
 
@@ -144,7 +144,7 @@ def _sizes(item: Any) -> tuple[Any, ...]:
 
 
 def _states_of(model: Any) -> str | None:
-    """The entry of the model's metadata that names states: qconvert's, or ONNX's."""
+    """Return the metadata entry of states: qconvert's, or ONNX's."""
     from qconvert_openvino.notes import Notes
 
     texts = {}
@@ -155,7 +155,7 @@ def _states_of(model: Any) -> str | None:
 
 
 def layers(file: ModelFile) -> tuple[Layer, ...]:
-    """The layers that the CPU plugin executes, in order, each with the tensors of the file that it computes."""
+    """Return the layers that the CPU plugin executes, in order, each with its tensors in the file."""
     return tuple(_executed(_compiled(file)[2]))
 
 
@@ -170,7 +170,7 @@ def _executed(compiled: Any) -> list[Layer]:
         kind, precision = known.get("layerType", ""), known.get("runtimePrecision", "")
         if kind in ("Const", "Input", "Output"):
             continue
-        takes = {item.get_element_type().get_type_name() for item in node.inputs()[:1]}  # a precision may be that of the weights alone
+        takes = {item.get_element_type().get_type_name() for item in node.inputs()[:1]}  # the precision may be only that of the weights
         integer = None if kind in _CONVERT else precision in _INTEGERS and bool(takes & {"i8", "u8"})
         names = tuple(name for name in known.get("originalLayersNames", "").split(",") if name)
         found.append(Layer(kind, names, integer, known.get("primitiveType", "")))
@@ -178,7 +178,7 @@ def _executed(compiled: Any) -> list[Layer]:
 
 
 def _short(error: Exception) -> str:
-    """What OpenVINO says, without the places in its own source."""
+    """Return OpenVINO's message without positions in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return " ".join((told or lines)[:4])

@@ -1,4 +1,4 @@
-"""What a FakeQuantize of a file states."""
+"""The bounds of a FakeQuantize in a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_LEVELS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """The bounds of what a FakeQuantize takes and of what it gives, along one axis or none."""
+    """The input and output bounds of a FakeQuantize, along one axis or none."""
 
     taken: FakeQuantize
     given: FakeQuantize
@@ -25,12 +25,12 @@ class Stated:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it rounds to a quantization and does nothing else."""
+        """Whether it only rounds to a quantization: both pairs of bounds are equal."""
         return np.array_equal(self.taken.low, self.given.low) and np.array_equal(self.taken.high, self.given.high)
 
 
 def fake_quantize_of(node: Node) -> Stated | None:
-    """The bounds, or None where they are computed, or run along several axes."""
+    """Return the bounds; None if they are computed, not finite, or along several axes."""
     sources = [source for source, _ in node.inputs[1:]]
     levels = node.attributes.get("levels", "")
     if len(sources) != 4 or not levels.isdecimal() or not 2 <= int(levels) <= _MOST_LEVELS:
@@ -56,7 +56,7 @@ def fake_quantize_of(node: Node) -> Stated | None:
 
 
 def _value_of(node: Node) -> Array | None:
-    """A constant, or one after a Convert between real types (constants that are stored as float16)."""
+    """Return a constant, also after a Convert between float types (constants stored as float16); None otherwise."""
     while node.type == "Convert" and node.inputs and node.attributes.get("destination_type") in ("f32", "f16"):
         node = node.inputs[0][0]
     return node.data

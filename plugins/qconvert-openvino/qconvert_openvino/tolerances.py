@@ -1,4 +1,4 @@
-"""How far the CPU plugin's arithmetic lies from the exact value."""
+"""Tolerances of the CPU plugin's arithmetic, relative to the exact value."""
 
 from __future__ import annotations
 

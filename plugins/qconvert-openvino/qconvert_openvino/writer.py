@@ -1,4 +1,4 @@
-"""Writes an .xml file with its .bin: operators by the functions in ops/, what goes in and out, and what FakeQuantize does not say."""
+"""Writes an .xml file with its .bin: inputs, operators by the functions in ops/, outputs, and notes of quantizations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["build", "write"]
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
-    """Writes the graph to `path`, and its constants next to it under the same name with .bin.
+    """Write the graph to `path`, and its constants next to it under the same name with .bin.
 
     Raises:
         UnsupportedError: operators that cannot be written; all are named.
@@ -27,7 +27,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 
 def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
-    """The openvino.Model of a graph, with formulas for what OpenVINO lacks, and the package."""
+    """Return the openvino.Model of a graph, and the package; operators that OpenVINO lacks are decomposed."""
     legal = legality(WRITERS)
     graph = lower(graph, legal).graph
     _require_known(graph)
@@ -53,7 +53,7 @@ def _require_known(graph: Graph) -> None:
 
 
 def _write_ops(w: Writing) -> None:
-    """Writes every operator; those that cannot be written are named together."""
+    """Write every operator. Raise one UnsupportedError for all that cannot be written."""
     failed: list[QConvertError] = []
     for op in w.graph.ops:
         missing = [name for name in op.inputs if name and name not in w.values and not w.graph[name].is_constant]
@@ -64,7 +64,7 @@ def _write_ops(w: Writing) -> None:
         except UnsupportedError as error:
             error.where = error.where or f"{op.source} {op.outputs[0]!r}".strip()
             failed.append(error)
-        except RuntimeError as error:  # OpenVINO's own, of an operator that it does not take
+        except RuntimeError as error:  # of OpenVINO, for an operator that it refuses
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             failed.append(
                 UnsupportedError(
@@ -84,10 +84,10 @@ def _write_ops(w: Writing) -> None:
 
 
 def _parameter(w: Writing, tensor: Tensor) -> Any:
-    """An input, and its float values where it is quantized.
+    """Write an input, and its float values if it is quantized.
 
-    int8 with a zero point gets a FakeQuantize of its own quantization after it, which changes no value: OpenVINO makes uint8 of it, and
-    without it the first layer computes in float.
+    int8 with a zero point is followed by a FakeQuantize with its own quantization, which changes no value: OpenVINO converts it to uint8;
+    otherwise the first layer would run in float.
     """
     if tensor.dtype not in TYPES:
         raise UnsupportedError(
@@ -111,14 +111,14 @@ def _parameter(w: Writing, tensor: Tensor) -> Any:
 
 
 def _result(w: Writing, tensor: Tensor) -> Any:
-    """An output: integers where the graph gives out integers."""
+    """Write an output: integers if the graph's output is quantized."""
     if tensor.name in w.parameters:
         return w.op.result(w.parameters[tensor.name])
     name, value = tensor.name, w.value(tensor.name)
     if tensor.quantization is not None:
         return w.op.result(_named(w, w.quantized(w.unrounded.get(name, value), tensor).output(0), name))
     own = value.get_tensor().get_names()
-    # A Dequantize is no operator here: its values are those of a FakeQuantize.
+    # A Dequantize is not written: its values are those of a FakeQuantize.
     rounded = next((other for other in own if other in w.graph and w.graph[other].is_quantized), "")
     if rounded and name not in own and rounded not in w.graph.outputs and rounded not in w.graph.inputs:
         return w.op.result(_renamed(w, value, rounded, name))
@@ -128,7 +128,7 @@ def _result(w: Writing, tensor: Tensor) -> Any:
 
 
 def _named(w: Writing, output: Any, name: str) -> Any:
-    """An output that has the name, which whatever has it inside loses."""
+    """Give an output the name; an inner value with this name gets another one."""
     inner = w.values.get(name)
     if inner is not None and name in inner.get_tensor().get_names() and inner.get_node().get_type_name() != "Parameter":
         inner.get_tensor().set_names({f"{name}/real"})
@@ -141,7 +141,7 @@ def _named(w: Writing, output: Any, name: str) -> Any:
 
 
 def _renamed(w: Writing, output: Any, old: str, new: str) -> Any:
-    """A FakeQuantize whose float values are given out: it has their name, and a note that of the integers."""
+    """Name a FakeQuantize after the output of its float values; a note has the name of the integers."""
     from qconvert_openvino.notes import Noted
 
     tensor = w.graph[old]

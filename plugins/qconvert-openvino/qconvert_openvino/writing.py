@@ -1,4 +1,4 @@
-"""The model while the writer builds it, through OpenVINO's own package, which works out and checks shapes."""
+"""The model while the writer builds it, with OpenVINO's package, which infers and checks shapes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ class Writing:
 
     Attributes:
         op: OpenVINO's operators, opset13.
-        values: tensor -> the output that has its float values, or its plain numbers.
-        notes: of quantizations that FakeQuantize does not say.
+        values: tensor -> the output with its float values, or its plain numbers.
+        unrounded: tensor -> the input of its FakeQuantize.
+        parameters: input of the graph -> its output in the model.
+        notes: of quantizations that FakeQuantize does not determine.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -37,7 +39,7 @@ class Writing:
 
         self.op: Any = opset13
         self.values: dict[str, Any] = {}
-        self.unrounded: dict[str, Any] = {}  # what a FakeQuantize rounds to the values of a tensor
+        self.unrounded: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self.notes = Notes()
         self._taken: set[str] = set()
@@ -45,11 +47,11 @@ class Writing:
     # constants
 
     def numbers(self, values: Sequence[int]) -> Any:
-        """A constant of int64."""
+        """Return a constant of int64."""
         return self.op.constant(np.array(values, np.int64))
 
     def array(self, data: Array, dtype: str, name: str = "") -> Any:
-        """A constant of any type, with the name of the tensor that it is."""
+        """Return a constant of any type, with the name of its tensor."""
         found = self._array(data, dtype)
         if name:
             found.set_friendly_name(name)
@@ -63,17 +65,17 @@ class Writing:
         if own in ("i4", "u4"):
             packed = bytes_of(data, own)
             tensor = self.ov.Tensor(packed if packed.size else np.zeros(1, np.uint8), list(data.shape), kind)
-            return self.ov.op.Constant(tensor, shared_memory=False)  # else its numbers are those of an array that is gone
+            return self.ov.op.Constant(tensor, shared_memory=False)  # a shared array would be freed
         if own == "bf16":
             halves = self.ov.Tensor(np.asarray(data, order="C").view(np.uint16), list(data.shape), kind)
             return self.ov.op.Constant(halves, shared_memory=False)
         return self.op.constant(np.asarray(data, order="C"), getattr(self.ov.Type, own))
 
     def integers(self, tensor: Tensor, q: Quantization, data: Array, sizes: Sequence[int] = ()) -> Any:
-        """A constant's integers with Convert, Subtract and Multiply: their float values.
+        """Return the float values of a constant's integers: Convert, Subtract and Multiply.
 
         Args:
-            tensor: the constant, which gives the name and the type.
+            tensor: the constant with the name and the type.
             q: its quantization, per tensor or per axis.
             data: its integers, in any shape.
             sizes: the shape of scales next to `data`; () for one scale.
@@ -82,7 +84,7 @@ class Writing:
         return self.scaled(found, tensor.dtype, q, sizes)
 
     def scaled(self, found: Any, dtype: str, q: Quantization, sizes: Sequence[int]) -> Any:
-        """What a Subtract and a Multiply make of integers after a Convert."""
+        """Add the Subtract and the Multiply that dequantize integers after a Convert."""
         shape = tuple(sizes)
         if q.zero_point.any():
             points, (low, high) = q.zero_point.reshape(shape), integer_range(dtype)
@@ -93,7 +95,7 @@ class Writing:
         return self.op.multiply(found, self.op.constant(q.scale.reshape(shape)))
 
     def constant(self, tensor: Tensor) -> Any:
-        """A constant tensor as its float values, or its plain numbers."""
+        """Return a constant tensor as float values, or as plain numbers."""
         assert tensor.data is not None
         q, data = tensor.quantization, tensor.data
         if q is None:
@@ -104,7 +106,7 @@ class Writing:
         return self.integers(tensor, q, data, sizes)
 
     def _blocks(self, tensor: Tensor, q: Quantization) -> Any:
-        """Scales in blocks: the axis as two, blocks and what is in them, and a Reshape back."""
+        """Return a constant with scales in blocks: its axis split into blocks and elements, and a Reshape back."""
         data, axis = tensor.data, q.axis
         assert data is not None and axis is not None
         size, count = data.shape[axis], q.scale.shape[axis]
@@ -120,17 +122,17 @@ class Writing:
     # values
 
     def value(self, name: str) -> Any:
-        """The output that has a tensor's float values, or its plain numbers."""
+        """Return the output with a tensor's float values, or its plain numbers."""
         if name not in self.values:
             self.values[name] = self.constant(self.graph[name]).output(0)
         return self.values[name]
 
     def inputs(self, op: Op) -> list[Any]:
-        """The values of an operator's inputs, which are all there."""
+        """Return the values of an operator's inputs, none of which is missing."""
         return [self.value(name) for name in op.inputs]
 
     def integers_of(self, op: Op, index: int, what: str) -> list[int]:
-        """A constant input of whole numbers; raises UnsupportedError where it is computed."""
+        """Return a constant input of integers. Raise UnsupportedError if it is computed."""
         data = self.graph.constant(op.inputs[index])
         if data is None:
             raise unsupported(op, f"with {what} that are computed when the model runs", rule="not-constant")
@@ -139,7 +141,7 @@ class Writing:
     # results
 
     def finish(self, op: Op, *outputs: Any) -> None:
-        """The results of an operator, with its activation, rounded to their quantizations where it computes float values.
+        """Set the results of an operator, with its activation, rounded to their quantizations if it computes float values.
 
         Args:
             op: the operator.
@@ -159,7 +161,7 @@ class Writing:
         return self.op.relu(output) if activation == "relu" else self.op.clamp(output, *bounds[activation])
 
     def give(self, name: str, output: Any, rounds: bool) -> None:
-        """The value of a tensor, rounded to its quantization if `rounds`."""
+        """Set the value of a tensor, rounded to its quantization if `rounds`."""
         tensor = self.graph[name]
         if tensor.quantization is None or not rounds:
             self.values[name] = self.called(output, name)
@@ -168,7 +170,7 @@ class Writing:
         self.values[name] = self.fake_quantized(output, tensor, name)
 
     def called(self, output: Any, name: str) -> Any:
-        """Gives an output a name, if it has none and nothing else bears it."""
+        """Give an output a name, if it has none and the name is free."""
         if not output.get_tensor().get_names() and name not in self._taken:
             self._taken.add(name)
             output.get_tensor().set_names({name})
@@ -177,7 +179,7 @@ class Writing:
         return output
 
     def fake_quantized(self, output: Any, tensor: Tensor, name: str) -> Any:
-        """A value rounded onto a tensor's quantization, called `name`."""
+        """Return a value rounded to a tensor's quantization, named `name`."""
         q = self.quantization(tensor)
         fake, sizes = ranges_of(q, tensor.dtype), self.sizes(tensor, q)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
@@ -187,7 +189,7 @@ class Writing:
         return found
 
     def quantized(self, output: Any, tensor: Tensor) -> Any:
-        """A value as a tensor's integers."""
+        """Return a value as a tensor's integers."""
         q = self.quantization(tensor)
         fake, sizes, (smallest, largest) = ranges_of(q, tensor.dtype), self.sizes(tensor, q), q.limits(tensor.dtype)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
@@ -196,7 +198,7 @@ class Writing:
         return self.op.convert(self.op.fake_quantize(output, low, high, *to, fake.levels), TYPES[tensor.dtype])
 
     def quantization(self, tensor: Tensor) -> Quantization:
-        """The quantization of a tensor that FakeQuantize can round to; raises UnsupportedError."""
+        """Return the quantization of a tensor. Raise UnsupportedError unless FakeQuantize can round to it."""
         q = tensor.quantization
         if q is None or tensor.dtype not in GRIDS or q.block_size:
             raise UnsupportedError(
@@ -207,7 +209,7 @@ class Writing:
         return q
 
     def sizes(self, tensor: Tensor, q: Quantization) -> list[int]:
-        """The shape of scales next to a tensor."""
+        """Return the shape of scales that broadcasts with a tensor."""
         if q.axis is None:
             return []
         if tensor.shape is None:

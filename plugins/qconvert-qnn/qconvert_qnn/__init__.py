@@ -1,7 +1,7 @@
 """Qualcomm's Hexagon Tensor Processor (HTP) by onnxruntime-qnn: the target qnn-htp for .onnx files, and its arithmetic as a runtime.
 
-onnxruntime-qnn has a library for x86 that computes as HTP does, so that a check needs no device. What HTP takes, and what it computes
-wrongly, stands in operators.py; both were found by asking it.
+onnxruntime-qnn has a library for x86 that computes as HTP does, so that a check needs no device. operators.py lists the operators that HTP
+runs, and those with wrong results; both are measured.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
 
-#: Chips -> their number and the version of their HTP, as the provider has them (qc_compiler_spec.fbs of ExecuTorch); the first where the
-#: user names none. Without a chip the provider takes one that has no floats, on which graphs with Gelu, InstanceNormalization or float
-#: values end with an error of memory.
+#: Chip -> its number and the version of its HTP, as the provider has them (qc_compiler_spec.fbs of ExecuTorch); the first is the default.
+#: Without a chip the provider assumes one without float support: graphs with Gelu, InstanceNormalization or float values then fail with an
+#: out-of-memory error.
 CHIPS = {
     "sm8650": {"soc_model": "57", "htp_arch": "75"},
     "sm8450": {"soc_model": "36", "htp_arch": "69"},

@@ -62,7 +62,7 @@ def _answers(source: BinaryIO, sink: BinaryIO) -> None:
                 names = [item.name for item in session.get_inputs()]
                 arrays = session.run(None, dict(zip(names, given, strict=True)))
                 answer = {"arrays": [[item.dtype.name, list(item.shape)] for item in arrays]}
-        except Exception as error:  # whatever onnxruntime raises is what came of it
+        except Exception as error:  # any error of onnxruntime is the answer
             answer, arrays = {"error": " ".join(str(error).split())}, []
         sink.write(json.dumps(answer).encode() + b"\n")
         for item in arrays:
@@ -71,9 +71,9 @@ def _answers(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 if __name__ == "__main__":
-    # The libraries print; the pipe is for answers alone.
+    # The libraries print to stdout; the pipe is for answers only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _answers(sys.stdin.buffer, answers)
     sys.stdout.flush()
-    os._exit(0)  # the provider's library does not always end by itself
+    os._exit(0)  # the provider's library does not always exit

@@ -1,7 +1,7 @@
-"""What HTP takes of operators between DequantizeLinear and QuantizeLinear, and how exactly it computes (onnxruntime-qnn 2.7).
+"""Operators between DequantizeLinear and QuantizeLinear that HTP runs, and their tolerances (onnxruntime-qnn 2.7).
 
-tests/test_operators.py asks HTP whether it is so. HTP pads int8 with another value than zero and takes stored int8 for uint8 in a Cast
-or a Reshape, and has few operators of int16. So the target has data of uint8 and uint16, for which none of this is the case.
+tests/test_operators.py compares the lists with HTP. HTP pads int8 with a value other than zero, treats stored int8 as uint8 in a Cast or a
+Reshape, and has few operators of int16. So the target has data of uint8 and uint16, without these defects.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _TAKEN = frozenset(
     " Where".split()
 )
 _RANK = 5
-#: Curves of 16 bits -> scale and zero point of their results; with others HTP computes them wrongly by up to their whole range.
+#: Curves of 16 bits -> scale and zero point of their results; with others HTP's results are wrong by up to their whole range.
 FIXED_16 = {
     "HardSigmoid": (2.0**-16, 0),
     "Sigmoid": (2.0**-16, 0),
     "Softmax": (2.0**-16, 0),
     "Tanh": (2.0**-15, 2**15),
 }
-#: Steps by which results may be off: of 8 bits, of 16 bits, and of products of 16 bits, where HTP has fewer bits inside.
+#: Tolerances in steps: of 8 bits, of 16 bits, and of products of 16 bits, which HTP computes with fewer bits.
 _OFF, _OFF_16, _OFF_PRODUCTS_16 = 1.5, 64.0, 512.0
 
 
@@ -46,7 +46,7 @@ def _is_only_given_out(graph: Graph, name: str) -> bool:
 
 
 def lacks(graph: Graph, op: Op) -> str:
-    """Why onnxruntime runs an operator on the CPU; "" where HTP does."""
+    """Return why onnxruntime runs an operator on the CPU; "" if HTP runs it."""
     if op.kind not in _TAKEN:
         name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
         return f"HTP has no {name}"
@@ -64,7 +64,7 @@ def lacks(graph: Graph, op: Op) -> str:
 
 
 def refused(tensors: Mapping[str, Tensor], op: Op) -> str:
-    """Why HTP ends with an error for a graph with an operator, or computes it wrongly; "" where it does not."""
+    """Return why HTP fails for a graph with an operator, or computes it wrongly; "" if it does neither."""
     data = next((tensors[name] for name in op.inputs if name), None)
     if data is None:
         return ""
@@ -80,7 +80,7 @@ def refused(tensors: Mapping[str, Tensor], op: Op) -> str:
 
 
 def violations(graph: Graph, op: Op) -> Iterator[Violation]:
-    """What the target refuses of an operator of a normalized graph."""
+    """Yield the violations of the target by an operator of a normalized graph."""
     if words := refused(graph.tensors, op):
         rule = "HTP compiles the operator, or leaves it to the CPU (measured with onnxruntime-qnn 2.7)"
         yield Violation(f"{op}: {words}", rule, "--target portable, for other clients")

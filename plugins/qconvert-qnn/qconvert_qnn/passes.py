@@ -1,4 +1,4 @@
-"""What HTP wants of a graph beyond the target portable: no operator that it fails at, and the quantization that its kernels compute in."""
+"""Passes for HTP in addition to those of the target portable: no operator that HTP refuses, and the quantizations of its kernels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["htp_scales", "lower_for_htp"]
 
 
 def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Write operators for which HTP ends with an error by their formulas, in float between the data and the result."""
+    """Decompose operators for which HTP fails, in float between the data and the result."""
     found = lower(graph, refused)
     count = len(found.reasons)
     return (found.graph, (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
 
 
 def htp_scales(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Give results the quantization that HTP computes them in, with a Requantize to their own after it.
+    """Give results the quantization of HTP's kernels, followed by a Requantize to their own.
 
-    Softmax of 8 bits with a zero point other than 0 is computed with 16 bits; curves of 16 bits get the scale that they have there.
+    Softmax of 8 bits with a zero point other than 0 is computed with 16 bits; curves of 16 bits get the scale of FIXED_16.
     """
     rewriter = Rewriter(graph)
     count = 0

@@ -1,4 +1,4 @@
-"""An .onnx file in onnxruntime-qnn, in a process of its own: what HTP runs of it, and what comes out."""
+"""An .onnx file in onnxruntime-qnn, in a process of its own: its outputs, and the nodes that HTP runs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from qconvert_qnn import CHIPS
 __all__ = ["HtpModel", "inside", "layers"]
 
 _PATIENCE = 600.0
-#: What onnxruntime adds to the name of a node that it writes for another layout.
+#: The suffix of nodes that onnxruntime rewrites for another layout.
 _TOKEN = re.compile(r"_token_\d+$")
 
 
 def _loaded(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
-    """A process with a model, and what it says of it.
+    """Start a process and load a model in it; return the process and its description of the model.
 
     Raises:
         MissingPackageError: onnxruntime-qnn is not installed.
@@ -52,7 +52,7 @@ class HtpModel:
     Attributes:
         inputs: name -> (dtype, shape), in order.
         outputs: likewise.
-        note: which HTP it is, and how many nodes it runs.
+        note: the chip, and the number of nodes that HTP runs.
 
     Raises:
         MissingPackageError: onnxruntime-qnn is not installed.
@@ -72,7 +72,7 @@ class HtpModel:
         self.note = f"HTP of {file.kernels.upper()} (onnxruntime-qnn {version}, on x86) ran {count} of {len(found['assigned'])} nodes"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs once. Inputs and outputs are stored values by name."""
+        """Run once. Inputs and outputs are stored values by name."""
         values = self._carrier.feed_states(inputs)
         given = [np.ascontiguousarray(values[name], dtype) for name, (dtype, _) in self._taken.items()]
         answer = self._child.request({"run": [[item.dtype.name, list(item.shape)] for item in given]}, given)
@@ -80,7 +80,7 @@ class HtpModel:
 
 
 def inside(file: ModelFile, graph: Graph) -> OnnxInside:
-    """The file cut at its tensors, whose parts HTP runs; the values at the cuts are onnxruntime's."""
+    """Return the file cut at its tensors; HTP runs the parts, with onnxruntime's values at the cuts."""
 
     def open_piece(model: bytes) -> HtpModel:
         with tempfile.TemporaryDirectory() as folder:
@@ -92,7 +92,7 @@ def inside(file: ModelFile, graph: Graph) -> OnnxInside:
 
 
 def layers(file: ModelFile) -> tuple[Layer, ...]:
-    """The nodes of a file, each by whether HTP runs it; a QuantizeLinear belongs to the node whose result it rounds."""
+    """Return the nodes of a file, each with its device; a QuantizeLinear belongs to the node that computes its input."""
     import onnx
 
     child, found = _loaded(file)

@@ -14,7 +14,7 @@ HEAD = "name\ttype\taxis\tscale\tzero_point"
 
 
 def read(path: Path, options: Mapping[str, Any]) -> Encodings:
-    """A line for each tensor: name, type, axis, scales, zero points; several values are separated by spaces."""
+    """Read a line for each tensor: name, type, axis, scales, zero points; several values are separated by spaces."""
     found: dict[Place, Encoding] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines()[1:], 2):
         try:

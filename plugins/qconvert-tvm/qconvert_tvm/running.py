@@ -12,16 +12,16 @@ from qconvert.plugin import STATES, Array, Carrier, InvalidModelError, MissingPa
 
 __all__ = ["TvmModel"]
 
-_LINES = 3  # of an error of TVM, the first of which says what is wrong
+_LINES = 3  # of an error message of TVM that are shown
 
 
 class TvmModel:
     """A model that TVM has compiled.
 
     Attributes:
-        inputs: name -> (dtype, shape), in order; a size known only at run time is a text. Those that are states are left out.
+        inputs: name -> (dtype, shape), in order; a dynamic dimension is a text. States are left out.
         outputs: likewise.
-        note: which TVM ran it, for which CPU.
+        note: the version of TVM, and the CPU.
 
     Raises:
         MissingPackageError: TVM is not installed.
@@ -43,7 +43,7 @@ class TvmModel:
         self.note = f"TVM {tvm.__version__} compiled it for {_cpu(tvm)}; its layers compute in float between quantize and dequantize"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs once. Inputs and outputs are stored values by name."""
+        """Run once. Inputs and outputs are stored values by name."""
         values = self._carrier.feed_states(inputs)
         try:
             fed = [np.array(values[name], dtype, order="C") for name, (dtype, _) in self._taken.items()]
@@ -66,7 +66,7 @@ def _package() -> Any:
 
 
 def _proto(path: Path) -> Any:
-    """The onnx.ModelProto of a file, with constants that lie next to it."""
+    """Load the onnx.ModelProto of a file, with external constants."""
     import onnx
 
     try:
@@ -89,14 +89,14 @@ def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
 
 
 def _compiled(model: Any, path: str, threads: int) -> Any:
-    """Relax's virtual machine with the model; raises RuntimeRefusedError, with the operators that the importer does not know."""
+    """Compile a model for Relax's virtual machine. Raise RuntimeRefusedError with the operators that the importer lacks."""
     tvm = _package()
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
     try:
         module = from_onnx(model, keep_params_in_input=False)
-    except Exception as error:  # OpNotImplemented lists operators by their types; what an operator lacks is any exception
+    except Exception as error:  # OpNotImplemented for unknown operators; any exception for unsupported attributes
         remedy = "Check it in another runtime, such as --kernels onnxruntime."
         raise RuntimeRefusedError(
             f"TVM cannot import the model: {_short(error)}", file=path, remedy=remedy, rule="runtime-refused-model"
@@ -115,7 +115,7 @@ def _cpu(tvm: Any) -> str:
 
 
 def _short(error: Exception) -> str:
-    """What TVM says, without the stack of its own functions."""
+    """Return TVM's message without its stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("File ", "Traceback", "^", "[bt]"))][:_LINES]
     return f"{type(error).__name__}: {' '.join(told)}" if told else type(error).__name__

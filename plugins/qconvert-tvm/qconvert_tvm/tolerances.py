@@ -1,4 +1,4 @@
-"""How far TVM's arithmetic lies from the exact value: float32 between dequantize and quantize, with sums in the order of the loops."""
+"""Tolerances of TVM's arithmetic: float32 between dequantize and quantize, with sums in the order of the loops."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ _NAMED = {kind: layer for layer, kind in _LAYERS.items() if kind not in ("Exp", 
 _UNARY = {0: "Abs", 1: "Neg", 2: "Floor", 3: "Ceil", 4: "Square", 5: "Sqrt", 6: "Rsqrt", 7: "Exp", 8: "Log", 9: "Sin", 10: "Cos",
           11: "Tan", 12: "Asin", 13: "Acos", 14: "Atan", 15: "Reciprocal", 16: "Tanh", ROUND: "Round"}  # fmt: skip
 _UNARY_OF = {kind: number for number, kind in _UNARY.items() if kind not in _NAMED}
-#: BinaryOp's op_type -> kind; of the last ones operands are the other way round.
+#: BinaryOp's op_type -> kind; the operands of _TURNED are swapped.
 _BINARY = {0: "Add", 1: "Sub", 2: "Mul", 3: "Div", 4: "Max", 5: "Min", 6: "Pow"}
 _TURNED = {7: "Sub", 8: "Div", 9: "Pow"}
 _BINARY_OF = {kind: number for number, kind in _BINARY.items()}
 _TURNED_OF = {"Add": 0, "Mul": 2, "Max": 4, "Min": 5, **{kind: number for number, kind in _TURNED.items()}}
 _SQUARED, _ROOT, _ROOT_BELOW, _BELOW_ONE = 4, 5, 6, 15
-#: The highest whole power that is written.
+#: The largest integer exponent that is written.
 _HIGHEST = 16
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -57,7 +57,7 @@ def read_named(r: Reading) -> None:
 
 
 def write_softplus(op: Op, w: Writing) -> None:
-    """Softplus, which goes through Exp and so is infinite from 89 on, of what is at most 80; from there on it is its operand."""
+    """Softplus of Min(x, 80), and Max with x: ncnn's Softplus computes Exp, which is infinite from 89 on."""
     value = w.value(op.inputs[0])
     w.steps(op, [
         Step(CLIP, {0: -_LARGEST, 1: 80.0}, inputs=(value,), suffix="bounded"),
@@ -79,7 +79,7 @@ def write_binary(op: Op, w: Writing) -> None:
 
 
 def _number(op: Op, w: Writing, index: int) -> float | None:
-    """The only number of a constant operand, as float32."""
+    """Return the only number of a constant operand, as float32; None for other operands."""
     tensor = w.graph[op.inputs[index]]
     if tensor.data is None or tensor.data.size != 1 or len(tensor.data.shape) > len(w.sizes(op.outputs[0])) + 1:
         return None
@@ -87,7 +87,7 @@ def _number(op: Op, w: Writing, index: int) -> float | None:
 
 
 def read_binary(r: Reading) -> None:
-    """BinaryOp; a blob of one dimension next to others lies along their channels, as ncnn has it."""
+    """BinaryOp; ncnn broadcasts a blob of one dimension along the channels of the other."""
     number = r.layer.integer(0)
     kind, turned = _BINARY.get(number) or _TURNED.get(number, ""), number in _TURNED
     if not kind:
@@ -100,7 +100,7 @@ def read_binary(r: Reading) -> None:
 
 
 def _along(r: Reading) -> list[str]:
-    """Both operands, with sizes of 1 where ncnn adds them: after a blob's own, but before a vector that is none of channels."""
+    """Return both operands, with sizes of 1 as ncnn adds them: trailing ones; leading ones for a vector that is not along channels."""
     shapes, names = [r.shape(index)[1:] for index in (0, 1)], [r.value(0), r.value(1)]
     rank = max(len(shape) for shape in shapes)
     for index, shape in enumerate(shapes):
@@ -113,7 +113,7 @@ def _along(r: Reading) -> list[str]:
 
 
 def write_pow(op: Op, w: Writing) -> None:
-    """Powers by squares, products, roots and reciprocals; ncnn's Pow goes through a logarithm, which negative values do not have."""
+    """Powers by squares, products, roots and reciprocals: ncnn's Pow computes a logarithm, which fails for negative values."""
     exponent = _number(op, w, 1)
     root = {0.5: _ROOT, -0.5: _ROOT_BELOW}.get(exponent or 0.0)
     if exponent is None or (root is None and not (exponent.is_integer() and 1 <= abs(exponent) <= _HIGHEST)):
@@ -124,7 +124,7 @@ def write_pow(op: Op, w: Writing) -> None:
 
 
 def _whole_power(exponent: int, value: str) -> list[Step]:
-    """A value to a whole power: squares, and a product with the value for each further 1 among the exponent's bits."""
+    """Return the steps of an integer power: squares, and a product with the value for each further 1 in the exponent's bits."""
     steps = list[Step]()
     for bit in f"{abs(exponent):b}"[1:]:
         steps.append(Step("UnaryOp", {0: _SQUARED}, suffix="square"))
@@ -161,7 +161,7 @@ def read_relu(r: Reading) -> None:
 
 
 def write_clip(op: Op, w: Writing) -> None:
-    """Clip, a bound that is left out being the largest number."""
+    """Clip; a missing bound is the largest number."""
     bounds = [w.graph[op.inputs[index]] if op.has(index) else None for index in (1, 2)]
     if any(bound is not None and bound.data is None for bound in bounds):
         raise unsupported(op, "with bounds that are computed when the model runs", rule="not-constant")

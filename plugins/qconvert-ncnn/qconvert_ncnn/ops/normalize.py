@@ -76,7 +76,7 @@ def _require_channels(r: Reading, count: int) -> None:
 
 
 def write_layer_norm(op: Op, w: Writing) -> None:
-    """LayerNorm over the last axes, with factors and addends: of vectors and rows, or of a picture's planes; all else is made rows."""
+    """LayerNorm over the last axes, of vectors, rows or planes; other data are reshaped to rows."""
     sizes, axis = w.sizes(op.inputs[0]), axis_of(w.graph, op, int(op["axis"]))
     over, count = sizes[axis:], math.prod(sizes[axis:])
     parts = [w.real(w.graph[op.inputs[index]]) if op.has(index) else np.full(over, 2 - index, np.float32) for index in (1, 2)]
@@ -94,7 +94,7 @@ def write_layer_norm(op: Op, w: Writing) -> None:
 
 
 def read_layer_norm(r: Reading) -> None:
-    """LayerNorm: over a vector, each row, or of pictures each plane where the elements are not those of a row."""
+    """LayerNorm over a vector or each row; of three dimensions over each plane if the number of elements is not that of a row."""
     shape, count = r.shape(), r.layer.integer(0)
     if len(shape) > 1 + _PICTURE:
         raise r.unsupported(f"of data of the shape {shape}")

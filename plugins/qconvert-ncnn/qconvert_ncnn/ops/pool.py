@@ -15,9 +15,9 @@ from qconvert_ncnn.writing import ADDED, SUBTRACTED, Step, Writing, blob_params
 __all__ = ["READERS", "WRITERS"]
 
 _MAX, _AVERAGE = 0, 1
-#: Pooling's pad_mode: the last window hangs over, only whole windows, and two that ncnn works out.
+#: Pooling's pad_mode: ceil mode, explicit padding, and two automatic ones.
 _FULL, _VALID = 0, 1
-#: The size of an adaptive pool that is that of its data.
+#: The size of an adaptive pool that stands for the size of the data.
 _KEPT = -233
 _AUTO = {2: "SAME_UPPER", 3: "SAME_LOWER"}
 #: Reduction's operation -> kind.
@@ -30,7 +30,7 @@ _PICTURE = 3
 
 
 def write_pool(op: Op, w: Writing) -> None:
-    """Pooling with padding of which every window is whole."""
+    """Pooling with explicit padding, extended so that every window is whole."""
     kernel = [int(size) for size in op["kernel_shape"]]
     if op["data_format"] != "channels_first" or len(kernel) != 2:
         raise unsupported(op, "that is not over two dimensions, channels first,")
@@ -77,20 +77,20 @@ def read_pool(r: Reading) -> None:
             raise r.unsupported("with padding other than that of its size")
         extra = {"auto_pad": _AUTO[mode]}
     elif mode == _FULL:
-        # ncnn has a further window wherever one would begin in the data or its padding, and counts all of it where padding counts.
+        # ncnn adds a last window if it begins in the data or its padding, and counts all of its elements if padding counts.
         pads = _full_pads(layer, r.shape(), pads)
     elif mode != _VALID:
         raise r.unsupported(f"with the padding {mode}")
     if min(pads) < 0:
         raise InvalidModelError(f"the padding is {pads}", where=str(layer), rule="padding-out-of-range")
-    if average and (layer.integer(6) or mode in _AUTO):  # a padding that ncnn works out counts
+    if average and (layer.integer(6) or mode in _AUTO):  # automatic padding counts in ncnn
         extra["count_include_pad"] = 1
     r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=square(layer, 1), strides=square(layer, 2), pads=pads,
            data_format="channels_first", **extra)  # fmt: skip
 
 
 def _adaptive(r: Reading, kind: str) -> None:
-    """A pool to given sizes, of which those of the data are multiples, so that all windows are alike."""
+    """Read a pool to given sizes, which must divide those of the data, so that all windows are equal."""
     width = r.layer.integer(8)
     wanted, before = (r.layer.integer(18, width), width), r.shape()[2:]
     sizes = [old if new == _KEPT else new for old, new in zip(before, wanted, strict=True)]
@@ -101,7 +101,7 @@ def _adaptive(r: Reading, kind: str) -> None:
 
 
 def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """The padding at which the last windows are whole."""
+    """Return the padding with which the last windows are whole."""
     found = list(pads)
     for axis, (kernel, stride) in enumerate(zip(square(layer, 1), square(layer, 2), strict=True)):
         tail = (shape[axis + 2] + pads[axis] + pads[axis + 2] - kernel) % stride
@@ -110,7 +110,7 @@ def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> t
 
 
 def write_global_pool(op: Op, w: Writing) -> None:
-    """Pooling that is global, which gives a vector; a Reduction of what is no picture."""
+    """Global Pooling and a Reshape of its vector; a Reduction for blobs of other than three dimensions."""
     sizes = w.sizes(op.inputs[0])
     if op["data_format"] != "channels_first":
         raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
@@ -131,7 +131,7 @@ def write_reduction(op: Op, w: Writing) -> None:
     if op.kind != "ReduceLogSumExp":
         w.finish(op, "Reduction", {**params, 0: _OPERATIONS[op.kind], 4: int(op["keepdims"])})
         return
-    largest, value = w.blobs.fresh(f"{op.outputs[0]}/largest"), w.value(op.inputs[0])  # Exp of what is no more than 0
+    largest, value = w.blobs.fresh(f"{op.outputs[0]}/largest"), w.value(op.inputs[0])  # Exp of numbers <= 0
     w.add("Reduction", largest, [value], [largest], {**params, 0: _OPERATIONS["ReduceMax"]})
     w.steps(op, [
         Step("BinaryOp", {0: SUBTRACTED}, inputs=(value, largest), suffix="below"),
@@ -160,7 +160,7 @@ def read_reduction(r: Reading) -> None:
 
 
 def write_resize(op: Op, w: Writing) -> None:
-    """Interp to given sizes: nearest as ncnn counts, or linear."""
+    """Interp to given sizes: nearest (asymmetric, floor), or linear."""
     mode, coordinates = op["mode"], op["coordinate_transformation_mode"]
     sizes = w.sizes(op.outputs[0])
     known = {("nearest", "asymmetric"): _NEAREST, ("linear", "half_pixel"): _LINEAR, ("linear", "pytorch_half_pixel"): _LINEAR,
@@ -177,7 +177,7 @@ def write_resize(op: Op, w: Writing) -> None:
 
 
 def _copies_whole(op: Op, before: Sequence[int], after: Sequence[int]) -> bool:
-    """Whether each element is copied a whole number of times, as where the nearest is asked for from the middle of the new ones."""
+    """Return whether a nearest Resize with half-pixel centres copies each element a whole number of times."""
     middle = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
     rounds = op["coordinate_transformation_mode"] in middle and op["nearest_mode"] in ("round_prefer_floor", "round_prefer_ceil")
     return rounds and all(new % old == 0 for old, new in zip(before, after, strict=True))
@@ -193,7 +193,7 @@ def read_resize(r: Reading) -> None:
     if not height or not width:
         sizes = shape[2] * layer.number(1, 1.0), shape[3] * layer.number(2, 1.0)
         height, width = (int(size) for size in sizes)
-        if (height, width) != sizes:  # ncnn steps by the factors then
+        if (height, width) != sizes:  # ncnn then uses the factors, not the sizes
             raise r.unsupported(f"to {sizes[0]} x {sizes[1]} elements")
     if not 0 < height < 2**16 or not 0 < width < 2**16:
         raise InvalidModelError(f"the size of the result is {height} x {width}", where=str(layer), rule="empty-result")

@@ -1,4 +1,4 @@
-"""Convolutions and fully connected layers, on int8 and in float. Weights lie O,I,spatial in both."""
+"""Convolutions and fully connected layers, on int8 and in float. ncnn's weights are O,I,spatial, as here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SAME = {-233: "SAME_UPPER", -234: "SAME_LOWER"}
 
 
 def square(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
-    """A size of a window: that of the rows has the key of the columns and 10 more, and is the same where it is not given."""
+    """Return height and width of a window: the key of the height is that of the width + 10; by default both are equal."""
     width = layer.integer(key, default)
     found = layer.integer(key + 10, width), width
     if min(found) < (1 if default else 0) or max(found) > 2**16:
@@ -37,7 +37,7 @@ def square(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
 
 
 def pads_of(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> tuple[int, int, int, int]:
-    """Top, left, bottom and right of a window's padding, as numbers."""
+    """Return top, left, bottom and right of a window's padding, as numbers."""
     if op["auto_pad"] == "NOTSET":
         top, left, bottom, right = (int(pad) for pad in op["pads"])
         return top, left, bottom, right
@@ -55,7 +55,7 @@ def pads_of(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] 
 
 
 def read_pads(layer: Layer) -> dict[str, Any]:
-    """The attributes of the padding of a convolution."""
+    """Return the padding attributes of a convolution."""
     left = layer.integer(4)
     if left in _SAME:
         return {"auto_pad": _SAME[left], "pads": (0, 0, 0, 0)}
@@ -112,7 +112,7 @@ def write_gemm(op: Op, w: Writing) -> None:
 
 
 def write_matmul(op: Op, w: Writing) -> None:
-    """InnerProduct of each row with a matrix of constants; MatMul of two blobs, the first one turned beforehand if it has to be."""
+    """InnerProduct of each row with a constant matrix; MatMul of two blobs, after a Permute of a transposed first one."""
     if is_connected(w.graph, op):
         outputs = (w.graph[op.inputs[1]].static_shape or ())[outputs_axis(op)]
         _finish(op, w, "InnerProduct", {0: outputs, 2: math.prod(w.graph[op.inputs[1]].static_shape or ())}, 1)
@@ -129,7 +129,7 @@ def write_matmul(op: Op, w: Writing) -> None:
 
 
 def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int) -> None:
-    """The layer with its weights: integers and scales where ncnn runs it on int8."""
+    """Add the layer with its weights: integers and scales if ncnn runs it on int8."""
     weights, bias = w.graph[op.inputs[1]], w.graph[op.inputs[2]] if op.has(2) else None
     if weights.data is None or (bias is not None and bias.data is None):
         raise unsupported(op, "with weights or a bias that are computed when the model runs", rule="not-constant")
@@ -181,7 +181,7 @@ def _activation(name: str) -> dict[int, Any]:
 
 
 def _narrower(activation: tuple[float, float | None], limits: tuple[int, int], scale: float) -> dict[int, Any]:
-    """The activation that also keeps integers within limits of their quantization."""
+    """Return the activation parameters that also clip to the limits of the quantization."""
     low, high = activation[0], _LARGEST if activation[1] is None else activation[1]
     low = low if limits[0] == -LIMIT or low >= limits[0] * scale else limits[0] * scale
     high = high if limits[1] == LIMIT or high <= limits[1] * scale else limits[1] * scale
@@ -216,7 +216,7 @@ def read_convolution(r: Reading) -> None:
 
 
 def read_inner_product(r: Reading) -> None:
-    """InnerProduct; what is no vector, nor rows that fit, is made one."""
+    """InnerProduct of vectors or rows; other data are flattened to a vector."""
     outputs, size = r.layer.integer(0), r.layer.integer(2)
     shape = r.shape()
     inner = size // outputs if outputs else 0
@@ -231,7 +231,7 @@ def read_inner_product(r: Reading) -> None:
 
 
 def read_gemm(r: Reading) -> None:
-    """Gemm of rows with a matrix of constants."""
+    """Gemm of rows with a constant matrix."""
     outputs, inner, shape = r.layer.integer(8), r.layer.integer(9), r.shape()
     if len(shape) != 3 or shape[-1] != inner:
         raise InvalidModelError(f"weights of {inner} inputs do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")
@@ -245,11 +245,11 @@ def read_gemm(r: Reading) -> None:
 
 
 def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Mapping[str, Any], *, flat: bool = False) -> None:
-    """Data, weights and bias of a product, on int8 where the layer has scales, and what stands after it.
+    """Read data, weights and bias of a product, on int8 if the layer has scales, and its activation.
 
     Args:
-        shape: of the weights, outputs first; a MatMul takes them the other way round.
-        flat: whether the data become one vector.
+        shape: of the weights, outputs first; those of a MatMul are transposed.
+        flat: whether the data are flattened to a vector.
     """
     weights, bias = r.weights[:2]
     if weights.size != math.prod(shape) or bias.size not in (0, shape[0]):

@@ -1,4 +1,4 @@
-"""Conversions between float values and integers, which are layers only where a value is rounded."""
+"""Conversions between float values and integers, which are layers only if a value is rounded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TYPES = ("int8", "int16")
 
 
 def write_quantize(op: Op, w: Writing) -> None:
-    """Quantize and Requantize: the steps of the quantization, or nothing where what reads the integers rounds."""
+    """Quantize and Requantize: the steps of the rounding, or nothing if the readers round."""
     steps = w.following(op)
     if not steps:
         w.alias(op)
@@ -26,12 +26,12 @@ def write_quantize(op: Op, w: Writing) -> None:
 
 
 def write_dequantize(op: Op, w: Writing) -> None:
-    """Float values have been there all along."""
+    """Dequantize: blobs have float values already."""
     w.alias(op)
 
 
 def read_quantization(r: Reading) -> None:
-    """The four layers by which values are rounded, as one (reader.GRID): Quantize and Dequantize."""
+    """The layer reader.GRID, in place of the four layers of a rounding: Quantize and Dequantize."""
     (blob,), low, high = r.layer.outputs, int(r.layer.number(1)), int(r.layer.number(2))
     scale, noted = np.array([r.layer.number(3)], np.float32), r.draft.notes.quantizations.get(blob)
     if noted is not None and noted.scale == scale[0] and noted.steps == (low, high):

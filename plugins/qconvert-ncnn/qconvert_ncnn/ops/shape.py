@@ -26,7 +26,7 @@ def write_reshape(op: Op, w: Writing) -> None:
 
 
 def read_reshape(r: Reading) -> None:
-    """Reshape; 0 keeps a size, -1 is what remains."""
+    """Reshape; 0 keeps a size, -1 is inferred."""
     if r.layer.numbers(6) or len(r.layer.inputs) > 1:
         raise r.unsupported("to sizes that are computed")
     given = {key: r.layer.integer(key, _REST) for key in _SIZE_KEYS}
@@ -43,7 +43,7 @@ def read_flatten(r: Reading) -> None:
 
 
 def read_sizes_of_one(r: Reading) -> None:
-    """ExpandDims and Squeeze by axes: sizes of 1 come in or fall away."""
+    """ExpandDims and Squeeze by axes, as a Reshape."""
     axes, sizes = [int(axis) for axis in r.layer.numbers(3)], [*r.shape()[1:]]
     rank = len(sizes) + (len(axes) if r.layer.kind == "ExpandDims" else 0)
     places = sorted({axis + rank if axis < 0 else axis for axis in axes})
@@ -87,7 +87,7 @@ def write_identity(op: Op, w: Writing) -> None:
 
 
 def read_identity(r: Reading) -> None:
-    """Noop, Dropout: a value goes on under another name."""
+    """Noop, Dropout: an Identity."""
     if r.layer.kind == "Dropout" and r.layer.number(0, 1.0) != 1:
         raise r.unsupported("with a factor")
     if len(r.layer.inputs) != 1 or len(r.layer.outputs) != 1:
@@ -95,7 +95,7 @@ def read_identity(r: Reading) -> None:
     (blob,), taken = r.layer.outputs, r.draft.origins.get(r.layer.inputs[0], r.layer.inputs[0])
     names = r.draft.notes.names
     if taken in r.draft.entered and blob in r.draft.given and names.get(blob) == names.get(taken, taken):
-        r.draft.returned[blob] = r.draft.entered[taken]  # the input itself is given out
+        r.draft.returned[blob] = r.draft.entered[taken]  # the output is the input itself
         return
     r.emit("Identity", [r.value()])
 
@@ -133,7 +133,7 @@ def write_slice(op: Op, w: Writing) -> None:
 
 
 def read_crop(r: Reading) -> None:
-    """Crop in the form that names axes."""
+    """Crop with explicit axes."""
     rank = len(r.shape()) - 1
     starts, ends = ([int(number) for number in r.layer.numbers(key)] for key in (9, 10))
     axes = [int(axis) for axis in r.layer.numbers(11)] or [*range(len(starts))]
@@ -156,7 +156,7 @@ def write_split(op: Op, w: Writing) -> None:
 
 
 def read_slice(r: Reading) -> None:
-    """Slice; -233 is an equal part of what remains."""
+    """Slice; -233 is an equal part of the remaining size."""
     axis = r.axis(1)
     size, sizes = r.shape()[axis], list[int]()
     given = [int(number) for number in r.layer.numbers(0)]
@@ -179,7 +179,7 @@ def read_concat(r: Reading) -> None:
 
 
 def write_pad(op: Op, w: Writing) -> None:
-    """Padding of rows and columns, and of what lies outside them."""
+    """Padding of rows, columns and channels."""
     pads, rank = w.integers(op, 1, "pads"), len(w.sizes(op.inputs[0]))
     mode = _PADDINGS.get(str(op["mode"]))
     if mode is None or min(pads) < 0 or pads[0] or pads[rank + 1] or rank == _SPATIAL:
@@ -233,7 +233,7 @@ def read_pixel_shuffle(r: Reading) -> None:
 
 
 def read_shuffle(r: Reading) -> None:
-    """ShuffleChannel: channels as rows of groups, turned; the other way round in reverse."""
+    """ShuffleChannel: channels as a matrix groups x channels, transposed; the inverse with the parameter `reverse`."""
     shape, group = r.shape(), r.layer.integer(0, 1)
     if len(shape) != _SPATIAL or group < 1 or shape[1] % group:
         raise InvalidModelError(f"{group} groups do not fit data of the shape {shape}", where=str(r.layer), rule="counts-differ")

@@ -1,4 +1,4 @@
-"""Operators in both directions, a file a family: READERS has layers by their types, WRITERS canonical kinds."""
+"""Readers and writers of operators, a file for each family: READERS by type of layer, WRITERS by canonical kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Biases, which OpenVINO adds by an operator of their own."""
+"""Biases, which are separate Add operators in OpenVINO."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["read_bias", "write_bias"]
 
 
 def read_bias(r: Reading, channels: int, rank: int, axis: int) -> tuple[Reading, list[str]]:
-    """The layer that gives the result, this one or an Add of one constant for each channel after it, and the bias.
+    """Return the layer of the result, either this one or an Add of a constant per channel after it, and the bias.
 
     Args:
         r: a sum of products.
-        channels: how many outputs it has.
+        channels: the number of outputs.
         rank: of its result.
-        axis: along which they lie.
+        axis: the axis of the outputs.
     """
     add = r.sole_reader()
     if add is None or add.type != "Add" or len(add.inputs) != 2 or channels < 1:
@@ -36,7 +36,7 @@ def read_bias(r: Reading, channels: int, rank: int, axis: int) -> tuple[Reading,
 
 
 def write_bias(op: Op, w: Writing, found: Any, axis: int) -> Any:
-    """An Add of the bias, if there is one, along an axis of the result."""
+    """Add the bias, if there is one, along an axis of the result."""
     if not op.has(2):
         return found
     tensor = w.graph[op.inputs[2]]

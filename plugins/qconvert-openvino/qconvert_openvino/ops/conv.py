@@ -1,4 +1,4 @@
-"""Convolutions. Weights are O,I,spatial, with groups G,O/G,I,spatial, and where they are transposed I,O,spatial; a bias is an Add."""
+"""Convolutions. Weights are O,I,spatial, with groups G,O/G,I,spatial, of transposed convolutions I,O,spatial; a bias is an Add."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_convolution(r: Reading) -> None:
 
 
 def _read_weights(r: Reading, grouped: bool, transposed: bool) -> tuple[str, int]:
-    """Weights as O,I,spatial, and the number of groups."""
+    """Return weights as O,I,spatial, and the number of groups."""
     item = r.constant(1)
     if item is None:
         if grouped or transposed:
@@ -85,13 +85,13 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
 
 
 def write_pads(op: Op) -> tuple[list[int], list[int]]:
-    """Before the spatial axes and after them."""
+    """Return the pads at the beginning and at the end of the spatial axes."""
     pads = [int(pad) for pad in op["pads"]]
     return pads[: len(pads) // 2], pads[len(pads) // 2 :]
 
 
 def _weights(op: Op, w: Writing, *, transposed: bool) -> Any:
-    """Weights O,I,spatial in OpenVINO's order, quantized along their outputs or with one scale."""
+    """Return weights O,I,spatial in OpenVINO's order, quantized along their outputs or with one scale."""
     tensor, group = w.graph[op.inputs[1]], int(op["group"])
     if op["data_format"] != "channels_first":
         raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
@@ -115,7 +115,7 @@ def _arranged(data: Array, group: int, transposed: bool) -> Array:
 
 
 def _scale_sizes(q: Quantization, rank: int, group: int, transposed: bool) -> list[int]:
-    """The shape of scales, one for each output, next to weights in OpenVINO's order."""
+    """Return the shape of per-output scales that broadcasts with weights in OpenVINO's order."""
     if q.axis is None:
         return []
     sizes = [1] * rank

@@ -56,7 +56,7 @@ def write_binary(op: Op, w: Writing) -> None:
 
 
 def read_divide(r: Reading) -> None:
-    """Divide; of integers it rounds down, unless the attribute m_pythondiv says otherwise."""
+    """Divide; of integers a FloorDiv, unless the attribute m_pythondiv is false."""
     port = next(iter(r.node.ports.values()))
     if port.type.startswith(("i", "u")) and r.flag("m_pythondiv", True):
         r.emit("FloorDiv", [r.value(0), r.value(1)])
@@ -76,7 +76,7 @@ def read_clamp(r: Reading) -> None:
 
 
 def write_clip(op: Op, w: Writing) -> None:
-    """A Clamp, or Maximum and Minimum where bounds are computed."""
+    """A Clamp, or Maximum and Minimum if bounds are computed."""
     bounds = [w.graph.constant(op.inputs[index]) if op.has(index) else np.array(limit) for index, limit in ((1, -_LARGEST), (2, _LARGEST))]
     data = w.value(op.inputs[0])
     if bounds[0] is None or bounds[1] is None or not w.graph[op.inputs[0]].dtype.startswith(("float", "int8", "uint8", "int16")):
@@ -95,7 +95,7 @@ def write_leaky_relu(op: Op, w: Writing) -> None:
 
 
 def read_prelu(r: Reading) -> None:
-    """PReLU; with one constant slope a LeakyRelu. One slope for each channel lies along axis 1."""
+    """PReLU; with one constant slope a LeakyRelu. Per-channel slopes are along axis 1."""
     slope = r.data(1)
     if slope is not None and slope.size == 1 and slope.dtype == np.float32:
         r.emit("LeakyRelu", [r.value(0)], alpha=float(slope.reshape(-1)[0]))

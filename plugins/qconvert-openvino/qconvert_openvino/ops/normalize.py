@@ -55,7 +55,7 @@ def read_mvn(r: Reading) -> None:
 
 
 def _parameter(r: Reading, kind: str, shape: tuple[int, ...]) -> tuple[Reading, str]:
-    """The layer that alone reads this one, if it is of that type and its other operand a real constant of that shape."""
+    """Return the only layer that reads this one, with its float constant, if type and shape match; else this layer and ""."""
     node: Node | None = r.sole_reader()
     if node is None or node.type != kind or len(node.inputs) != 2:
         return r, ""

@@ -41,13 +41,13 @@ def write_avg_pool(op: Op, w: Writing) -> None:
         raise unsupported(op, "whose last windows hang over padding that counts, which OpenVINO divides by more elements,")
     exclude, rounding = not op["count_include_pad"], _rounding(op)
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
-    from openvino import opset14  # whose ceil_torch is ONNX's ceil_mode
+    from openvino import opset14  # its ceil_torch is ONNX's ceil_mode
 
     w.finish(op, opset14.avg_pool(_planes(op, w), strides, begin, end, kernel, exclude, rounding, _auto(op)))
 
 
 def read_max_pool(r: Reading) -> None:
-    """MaxPool, without the indices that it has as a second result since opset8."""
+    """MaxPool, without the second result of opset8, the indices."""
     ports = [*r.node.ports]
     if any(r.draft.readers.get((r.node.id, port)) for port in ports[1:]):
         raise r.unsupported("with indices")
@@ -89,7 +89,7 @@ def _auto(op: Op) -> str:
 
 
 def read_interpolate(r: Reading) -> None:
-    """Interpolate over the spatial axes, to sizes that are known."""
+    """Interpolate over the spatial axes, to static sizes."""
     rank, shape = r.rank(), next(iter(r.node.ports.values())).shape
     axes = r.axes(r.count - 1, rank) if r.count > (2 if r.node.opset == "opset11" else 3) else [*range(rank)]
     sizes = shape[2:]

@@ -22,7 +22,7 @@ _GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
 
 
 def read_fake_quantize(r: Reading) -> None:
-    """FakeQuantize: Quantize and Dequantize, or with a Convert after it that takes integers a Quantize alone."""
+    """FakeQuantize: Quantize and Dequantize; followed by a Convert to integers only a Quantize."""
     stated = fake_quantize_of(r.node)
     if stated is None:
         raise r.unsupported("whose bounds are computed, are not finite, or run along several axes")
@@ -59,7 +59,7 @@ def _quantization(r: Reading, stated: Stated, noted: Noted | None) -> tuple[str,
 
 
 def _counts(stated: Stated, dtype: str) -> bool:
-    """Whether what a FakeQuantize gives are integers of a type, one after the other."""
+    """Return whether the levels of a FakeQuantize are consecutive integers of a type."""
     if dtype not in _GRIDS or (stated.axis is not None and len(np.unique(stated.given.low)) > 1):
         return False
     low, high, (smallest, largest) = float(stated.given.low[0]), float(stated.given.high[0]), integer_range(dtype)
@@ -68,7 +68,7 @@ def _counts(stated: Stated, dtype: str) -> bool:
 
 
 def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
-    """Integers that the file has as such."""
+    """Read a FakeQuantize and the Convert after it as a Quantize."""
     result = Reading(r.draft, convert)
     dtype = DTYPES[convert.attributes["destination_type"]]
     name = r.draft.called(convert, next(iter(convert.ports)))[0]
@@ -90,7 +90,7 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
 
 
 def _relabelled(r: Reading, stated: Stated, stored: str) -> str:
-    """The same levels with the quantization of what is given."""
+    """Add a Reinterpret of the levels with the quantization of the output bounds."""
     tensor = r.draft.tensors[stored]
     assert tensor.quantization is not None
     try:
@@ -105,7 +105,7 @@ def _relabelled(r: Reading, stated: Stated, stored: str) -> str:
 
 
 def read_convert(r: Reading) -> None:
-    """A Cast; integers with Subtract and Multiply of constants after it are a Dequantize."""
+    """Convert: a Cast; integers followed by Subtract and Multiply of constants are a Dequantize."""
     dtype = DTYPES.get(r.text("destination_type"), "bool" if r.text("destination_type") == "bool" else "")
     source = r.draft.tensors[r.value(0)]
     if not dtype:
@@ -123,7 +123,7 @@ def read_convert(r: Reading) -> None:
 
 
 def _read_dequantize(r: Reading) -> bool:
-    """Convert, perhaps Subtract, Multiply: true if constants stand there, and the layers are read."""
+    """Read Convert, optional Subtract, and Multiply of constants as a Dequantize; return whether they are one."""
     node, taken, point = r.sole_reader(), [], np.zeros((), np.int64)
     if node is not None and node.type == "Subtract" and node.inputs[0][0] is r.node:
         item = constant_of(node.inputs[1][0])
@@ -162,7 +162,7 @@ def _along(scale: Array, point: Array, rank: int) -> Quantization | None:
 
 
 def _labelled(r: Reading, name: str, q: Quantization) -> str:
-    """Integers with a quantization: an input of the model has it from now on, others by a Reinterpret if theirs is another."""
+    """Return integers with a quantization: an input of the model gets it, other tensors a Reinterpret if theirs differs."""
     tensor = r.draft.tensors[name]
     if tensor.quantization is None and not any(name in (*op.inputs, *op.outputs) for op in r.draft.ops):
         r.draft.tensors[name] = replace(tensor, quantization=q)
@@ -188,14 +188,14 @@ def write_rounded(op: Op, w: Writing) -> None:
 
 
 def write_same(op: Op, w: Writing) -> None:
-    """Dequantize and Identity: the values are there already."""
+    """Dequantize and Identity: the value of the input."""
     w.values[op.outputs[0]] = w.value(op.inputs[0])
     if op.inputs[0] in w.unrounded and w.graph[op.outputs[0]].is_quantized:
         w.unrounded[op.outputs[0]] = w.unrounded[op.inputs[0]]
 
 
 def write_reinterpret(op: Op, w: Writing) -> None:
-    """The integers as the file has them, with another quantization."""
+    """Reinterpret: the stored integers, with another quantization."""
     source, result = w.graph[op.inputs[0]], w.graph[op.outputs[0]]
     found = w.value(source.name)
     if source.quantization is not None:

@@ -51,13 +51,13 @@ def write_concat(op: Op, w: Writing) -> None:
 
 
 def write_pack(op: Op, w: Writing) -> None:
-    """A Concat of operands with a new axis."""
+    """An Unsqueeze of each operand and a Concat."""
     axis = int(op["axis"])
     w.finish(op, w.op.concat([w.op.unsqueeze(item, w.numbers([axis])) for item in w.inputs(op)], axis))
 
 
 def write_unpack(op: Op, w: Writing) -> None:
-    """A Split whose parts lose the axis."""
+    """A Split and a Squeeze of each part."""
     axis = w.numbers([int(op["axis"])])
     parts = w.op.split(w.value(op.inputs[0]), w.op.constant(int(op["axis"])), len(op.outputs))
     w.finish(op, *(w.op.squeeze(part, axis) for part in parts.outputs()))
@@ -99,7 +99,7 @@ def write_slice(op: Op, w: Writing) -> None:
 
 
 def read_strided_slice(r: Reading) -> None:
-    """StridedSlice with constant bounds: a Slice, then a Reshape where axes go or come."""
+    """StridedSlice with constant bounds: a Slice, followed by a Squeeze of shrunk axes."""
     begin, end = r.numbers(1, "starts"), r.numbers(2, "ends")
     steps = r.numbers(3, "steps") if r.count > 3 else [1] * len(begin)
     masks = {name: r.integers(name, "") for name in ("begin_mask", "end_mask", "new_axis_mask", "shrink_axis_mask", "ellipsis_mask")}
@@ -184,7 +184,7 @@ def write_gather_elements(op: Op, w: Writing) -> None:
 
 
 def read_tile(r: Reading) -> None:
-    """Tile; counts for more or fewer axes than there are stand for leading ones."""
+    """Tile with a count for each axis."""
     if len(r.numbers(1, "counts")) != r.rank():
         raise r.unsupported("to another rank")
     r.emit("Tile", [r.value(0), r.int64(1)])
