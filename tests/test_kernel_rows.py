@@ -58,7 +58,7 @@ def of_large_scale(graph: Graph, op: Op) -> str:
 ROWS = Kernels((
     Kernel(("HardSwish",), ("int8",), reference=hard_swish, fault=of_large_scale),
     Kernel(("Conv", "Sigmoid"), ("int8",), tolerance=constant_tolerance(1e-6)),
-    Kernel(runs="reals", tolerance=constant_tolerance(1e-6)),
+    Kernel(runs="float", tolerance=constant_tolerance(1e-6)),
 ))  # fmt: skip
 
 

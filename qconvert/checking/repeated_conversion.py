@@ -27,7 +27,7 @@ from qconvert.evaluate import evaluate
 from qconvert.files import file_digest
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor, equal_data
-from qconvert.graph.metadata import BESIDE, OPTIONS, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, find_layout_changes, origin
+from qconvert.graph.metadata import OPTIONS, SIDE_FILE, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, find_layout_changes, origin
 from qconvert.operators import kind_of
 from qconvert.plugins import Format, pass_named
 from qconvert.rewriting.parts import Cut, computable_ops, cut
@@ -219,9 +219,9 @@ def repeat_conversion(source: Side, result: Side, encodings: Path | None = None)
         return RepeatedConversion(notes=(f"the metadata of {result.path.name} name another source file than {source.path.name}",))
     files = {option.name: source.file.options[option.name] for option in source.format.read_options if option.is_file}
     graph = files.get("graph")
-    if said.get(f"{BESIDE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
+    if said.get(f"{SIDE_FILE}graph_sha256") != (file_digest(Path(graph)) if graph else None):
         return RepeatedConversion(notes=(f"the metadata of {result.path.name} name another graph",))
-    if said.get(f"{BESIDE}encodings_sha256") != (file_digest(encodings) if encodings else None):
+    if said.get(f"{SIDE_FILE}encodings_sha256") != (file_digest(encodings) if encodings else None):
         return RepeatedConversion(notes=(f"the metadata of {result.path.name} name other encodings",))
     if encodings is not None:
         files["encodings"] = str(encodings)
@@ -258,7 +258,7 @@ def repeat_conversion(source: Side, result: Side, encodings: Path | None = None)
 def _scales_options(said: Mapping[str, object], format: Format, folder: Path) -> dict[str, str]:
     """The options by which scales go to a file compared with the result, with such a file in a folder, of the name that the metadata
     say."""
-    named = {option.name: said.get(f"{BESIDE}{option.name}") for option in format.write_options if option.scales}
+    named = {option.name: said.get(f"{SIDE_FILE}{option.name}") for option in format.write_options if option.scales}
     return {option: str(folder / PurePath(str(name)).name) for option, name in named.items() if name}
 
 

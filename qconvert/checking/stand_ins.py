@@ -25,7 +25,7 @@ from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings, QParams
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.metadata import BESIDE, OPTIONS, PROVENANCE, SOURCE_METADATA, VERSION, origin
+from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METADATA, VERSION, origin
 from qconvert.operators import kind_of
 from qconvert.plugins import LoadedModel, format_named, pass_named, runtime_of
 
@@ -273,7 +273,7 @@ def explain_missing_encodings(source: Side, result: Side) -> str:
     """Why a result cannot be judged without its encodings, in a sentence; "" if it has none, or the source is quantized itself."""
     if result.format.read is None or any(tensor.is_quantized for tensor in source.graph.tensors.values()):
         return ""
-    scales = origin(result.graph.metadata).get(f"{BESIDE}encodings")
+    scales = origin(result.graph.metadata).get(f"{SIDE_FILE}encodings")
     if not scales:
         return ""
     return (

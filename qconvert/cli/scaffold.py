@@ -105,7 +105,7 @@ def drop_identities(graph: Graph, target: Target | None) -> tuple[Graph, tuple[s
 ROWS = Kernels(
     (
         Kernel(("Conv", "Gemm"), ("int8",), tolerance=constant_tolerance(1e-6)),
-        Kernel(runs="reals", tolerance=constant_tolerance(1e-6)),
+        Kernel(runs="float", tolerance=constant_tolerance(1e-6)),
     )
 )
 

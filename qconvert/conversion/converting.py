@@ -23,7 +23,7 @@ from qconvert.conversion.report import ConversionReport, carried_over, is_quanti
 from qconvert.conversion.saving import ScalesFile, require_place, target_with_scales, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
 from qconvert.graph import Graph
-from qconvert.graph.metadata import BESIDE, COMMAND, CORRESPONDENCE
+from qconvert.graph.metadata import COMMAND, CORRESPONDENCE, SIDE_FILE
 from qconvert.graph.names import quote_nearest
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.operators.shapes_and_functions import all_ops
@@ -312,7 +312,7 @@ def _fit_to_target(
 
 def _note_scales_and_command(target: Target | None, graph: Graph, result: Path, scales: ScalesFile | None) -> dict[str, str]:
     """What the metadata of a result say of the file of its scales, and of the command that makes both run."""
-    named = {f"{BESIDE}{scales.option}": scales.path.name} if scales is not None else {}
+    named = {f"{SIDE_FILE}{scales.option}": scales.path.name} if scales is not None else {}
     command = _next_command(target, graph, result.name, scales.path.name if scales is not None else "")
     return {**named, **({COMMAND: command} if command else {})}
 

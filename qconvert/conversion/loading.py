@@ -100,7 +100,7 @@ def read_literal_graph(path: Path, reader: Format, options: Mapping[str, Any]) -
     parameters = reader.parameters(path, options)
     beside = Path(options["graph"])
     other = source_format(beside)
-    shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.beside}
+    shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.about_graph}
     network = load(beside, **shared)
     try:
         graph = join_parameters(parameters, network, other.modules(beside) if other.modules is not None else {})

@@ -15,7 +15,6 @@ from qconvert.files import file_digest
 from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import (
     ASSUMED,
-    BESIDE,
     CHANGES,
     DENSIFIED,
     GUESSED_SHAPES,
@@ -25,6 +24,7 @@ from qconvert.graph.metadata import (
     SCALES,
     SCHEMA,
     SCHEMA_NUMBER,
+    SIDE_FILE,
     SOURCE,
     SOURCE_DATA,
     SOURCE_ENGINE,
@@ -272,8 +272,8 @@ def provenance(
         SOURCE: source.name,
         SOURCE_SHA256: file_digest(source),
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
-        **{f"{BESIDE}{option}": item.name for option, item in beside.items()},
-        **{f"{BESIDE}{option}_sha256": file_digest(item) for option, item in beside.items()},
+        **{f"{SIDE_FILE}{option}": item.name for option, item in beside.items()},
+        **{f"{SIDE_FILE}{option}_sha256": file_digest(item) for option, item in beside.items()},
         TARGET: target.name if target else "",
         OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
         CHANGES: json.dumps([_serialize_change(change) for change in changes]),

@@ -10,7 +10,6 @@ __all__ = [
     "ACTIVATIONS",
     "ASSUMED",
     "BASE64",
-    "BESIDE",
     "CHANGED",
     "CHANGES",
     "COMMAND",
@@ -34,6 +33,7 @@ __all__ = [
     "SCHEMA",
     "SCHEMA_NUMBER",
     "SHIFTED",
+    "SIDE_FILE",
     "SOURCE",
     "SOURCE_DATA",
     "SOURCE_DESCRIPTION",
@@ -135,7 +135,7 @@ SOURCE = "qconvert.source"
 SOURCE_SHA256 = "qconvert.source_sha256"
 SOURCE_DATA = "qconvert.source_data"
 #: Before an option that named a file compared with the source, such as "graph": the file's name, and with "_sha256" after it its digest.
-BESIDE = "qconvert."
+SIDE_FILE = "qconvert."
 TARGET = "qconvert.target"
 CHANGES = "qconvert.changes"
 #: JSON: the passes named by the user and the options not at their defaults, so that the conversion can be repeated.

@@ -87,7 +87,7 @@ class Tensor:
             return None
         return tuple(int(size) for size in self.shape)
 
-    def real(self) -> Array:
+    def float_values(self) -> Array:
         """The float values of a constant: float64 where it is quantized, else its data as they are.
 
         Raises:

@@ -22,8 +22,8 @@ Tolerance = Callable[["Graph", "Op", "Array"], "tuple[Array, bool]"]
 #: (graph, operator, stored inputs, None for those absent or unknown) -> the kernel's integers; None where they are not known.
 Reference = Callable[["Graph", "Op", "Sequence[Any]"], "Integers | None"]
 
-_RUNS = ("integers", "stored", "reals", "nothing")
-_ONE_GRID = ("", "all", "data")
+_RUNS = ("integers", "stored", "float", "nothing")
+_ONE_QUANTIZATION = ("", "all", "data")
 _REAL = ("bias", "result", "sums")
 #: What exact arithmetic in float64 leaves, in steps.
 _LEAST = 1e-6
@@ -71,7 +71,7 @@ class Kernel:
         kinds: of operators; none for all.
         types: of stored data; none for all.
         runs: what an operator runs on where a target has the choice: "integers"; "stored", integers of any type taken as plain numbers,
-            where all sides have one scale and zero point; "reals", between Dequantize and Quantize, where the kernel of integers is
+            where all sides have one scale and zero point; "float", between Dequantize and Quantize, where the kernel of integers is
             worse or missing; "nothing", where there is no kernel at all.
         lacks: for which of these operators there is no kernel, in words that follow "has no integer kernel for".
         fault: for which of them it is wrong, in words; a target leaves them in float.
@@ -84,7 +84,7 @@ class Kernel:
         tolerance: how far its integers may be from the exact value. By default it is measured with the reference on all inputs; without a
             reference the integers are the exact values, rounded.
         reference: its integers, computed as the kernel does; with the file of the runtime as source in its docstring.
-        as_fast_on_reals: whether the runtime runs these operators as fast in float. A target then leaves them in float where the result
+        as_fast_in_float: whether the runtime runs these operators as fast in float. A target then leaves them in float where the result
             has another scale than the kernel fixes: this avoids a second rounding.
         arithmetic: the value of the attribute `arithmetic`, by which formats write an equivalent form for other runtimes; "" if none is
             known. An operator on one tensor of 8 bits needs none, since its reference is a table.
@@ -101,7 +101,7 @@ class Kernel:
     one_quantization: str = ""
     real: tuple[str, ...] = ()
     rounds_bias: bool = False
-    as_fast_on_reals: bool = False
+    as_fast_in_float: bool = False
     tolerance: Tolerance | None = None
     reference: Reference | None = None
     arithmetic: Form | None = None
@@ -109,7 +109,7 @@ class Kernel:
 
     def __post_init__(self) -> None:
         """Raise OptionError for unknown words."""
-        for name, known in (("runs", _RUNS), ("one_quantization", _ONE_GRID)):
+        for name, known in (("runs", _RUNS), ("one_quantization", _ONE_QUANTIZATION)):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
         if isinstance(self.kinds, str) or isinstance(self.types, str) or not set(self.real) <= set(_REAL):
@@ -119,9 +119,9 @@ class Kernel:
                 rule="unknown-word",
             )
 
-    def on_reals(self) -> Kernel:
+    def as_float_row(self) -> Kernel:
         """Return the row of the same operators between Dequantize and Quantize; it keeps only the tolerance."""
-        return Kernel(self.kinds, self.types, "reals", tolerance=self.tolerance)
+        return Kernel(self.kinds, self.types, "float", tolerance=self.tolerance)
 
 
 def constant_tolerance(steps: float) -> Tolerance:

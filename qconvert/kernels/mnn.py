@@ -60,6 +60,6 @@ ROWS = (
     Kernel(("AveragePool",), _INT8, tolerance=_average_pool),
     Kernel(("Add", "Sub", "Mul", "GlobalAveragePool", "Relu", "Clip"), _INT8, tolerance=few_roundings),
     Kernel(("MaxPool",), _INT8),
-    Kernel(("Conv",), runs="reals", tolerance=_conv),
+    Kernel(("Conv",), runs="float", tolerance=_conv),
     *PROGRAM,
 )

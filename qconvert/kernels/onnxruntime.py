@@ -231,15 +231,15 @@ def _in_float(row: Kernel) -> tuple[Kernel, ...]:
 
 
 ROWS = (
-    Kernel((), ("int16", "uint16"), "reals", tolerance=_sixteen_bits),
+    Kernel((), ("int16", "uint16"), "float", tolerance=_sixteen_bits),
     *_OF_BYTES,
     # What ONNX's operators do on integers themselves.
     Kernel(("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min"), runs="stored", tolerance=_float),
     Kernel(("Resize",), runs="stored", tolerance=_resize, layout=_resize_layout),
-    Kernel(("Sub", "ReduceMean", "ReduceSum", "Requantize"), runs="reals", tolerance=_sum),
-    Kernel(("ConvTranspose",), runs="reals", rounds_bias=True, tolerance=_product),
-    *(replace(row.on_reals(), types=()) for row in _OF_BYTES),
-    Kernel(runs="reals", tolerance=_float),
+    Kernel(("Sub", "ReduceMean", "ReduceSum", "Requantize"), runs="float", tolerance=_sum),
+    Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product),
+    *(replace(row.as_float_row(), types=()) for row in _OF_BYTES),
+    Kernel(runs="float", tolerance=_float),
 )
 IN_FLOAT = tuple(found for row in ROWS for found in _in_float(row))
 UNOPTIMIZED = tuple(map(_without_optimizer, ROWS))

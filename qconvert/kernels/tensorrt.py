@@ -69,7 +69,7 @@ def _move(graph: Graph, op: Op) -> str:
 
 def _rows(products: tuple[str, ...]) -> tuple[Kernel, ...]:
     """The rows of devices whose kernels sum products of some types."""
-    floats = tuple(row.on_reals() for row in _IN_FLOAT)
+    floats = tuple(row.as_float_row() for row in _IN_FLOAT)
 
     def integer(kinds: tuple[str, ...], row: Kernel) -> list[Kernel]:
         return [replace(row, kinds=(kind,), tolerance=_tolerance_in_float(floats, kind)) for kind in kinds]

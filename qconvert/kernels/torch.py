@@ -225,11 +225,11 @@ _FEW = ("Add", "Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "AveragePool", "G
         "PRelu", "Relu", "Clip", "Concat", "Resize", "HardSwish", "HardSigmoid")  # fmt: skip
 
 #: Programs in float32.
-PROGRAM = (Kernel(_FEW, runs="reals", tolerance=few_roundings), Kernel(runs="reals", tolerance=program))
+PROGRAM = (Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="float", tolerance=program))
 #: Files that PyTorch runs itself.
 TRUSTED = (
-    Kernel(("Clip", "Relu"), runs="reals", tolerance=few_roundings, reference=_reorder_channels),
-    Kernel(("Conv", "ConvTranspose"), runs="reals", tolerance=program, reference=_reorder_channels),
+    Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
+    Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, reference=_reorder_channels),
     *PROGRAM,
 )
 #: torch.ao.nn.quantized and the operators quantized::.
@@ -238,10 +238,10 @@ MODULES = (
         Kernel((kind,), ("uint8",), real=("bias",) if kind in ("Conv", "Gemm") else (), lacks=obstacle, tolerance=program)
         for kind, obstacle in OBSTACLES.items()
     ),
-    Kernel(runs="reals", tolerance=program),
+    Kernel(runs="float", tolerance=program),
 )
 #: oneDNN, to which inductor with freezing lowers products of uint8 data, on x86-64; additions after a convolution become part of it.
 INDUCTOR = (
     Kernel(("Conv", "Gemm"), ("uint8",), real=("bias", "result"), lacks=_not_lowered, tolerance=program),
-    Kernel(runs="reals", tolerance=program),
+    Kernel(runs="float", tolerance=program),
 )

@@ -202,7 +202,7 @@ def _rows(call: Call) -> Sequence[Array]:
 
 _REDUCTION = choice(("none", "add", "mul", "max", "min"), "none")
 
-_BESIDE_INDICES = Samples(lambda op, index, axis, rank: index == 1 or axis != op["axis"] % rank or op["batch_dims"] > axis)
+_UNLESS_INDEXED = Samples(lambda op, index, axis, rank: index == 1 or axis != op["axis"] % rank or op["batch_dims"] > axis)
 
 
 def _unless_reduced(operands: Operands) -> Interval:
@@ -227,7 +227,7 @@ KINDS = (
     kind(
         "Gather",
         "data index",
-        samples=_BESIDE_INDICES,
+        samples=_UNLESS_INDEXED,
         domain=_along_axis,
         shape=_gather_shape,
         rule="move",

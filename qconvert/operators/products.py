@@ -108,7 +108,7 @@ def sum_of_products(operands: Operands) -> Interval:
         return ANY
     if weights.quantization is None or weights.quantization.block_size or not weights.data.size or (bias is not None and bias.data is None):
         return ANY
-    real, added = operands.real(1), operands.real(2)
+    real, added = operands.float_values(1), operands.float_values(2)
     assert real is not None
     rows = real.reshape(len(real), -1)
     positive, negative = np.maximum(rows, 0).sum(1), np.minimum(rows, 0).sum(1)

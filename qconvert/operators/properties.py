@@ -189,7 +189,7 @@ class Operands:
         tensor = self.tensor(index)
         return None if tensor is None else tensor.data
 
-    def real(self, index: int) -> Array | None:
+    def float_values(self, index: int) -> Array | None:
         """The float values of input `index`, likewise."""
         tensor = self.tensor(index)
         if tensor is None or tensor.data is None or (tensor.quantization is not None and "float" in tensor.dtype):

@@ -119,7 +119,7 @@ _REGISTER = (
          options=(_DYNAMIC, NUMERICS), exact=False, within=0.05),
     _pass("store_activations", "store 8-bit activations as the target's integer type; dequantized values are unchanged",
          after=("match_rounding",), requires=("absorbed",)),
-    _pass("moves_on_reals", "move, select and compare data of 2 and 4 bits in float, because no runtime of ONNX moves such integers",
+    _pass("movement_in_float", "move, select and compare data of 2 and 4 bits in float, because no runtime of ONNX moves such integers",
          after=("store_activations",), requires=("absorbed",)),
     _pass("guard_saturation", "store weights as uint8 whose sums would saturate in the target's kernels",
          after=("store_activations",)),
@@ -232,7 +232,7 @@ _REGISTER = (
     _pass("requantize_to_fixed_point", "write requantization as an integer multiplier and shifts of integer sums",
          options=(_FIXED_POINT,), exact=False, within=4e-3,
          after=("store_activations", "guard_saturation", "match_rounding", "isolate_float", "match_scales"), requires=("absorbed",)),
-    _pass("sum_on_reals", "compute sums of integer products in float32, in parts where float32 would not be exact",
+    _pass("sums_in_float", "compute sums of integer products in float32, in parts where float32 would not be exact",
          after=("fuse_dynamic",)),
     _pass("remove_dead_code", "remove operators and tensors that no output needs"),
 )  # fmt: skip

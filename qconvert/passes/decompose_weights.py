@@ -17,10 +17,10 @@ from qconvert.graph import Array, Graph, Op, Quantization, numpy_dtype
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["SPELLED_TYPES", "dequantized_casts", "run"]
+__all__ = ["DECOMPOSED_TYPES", "dequantized_casts", "run"]
 
 #: Types whose differences float32 holds exactly. Blocks of 4 bits stay: onnxruntime has kernels for them as they are.
-SPELLED_TYPES = ("int8", "uint8", "int16", "uint16")
+DECOMPOSED_TYPES = ("int8", "uint8", "int16", "uint16")
 
 
 def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, tuple[str, ...]]:
@@ -45,7 +45,7 @@ def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
     graph, readers = rewriter.graph, rewriter.readers
     tensor, result = graph[op.inputs[0]], graph[op.outputs[0]]
     q = tensor.quantization
-    if not tensor.is_constant or tensor.dtype not in SPELLED_TYPES or result.dtype != "float32" or q is None or q.block_size:
+    if not tensor.is_constant or tensor.dtype not in DECOMPOSED_TYPES or result.dtype != "float32" or q is None or q.block_size:
         return False
     if any(reader.kind == "ConvTranspose" for reader in readers.get(result.name, ())):
         return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
@@ -98,7 +98,7 @@ def _is_integer_cast(graph: Graph, op: Op) -> bool:
     if op.kind != "Cast" or op["to"] != "float32":
         return False
     weights = graph[op.inputs[0]]
-    return weights.is_constant and not weights.is_quantized and weights.dtype in SPELLED_TYPES
+    return weights.is_constant and not weights.is_quantized and weights.dtype in DECOMPOSED_TYPES
 
 
 def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:

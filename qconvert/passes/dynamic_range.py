@@ -30,7 +30,7 @@ __all__ = ["run"]
 
 _RECURRENT = ("LSTM", "GRU", "RNN", "SVDF")
 #: Those that no runtime of ONNX has a kernel for that rounds.
-_ALWAYS_SPELLED = ("GRU", "RNN", "SVDF")
+_ALWAYS_DECOMPOSED = ("GRU", "RNN", "SVDF")
 #: The rank of the weights of a convolution over two dimensions.
 _FLAT_RANK = 4
 _TEXTS = {
@@ -109,7 +109,7 @@ class _Fitting:
 
     def to_real(self, op: Op, *, keeps_tensor: bool) -> Op:
         """Return the operator in float, with weights after a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
-        kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and op.kind not in _ALWAYS_SPELLED
+        kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and op.kind not in _ALWAYS_DECOMPOSED
         if kept or not is_dynamic(op):
             return op
         self.stated[next(filter(None, op.outputs))] = str(op["arithmetic"])
@@ -118,9 +118,9 @@ class _Fitting:
     def to_onnx(self, op: Op, numerics: str) -> Op:
         """Return the operator as it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most
         recurrent operators."""
-        if not is_dynamic(op) or (op["arithmetic"] == "dynamic_tensor" and op.kind not in _ALWAYS_SPELLED):
+        if not is_dynamic(op) or (op["arithmetic"] == "dynamic_tensor" and op.kind not in _ALWAYS_DECOMPOSED):
             return op
-        fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_SPELLED
+        fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_DECOMPOSED
         wider = op["arithmetic"] in OF_WHOLE_TENSORS
         self.counts[("wider" if wider else "tensor") if fast else "decomposed"] += 1
         if not fast:  # what is decomposed is noted by the writer, as all is that ONNX decomposes

@@ -98,7 +98,7 @@ def _read_as_weights(graph: Graph) -> set[str]:
 
 def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
     """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
-    if not any(row.as_fast_on_reals for row in target.kernels.rows_of_kind(op.kind)):
+    if not any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):
         return ""
     result = graph[op.outputs[0]]
     fixed = target.kernels.fixed_qparams(op.kind, result.dtype)

@@ -125,7 +125,7 @@ def _drop_limits(quantization: Quantization) -> Quantization:
 
 
 #: What each kind is written with that a format may lack.
-_SPELLED_WITH = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "MatMul": "MatMulInteger"}
+_DECOMPOSED_INTO = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "MatMul": "MatMulInteger"}
 
 
 def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
@@ -137,7 +137,7 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
     for op in rewriter:
         try:
             found = accumulator_of(graph, op) or pair_sum_of(graph, op, fixed_point)
-            needed = {"BitShift", _SPELLED_WITH.get(op.kind, "Clip")}
+            needed = {"BitShift", _DECOMPOSED_INTO.get(op.kind, "Clip")}
             if found is not None and known is not None and not needed <= known.keys():
                 raise UnfitError(f"{target.format if target else ''} has no {' and '.join(sorted(needed - known.keys()))}")
             if isinstance(found, PairSum):

@@ -137,7 +137,7 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
 def _convert(s: Shifting, op: Op) -> None:
     """Emit Quantize, Dequantize and Requantize with the difference of the shifts added in float."""
     name, result = op.inputs[0], op.outputs[0]
-    value = name if op.kind == "Quantize" else s.real(name, op.source)
+    value = name if op.kind == "Quantize" else s.dequantize(name, op.source)
     if op.kind == "Dequantize":
         s.plus(value, -s.shift(name), op.source, result)
     else:

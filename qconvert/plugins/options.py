@@ -50,7 +50,7 @@ class Option:
         common: of a pass, whether everybody needs it, so that conversions have a flag for it; others are given with `--pass` or `-O`.
         border: whether it is about the network's inputs and outputs; functions inside it keep the default.
         is_file: whether it names a file that is read. What is written says the file's name and digest, and no path.
-        beside: of a format's reader, whether it is about a graph next to a file that has none.
+        about_graph: of a format's reader, whether it is about a graph next to a file that has none.
         many: whether it may be given several times: its values are a tuple of texts, and a flag is repeatable.
         scales: of a format's writer, the name of a format of encodings: the option names a file of these, into which the scales go, and the
             model is written in float. What is written says the file's name, and no path.
@@ -66,7 +66,7 @@ class Option:
     common: bool = False
     border: bool = False
     is_file: bool = False
-    beside: bool = False
+    about_graph: bool = False
     many: bool = False
     scales: str = ""
 

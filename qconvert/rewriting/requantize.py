@@ -65,10 +65,10 @@ def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
     """The tensor with another quantization; of a constant the float values, rounded."""
     if tensor.data is None:
         return replace(tensor, quantization=quantization)
-    real = tensor.real()
+    real = tensor.float_values()
     stored = quantize(real, quantization, tensor.dtype)
     back = replace(tensor, data=stored.astype(numpy_dtype(tensor.dtype)), quantization=quantization)
-    if tensor.dtype == "int32" and (np.abs(back.real() - real) > _half_step(quantization, real.shape)).any():
+    if tensor.dtype == "int32" and (np.abs(back.float_values() - real) > _half_step(quantization, real.shape)).any():
         raise OptionError(
             f"does not fit {tensor.dtype} with its new scale and zero point", where=repr(tensor.name), rule="integers-too-large"
         )

@@ -131,7 +131,7 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
 #: Kinds that stand for each other in two graphs, with the same operands.
 _SAME_KIND = {"MatMul": "Gemm"}
 #: What a conversion may put after an operator.
-_BEHIND = {
+_AFTER = {
     "Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize", "Relu", "Clip", "Max", "Min",
 }  # fmt: skip
 
@@ -166,7 +166,7 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
     writers = other.producers()
     for op in graph.ops:
         pair = writers.get(op.outputs[0]) if op.outputs else None
-        while pair is not None and pair.kind in _BEHIND and pair.kind != op.kind:
+        while pair is not None and pair.kind in _AFTER and pair.kind != op.kind:
             # What computes another tensor of the source stands for another operator.
             pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
         if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):

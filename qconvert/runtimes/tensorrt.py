@@ -198,7 +198,7 @@ def _builder_refusal(text: str, raw: str, model: NamedModel) -> Refusal:
 
 
 #: Operators after a product that belong to it: a bound, a shift, the rounding.
-_BEHIND = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
+_AFTER = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 #: Operators that return values of their data, or positions of these: they compute alike on integers and in float.
@@ -358,7 +358,7 @@ def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) 
     """Return the node of a value: a product before its own bounds, shifts and roundings, or the node before a rounding."""
     inner = node
     seen: set[Node] = set()
-    while node.operator in _BEHIND and node not in seen:
+    while node.operator in _AFTER and node not in seen:
         seen.add(node)
         data = [name for name in node.inputs if name and name not in constants]
         before = writers.get(data[0]) if len(data) == 1 else None

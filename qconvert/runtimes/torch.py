@@ -36,7 +36,7 @@ Function = Callable[[Sequence[Array]], Sequence[Array]]
 
 __all__ = ["TorchModel", "arguments", "as_array", "load_module", "open_model", "program", "stateful_program"]
 
-_ANEW = "PyTorch ran programs rebuilt from what was read of the file, which itself was not loaded"
+_REBUILT = "PyTorch ran programs rebuilt from what was read of the file, which itself was not loaded"
 
 
 class TorchModel:
@@ -95,7 +95,7 @@ def open_model(file: ModelFile) -> TorchModel:
         form = "the file itself" + (f", engine {engine}" if engine else "")
         return TorchModel(graph, fresh(), words + _newer_version_note(), again=fresh if graph.states else None, form=form)
     function, refused, again = stateful_program(graph, engine)
-    words = _ANEW + (f"; quantized operators ran by its engine {engine}" if engine else "")
+    words = _REBUILT + (f"; quantized operators ran by its engine {engine}" if engine else "")
     form = "a program rebuilt from the file" + (f", engine {engine}" if engine else "")
     return TorchModel(
         graph, function, "" if refused else words + _newer_version_note(), refused, again, "evaluated, not run" if refused else form, True

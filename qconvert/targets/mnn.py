@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # targets are listed without numpy
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "expand_definitions", "carry_custom", "sum_on_reals", "fold_constants", "compute_constants", "widen_float16", "settle_sizes",
+    "expand_definitions", "carry_custom", "sums_in_float", "fold_constants", "compute_constants", "widen_float16", "settle_sizes",
     "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad", "matmul_to_gemm", "fuse_activation",
     "assign_layout", "gemm_to_conv", "pool_to_mean", "store_activations", "symmetric_weights", "per_tensor_to_per_axis",
     "decompose_activations", "remove_dead_code",

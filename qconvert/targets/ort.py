@@ -19,7 +19,7 @@ _ROWS = KERNELS["onnxruntime:optimized"]
 _PASSES = (
     "lift_states", "carry_custom", "dynamic_range", "fuse_recurrence", "real_recurrence", "unroll_sequences",
     "fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding", "assign_layout",
-    "store_activations", "moves_on_reals", "guard_saturation", "float_io", "integer_io", "states_to_io",
+    "store_activations", "movement_in_float", "guard_saturation", "float_io", "integer_io", "states_to_io",
     "decompose_weights",
 )  # fmt: skip
 #: Without what only makes a model smaller or faster.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["TARGETS"]
 
 _PASSES = (
-    "lift_states", "expand_definitions", "carry_custom", "sum_on_reals", "fold_constants", "compute_constants", "widen_float16",
+    "lift_states", "expand_definitions", "carry_custom", "sums_in_float", "fold_constants", "compute_constants", "widen_float16",
     "settle_sizes",
     "dynamic_range", "decompose_recurrence", "fold_qat_batch_norm", "fold_batch_norm", "fuse_functions", "dense_weights", "widen_1d",
     "matmul_to_gemm", "fuse_activation", "match_rounding", "assign_layout", "merge_reshapes", "store_activations", "symmetric_activations",

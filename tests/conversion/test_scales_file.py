@@ -16,7 +16,7 @@ from test_cli import run
 import qconvert
 from qconvert import Encoding, QParams, Quantization, convert, load, load_encodings
 from qconvert.errors import FileAccessError, OptionError, UnsupportedError
-from qconvert.graph.metadata import BESIDE, COMMAND, OPTIONS
+from qconvert.graph.metadata import COMMAND, OPTIONS, SIDE_FILE
 
 pytestmark = pytest.mark.onnxruntime
 
@@ -43,7 +43,7 @@ def test_a_float_model_and_its_cache(made: Path) -> None:
     found = load_encodings(made / "scales.cache")
     assert {place.name for place in found.entries} == computed  # TensorRT wants a scale for each
     metadata = {item.key: item.value for item in model.metadata_props}
-    assert metadata[f"{BESIDE}calibration_cache"] == "scales.cache" and str(made) not in json.dumps(metadata)
+    assert metadata[f"{SIDE_FILE}calibration_cache"] == "scales.cache" and str(made) not in json.dumps(metadata)
     assert "--int8 --calib=scales.cache" in metadata[COMMAND] and "calibration_cache" not in json.loads(metadata[OPTIONS])["options"]
 
 

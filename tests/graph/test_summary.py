@@ -29,10 +29,10 @@ def test_names_and_operators() -> None:
 
 def test_real_values() -> None:
     net = graph()
-    np.testing.assert_array_equal(net["b"].real(), [1.0, float(np.float32(0.05)) * 20, -1.0])
-    assert net["b"].real().dtype == np.float64
+    np.testing.assert_array_equal(net["b"].float_values(), [1.0, float(np.float32(0.05)) * 20, -1.0])
+    assert net["b"].float_values().dtype == np.float64
     with refused(InvalidGraphError, "not-constant", holds=("'x'",)):
-        net["x"].real()
+        net["x"].float_values()
 
 
 def test_a_summary_counts() -> None:

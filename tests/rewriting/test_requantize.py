@@ -21,7 +21,7 @@ def test_an_activation_takes_its_biases_with_it() -> None:
     assert new["x"].quantization == Quantization.per_tensor(0.25, -1)
     np.testing.assert_array_equal(new["b"].data, [16, 40, -2])  # type: ignore[arg-type]
     np.testing.assert_array_equal(new["b"].quantization.scale, np.float32([0.0625, 0.025, 0.5]))  # type: ignore[union-attr]
-    np.testing.assert_array_equal(new["b"].real(), net["b"].real())
+    np.testing.assert_array_equal(new["b"].float_values(), net["b"].float_values())
     assert new["w"] is net["w"] and new["y"] is net["y"]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.plugin import UnsupportedError, documents
 
-__all__ = ["PARAMETERS", "SIDES", "Stated", "entries_of"]
+__all__ = ["PARAMETERS", "SIDES", "Stated", "read_entries"]
 
 PARAMETERS = "param_encodings"
 SIDES = ("activation_encodings", PARAMETERS)
@@ -45,7 +45,7 @@ class Stated:
     is_float: bool = False
 
 
-def entries_of(value: Any, side: str) -> list[Stated]:
+def read_entries(value: Any, side: str) -> list[Stated]:
     """Return the entries of one side: the object of version 0, or the list of version 1.
 
     Raises:
@@ -53,8 +53,8 @@ def entries_of(value: Any, side: str) -> list[Stated]:
         UnsupportedError: one has zero points between integers.
     """
     if isinstance(value, dict):
-        return [_of_version_zero(documents.text(name, side), item, f"{side}[{name!r}]") for name, item in value.items()]
-    return documents.list_of(value, side, _of_version_one)
+        return [_read_version_0(documents.text(name, side), item, f"{side}[{name!r}]") for name, item in value.items()]
+    return documents.list_of(value, side, _read_version_1)
 
 
 def _object(value: Any, at: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def _is_symmetric(value: Any, at: str) -> bool:
     return value in (True, "True", "true")
 
 
-def _whole(value: Any, at: str) -> int:
+def _read_offset(value: Any, at: str) -> int:
     """An offset, which files hold as a float."""
     offset = documents.number(value, at)
     if not (abs(offset) < 2**62 and offset == int(offset)):
@@ -84,7 +84,7 @@ def _whole(value: Any, at: str) -> int:
     return int(offset)
 
 
-def _of_version_zero(name: str, value: Any, at: str) -> Stated:
+def _read_version_0(name: str, value: Any, at: str) -> Stated:
     items = documents.list_of(value, at, _object)
     if not items:
         documents.fail(at, "the list of encodings is empty", rule="no-scales")
@@ -102,14 +102,14 @@ def _of_version_zero(name: str, value: Any, at: str) -> Stated:
             rule="contradicting-channels",
         )
     scales = tuple(documents.number(item.get("scale"), f"{at}.scale") for item in items)
-    stated = [_whole(item.get("offset", 0), f"{at}.offset") for item in items]
-    implied = [_implied(item, scale, offset, at) for item, scale, offset in zip(items, scales, stated, strict=True)]
+    stated = [_read_offset(item.get("offset", 0), f"{at}.offset") for item in items]
+    implied = [_derive_offset(item, scale, offset, at) for item, scale, offset in zip(items, scales, stated, strict=True)]
     same = [abs(a - b) <= abs(b) * _SAME for a, b in zip(implied, stated, strict=True)]
     offsets = tuple(b if alike else a for a, b, alike in zip(implied, stated, same, strict=True))
     return Stated(name, widths.pop(), scales, offsets, agrees=all(same))
 
 
-def _implied(item: dict[str, Any], scale: float, offset: int, at: str) -> int:
+def _derive_offset(item: dict[str, Any], scale: float, offset: int, at: str) -> int:
     """Return the offset that the range implies; the stated offset without a range or a positive scale."""
     if "min" not in item:
         return offset
@@ -118,10 +118,10 @@ def _implied(item: dict[str, Any], scale: float, offset: int, at: str) -> int:
         documents.fail(f"{at}.min", f"is {low}", rule="range-not-finite")
     if not scale > 0 or not np.isfinite(low / scale):
         return offset
-    return _whole(float(round(low / scale)), f"{at}.offset of the range")
+    return _read_offset(float(round(low / scale)), f"{at}.offset of the range")
 
 
-def _of_version_one(item: Any, place: str) -> Stated:
+def _read_version_1(item: Any, place: str) -> Stated:
     fields = _object(item, place)
     name = documents.text(fields.get("name"), f"{place}.name")
     at = f"{place.partition('[')[0]} of {name!r}"
@@ -144,7 +144,7 @@ def _of_version_one(item: Any, place: str) -> Stated:
             rule="zero-point-not-integer",
         )
     scales = documents.list_of(fields.get("scale"), f"{at}, scale", documents.number)
-    offsets = documents.list_of(fields.get("offset", [0] * len(scales)), f"{at}, offset", _whole)
+    offsets = documents.list_of(fields.get("offset", [0] * len(scales)), f"{at}, offset", _read_offset)
     if not scales or len(scales) != len(offsets) or (kind == "PER_TENSOR" and len(scales) != 1):
         documents.fail(at, f"there are {len(scales)} scales and {len(offsets)} offsets for the enc_type {kind}", rule="counts-differ")
     bits = _bits(fields.get("bw", 8), f"{at}, bw")
@@ -153,10 +153,10 @@ def _of_version_one(item: Any, place: str) -> Stated:
     block_size = documents.integer(fields.get("block_size"), f"{at}, block_size", 1)
     if kind == "PER_BLOCK":
         return Stated(name, bits, tuple(scales), tuple(offsets), block_size)
-    return _in_two_steps(name, fields, scales, block_size, at)
+    return _read_lpbq(name, fields, scales, block_size, at)
 
 
-def _in_two_steps(name: str, fields: dict[str, Any], scales: list[float], block_size: int, at: str) -> Stated:
+def _read_lpbq(name: str, fields: dict[str, Any], scales: list[float], block_size: int, at: str) -> Stated:
     """LPBQ: integers that scale the blocks of each channel. Its values have compressed_bw bits and are symmetric."""
     bits = _bits(fields.get("compressed_bw"), f"{at}, compressed_bw")
     factors = documents.list_of(fields.get("per_block_int_scale"), f"{at}, per_block_int_scale", documents.integer)

@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.plugin import Array, QParams, UnsupportedError, documents
 from qconvert_aimet.quantizations import quantization_of_bits
 
-__all__ = ["second"]
+__all__ = ["read_version_2"]
 
 _REQUIRED = {"name", "output_dtype"}
 _OPTIONAL = {"y_scale", "y_zero_point", "axis", "block_size", "per_block_int_scale", "per_channel_float_scale"}
@@ -20,7 +20,7 @@ _NESTED = {"x", "x_scale"}
 _DEEPEST = 8
 
 
-def second(document: Mapping[str, Any]) -> list[tuple[str, QParams]]:
+def read_version_2(document: Mapping[str, Any]) -> list[tuple[str, QParams]]:
     """Return the quantizations of all entries by name.
 
     Raises:
@@ -46,12 +46,12 @@ def _entry(item: Any, place: str) -> tuple[str, QParams]:
         documents.fail(at, f"blocks of {block} along axis {axis} do not fit scales of {scale.ndim} dimensions", rule="blocks-do-not-fit")
     points = points.reshape(scale.shape).astype(np.int64)
     if axis is not None and axis % scale.ndim == 0:
-        scale, points, axis = _outputs_first(scale), _outputs_first(points), 1 if scale.ndim > 2 else None
+        scale, points, axis = _move_outputs_first(scale), _move_outputs_first(points), 1 if scale.ndim > 2 else None
     axis = axis + scale.ndim if axis is not None and axis < 0 else axis
     return name, quantization_of_bits(bits, signed, scale, points, axis, block, where=name)
 
 
-def _outputs_first(values: Array) -> Array:
+def _move_outputs_first(values: Array) -> Array:
     """Return values of blocks with their first two axes swapped: the file has inputs first, the canonical graph outputs.
 
     Values of matrices become a list, one output channel after the other.

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Encoding, Encodings, InvalidModelError, Place, QParams, UnsupportedError, documents, map_file
-from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, entries_of
-from qconvert_aimet.entries_two import second
+from qconvert_aimet.entries_one import PARAMETERS, SIDES, Stated, read_entries
+from qconvert_aimet.entries_two import read_version_2
 from qconvert_aimet.quantizations import quantization_of_bits
 
 __all__ = ["holds", "read"]
@@ -48,9 +48,9 @@ def read(path: Path) -> Encodings:
         documents.fail("AIMET's encodings", "is not an object", rule="wrong-type")
     version = documents.text(document.get("version"), "AIMET's encodings, version")
     if version.startswith("2."):
-        return _encodings(version, second(document), ())
+        return _encodings(version, read_version_2(document), ())
     if version.startswith(("0.", "1.")):
-        return _encodings(version, *_first(document))
+        return _encodings(version, *_read_versions_0_and_1(document))
     raise UnsupportedError(f"the version of AIMET's encodings is {version}; versions before 3 can be read", rule="version-not-covered")
 
 
@@ -69,25 +69,25 @@ def _encodings(version: str, found: Iterable[tuple[str, QParams]], notes: tuple[
     return Encodings(entries, f"AIMET's encodings {version}", metadata={"aimet.version": version}, notes=notes)
 
 
-def _first(document: Mapping[str, Any]) -> tuple[list[tuple[str, QParams]], tuple[str, ...]]:
+def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str, QParams]], tuple[str, ...]]:
     """Return the quantizations and notes of versions 0.4 to 1.0, which separate activations from parameters."""
-    stated = [(side, found) for side in SIDES for found in entries_of(document.get(side, {}), side)]
-    twice = _repeated([found.name for _, found in stated])
+    stated = [(side, found) for side in SIDES for found in read_entries(document.get(side, {}), side)]
+    twice = _find_duplicate([found.name for _, found in stated])
     if twice:
         raise InvalidModelError("the tensor has two entries", where=repr(twice), rule="duplicate-name")
     quantizations = [(found.name, _quantization(found, signed=side == PARAMETERS)) for side, found in stated if not found.is_float]
     floats = [found.name for _, found in stated if found.is_float]
     doubtful = [found.name for _, found in stated if not found.agrees]
-    notes = [f"{len(doubtful)} {_NOTE}{_some(doubtful)}"] if doubtful else []
-    notes += [f"{len(floats)} tensors are float by their encodings and stay float: {_some(floats)}"] if floats else []
+    notes = [f"{len(doubtful)} {_NOTE}{_quote_names(doubtful)}"] if doubtful else []
+    notes += [f"{len(floats)} tensors are float by their encodings and stay float: {_quote_names(floats)}"] if floats else []
     return quantizations, tuple(notes)
 
 
-def _repeated(names: list[str]) -> str:
+def _find_duplicate(names: list[str]) -> str:
     return next((name for index, name in enumerate(names) if name in set(names[:index])), "") if len(set(names)) < len(names) else ""
 
 
-def _some(names: list[str]) -> str:
+def _quote_names(names: list[str]) -> str:
     return ", ".join(map(repr, names[:3])) + (" …" if len(names) > 3 else "")
 
 

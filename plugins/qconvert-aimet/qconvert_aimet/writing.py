@@ -26,16 +26,20 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
     Raises:
         UnsupportedError: an entry is of an operator's input or output, or has a quantization that AIMET lacks.
     """
-    entries = [(_name(place), _quantization(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()]
+    entries = [
+        (_tensor_name(place), _quantization(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()
+    ]
     if version == "2.0.0":
-        turned = _transposed(graph)
-        document: dict[str, Any] = {"encodings": [_second(*entry, is_turned=entry[0] in turned) for entry in entries]}
+        turned = _find_transposed_weights(graph)
+        document: dict[str, Any] = {"encodings": [_version_2_entry(*entry, is_turned=entry[0] in turned) for entry in entries]}
     elif version == "1.0.0":
         sides = {False: "activation_encodings", True: "param_encodings"}
-        document = {side: [_first(*entry) for entry in entries if entry[2] == is_parameter] for is_parameter, side in sides.items()}
+        document = {
+            side: [_version_1_entry(*entry) for entry in entries if entry[2] == is_parameter] for is_parameter, side in sides.items()
+        }
     else:
         sides = {False: "activation_encodings", True: "param_encodings"}
-        document = {side: {entry[0]: _zeroth(*entry) for entry in entries if entry[2] == is_p} for is_p, side in sides.items()}
+        document = {side: {entry[0]: _version_0_entry(*entry) for entry in entries if entry[2] == is_p} for is_p, side in sides.items()}
     text = json.dumps({**document, "version": version, "producer": {"package": "qconvert"}}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
     kept = sum(found.integers is not None for found in encodings.entries.values())
@@ -46,7 +50,7 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
     )
 
 
-def _name(place: Place) -> str:
+def _tensor_name(place: Place) -> str:
     if place.role != "tensor":
         raise UnsupportedError(
             "AIMET's encodings have entries of tensors, not of the inputs and outputs of operators",
@@ -75,7 +79,7 @@ def _offsets(quantization: QParams, bits: int) -> Array:
     return -quantization.quantization.zero_point - (2 ** (bits - 1) if quantization.dtype.startswith("int") else 0)
 
 
-def _zeroth(name: str, quantization: QParams, is_parameter: bool) -> list[dict[str, Any]]:
+def _version_0_entry(name: str, quantization: QParams, is_parameter: bool) -> list[dict[str, Any]]:
     q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
     if q.block_size:
         raise UnsupportedError(
@@ -100,13 +104,13 @@ def _zeroth(name: str, quantization: QParams, is_parameter: bool) -> list[dict[s
     ]
 
 
-def _first(name: str, quantization: QParams, is_parameter: bool) -> dict[str, Any]:
+def _version_1_entry(name: str, quantization: QParams, is_parameter: bool) -> dict[str, Any]:
     q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
     scale, offsets, blocks = q.scale, _offsets(quantization, bits), {}
     kind = "PER_TENSOR" if scale.size == 1 else "PER_CHANNEL"
     if q.block_size:
         kind, blocks = "PER_BLOCK", {"block_size": q.block_size}
-        scale, offsets = (_by_channel(name, values, q) for values in (scale, offsets))
+        scale, offsets = (_order_by_channel(name, values, q) for values in (scale, offsets))
     return {
         "name": name,
         "enc_type": kind,
@@ -119,7 +123,7 @@ def _first(name: str, quantization: QParams, is_parameter: bool) -> dict[str, An
     }
 
 
-def _second(name: str, quantization: QParams, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
+def _version_2_entry(name: str, quantization: QParams, is_parameter: bool, *, is_turned: bool) -> dict[str, Any]:
     """Return an entry of version 2: parameters keep their type, activations become unsigned, as AIMET writes them."""
     q, bits = quantization.quantization, bits_of(name, quantization, is_constant=is_parameter)
     scale, points, axis = q.scale.astype(float), q.zero_point, q.axis
@@ -127,7 +131,7 @@ def _second(name: str, quantization: QParams, is_parameter: bool, *, is_turned: 
     if signed and not is_parameter:
         signed, points = False, points + 2 ** (bits - 1)
     if q.block_size:
-        scale, points = (_of_places(name, values) for values in (scale, points))
+        scale, points = (_merge_kernel_positions(name, values) for values in (scale, points))
     if is_turned and axis in (0, 1):
         axis = 1 - axis
         scale, points = (values.swapaxes(0, 1) if values.ndim > 1 else values for values in (scale, points))
@@ -141,21 +145,21 @@ def _second(name: str, quantization: QParams, is_parameter: bool, *, is_turned: 
     return {**entry, "block_size": q.block_size} if q.block_size else entry
 
 
-def _transposed(graph: Graph | None) -> set[str]:
+def _find_transposed_weights(graph: Graph | None) -> set[str]:
     """Return the names of weights of transposed convolutions, whose input channels come first in ONNX."""
     return {op.inputs[1] for op in graph.ops if op.kind == "ConvTranspose"} if graph is not None else set()
 
 
-def _by_channel(name: str, values: Array, q: Quantization) -> Array:
+def _order_by_channel(name: str, values: Array, q: Quantization) -> Array:
     """Return values of blocks, one output channel after the other: a list of version 1 has no axes."""
-    laid = _of_places(name, values)
+    laid = _merge_kernel_positions(name, values)
     if laid.ndim < 2 or q.axis not in (0, 1) or (laid.ndim > 2 and (q.axis != 1 or any(size != 1 for size in laid.shape[2:]))):
         reason = f"has blocks along axis {q.axis} of {laid.ndim}, which version 1.0.0 does not lay out"
         raise UnsupportedError(reason, where=repr(name), remedy="Write version 2.0.0.", rule="blocks-not-storable")
     return laid.T if laid.ndim == 2 and q.axis == 0 else laid
 
 
-def _of_places(name: str, values: Array) -> Array:
+def _merge_kernel_positions(name: str, values: Array) -> Array:
     """Return values of blocks with one value for all positions of a kernel: AIMET has no others.
 
     Raises:

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.plugin import Graph, Op, Tensor, TfliteOperator, TfliteWriting, Violation, write_tflite_operators
 
-__all__ = ["FAMILIES", "Family", "lacks", "reasons", "refused", "violations"]
+__all__ = ["FAMILIES", "Family", "cpu_reasons", "find_refused_tensors", "lacks", "violations"]
 
 #: (file that is written, operator of the file) -> reasons.
 Rule = Callable[[TfliteWriting, TfliteOperator], Iterator[str]]
@@ -31,7 +31,7 @@ def data_of(w: TfliteWriting, op: TfliteOperator) -> Tensor:
     return w.tensor(op.inputs[_DATA.get(op.builtin, 0)])
 
 
-def _sides(w: TfliteWriting, op: TfliteOperator) -> list[Tensor]:
+def _data_and_results(w: TfliteWriting, op: TfliteOperator) -> list[Tensor]:
     """Return data and results, without weights, biases, sizes and indices."""
     taken: tuple[str, ...] = (op.inputs[_DATA.get(op.builtin, 0)],)
     if op.builtin in _PAIRS or op.builtin in ("CONCATENATION", "PACK"):
@@ -50,8 +50,8 @@ def _image(tensor: Tensor) -> tuple[int, int, int, int]:
     return sizes[0], sizes[1], sizes[2], sizes[3]
 
 
-def _narrow(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
-    for tensor in _sides(w, op):
+def _wide_feature_maps(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+    for tensor in _data_and_results(w, op):
         if tensor.dtype in ("int32", "uint32"):
             yield "32-bit feature maps"
             return
@@ -61,12 +61,12 @@ def _strides(op: TfliteOperator) -> tuple[int, int]:
     return int(op.options.strideH), int(op.options.strideW)
 
 
-def _dilated(op: TfliteOperator) -> bool:
+def _is_dilated(op: TfliteOperator) -> bool:
     return (getattr(op.options, "dilationHFactor", 1), getattr(op.options, "dilationWFactor", 1)) != (1, 1)
 
 
 def _wide_strides(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
-    if max(_strides(op)) > 3 and (_dilated(op) or op.options.padding != _VALID):
+    if max(_strides(op)) > 3 and (_is_dilated(op) or op.options.padding != _VALID):
         yield "strides above 3 with dilation or padding"
 
 
@@ -100,7 +100,7 @@ def _weights(largest: Mapping[str, int]) -> Rule:
     return rule
 
 
-def _transposed(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+def _transposed_strides(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     _, height, width, _ = _image(data_of(w, op))
     kernel = _sizes(w.tensor(op.inputs[1]))[1:3]
     strides = _strides(op)
@@ -128,7 +128,7 @@ def _window(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
         yield "a window above 256x256"
 
 
-def _of_types(*types: str) -> Rule:
+def _require_types(*types: str) -> Rule:
     def rule(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
         data, result = data_of(w, op), w.tensor(op.outputs[0])
         if data.dtype not in types or result.dtype != data.dtype:
@@ -137,7 +137,7 @@ def _of_types(*types: str) -> Rule:
     return rule
 
 
-def _of_data(*types: str) -> Rule:
+def _require_data_types(*types: str) -> Rule:
     def rule(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
         if data_of(w, op).dtype not in types:
             yield f"{data_of(w, op).dtype} data"
@@ -145,13 +145,13 @@ def _of_data(*types: str) -> Rule:
     return rule
 
 
-def _one_quantization(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+def _require_one_quantization(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     result = w.tensor(op.outputs[0])
     if any(not w.tensor(name).shares_quantization(result) for name in op.inputs):
         yield "inputs whose scales are not the result's"
 
 
-def _constant_parameters(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+def _require_constant_parameters(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     if any(name and not w.tensor(name).is_constant for name in op.inputs[1:]):
         yield "parameters that are computed"
 
@@ -160,7 +160,7 @@ def _integer_vector(tensor: Tensor) -> list[int]:
     return [] if tensor.data is None else [int(item) for item in np.asarray(tensor.data).reshape(-1)]
 
 
-def _reduced(w: TfliteWriting, op: TfliteOperator) -> list[tuple[int, int]]:
+def _reduced_axes(w: TfliteWriting, op: TfliteOperator) -> list[tuple[int, int]]:
     """The reduced axes with their sizes."""
     sizes = _sizes(data_of(w, op))
     return [(axis % len(sizes), sizes[axis]) for axis in _integer_vector(w.tensor(op.inputs[1])) if sizes]
@@ -168,7 +168,7 @@ def _reduced(w: TfliteWriting, op: TfliteOperator) -> list[tuple[int, int]]:
 
 def _mean(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     data = data_of(w, op)
-    sizes, axes = _sizes(data), _reduced(w, op)
+    sizes, axes = _sizes(data), _reduced_axes(w, op)
     if len(sizes) == 4 and sizes[0] != 1:
         yield "a batch"
     if max((size for _, size in axes), default=0) >= 4096:
@@ -242,7 +242,7 @@ def _resize_u85(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
 
 
 def _slices(w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
-    yield from _constant_parameters(w, op)
+    yield from _require_constant_parameters(w, op)
     steps = _integer_vector(w.tensor(op.inputs[3])) if len(op.inputs) > 3 else []
     if any(step < 0 for step in steps):
         yield "negative steps"
@@ -266,16 +266,16 @@ _COMMON: Mapping[str, Sequence[Rule]] = {
          " UNIDIRECTIONAL_SEQUENCE_LSTM").split(),
         (),
     ),
-    **dict.fromkeys(("MIRROR_PAD", "PAD", "PADV2", "SLICE", "TRANSPOSE"), (_constant_parameters,)),
-    **dict.fromkeys(("MAXIMUM", "MINIMUM"), (_one_quantization,)),
+    **dict.fromkeys(("MIRROR_PAD", "PAD", "PADV2", "SLICE", "TRANSPOSE"), (_require_constant_parameters,)),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), (_require_one_quantization,)),
     "AVERAGE_POOL_2D": (_window,),
     "MAX_POOL_2D": (_window,),
-    "ELU": (_of_types("int8"),),
-    "GELU": (_of_types(*_BYTES),),
-    "LOG": (_of_types("int8", "int16"),),
-    "MEAN": (_of_data("int8", "uint8", "int16"), _constant_parameters, _mean),
+    "ELU": (_require_types("int8"),),
+    "GELU": (_require_types(*_BYTES),),
+    "LOG": (_require_types("int8", "int16"),),
+    "MEAN": (_require_data_types("int8", "uint8", "int16"), _require_constant_parameters, _mean),
     "REVERSE_V2": (),
-    "RSQRT": (_of_data("int8", "int16"),),
+    "RSQRT": (_require_data_types("int8", "int16"),),
     "SOFTMAX": (_softmax,),
     "STRIDED_SLICE": (_slices,),
 }  # fmt: skip
@@ -309,7 +309,7 @@ _U55_RULES: Mapping[str, Sequence[Rule]] = {
     "CONV_2D": (_weights(_LIMITS), _wide_strides),
     "DEPTHWISE_CONV_2D": (_weights(_LIMITS), _strides_to_3),
     "FULLY_CONNECTED": (_weights(_LIMITS), _matmul),
-    "TRANSPOSE_CONV": (_weights(_LIMITS), _transposed, _transposed_sizes),
+    "TRANSPOSE_CONV": (_weights(_LIMITS), _transposed_strides, _transposed_sizes),
     "RESIZE_BILINEAR": (_resize_u55,),
     "RESIZE_NEAREST_NEIGHBOR": (_resize_u55,),
 }
@@ -353,7 +353,7 @@ _REFUSED = "Vela compiles the operator, or leaves it to the CPU (measured with 5
 _NO_KERNELS = frozenset(("VAR_HANDLE", "CALL_ONCE"))
 
 
-def reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
+def cpu_reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     """Yield the reasons why the CPU runs an operator of a file; none if the NPU runs it."""
     known = FAMILIES[family]
     if op.builtin in _NO_KERNELS:
@@ -361,7 +361,7 @@ def reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
     if op.custom is not None or op.builtin not in known.rules:
         yield f"Vela has no {op.builtin}"
         return
-    sides = _sides(w, op) if op.builtin not in ("ASSIGN_VARIABLE", "READ_VARIABLE") else []
+    sides = _data_and_results(w, op) if op.builtin not in ("ASSIGN_VARIABLE", "READ_VARIABLE") else []
     for tensor in sides:
         if tensor.dtype not in known.types:
             yield f"{op.builtin} of {tensor.dtype}"
@@ -376,12 +376,12 @@ def reasons(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[str]:
             yield f"{op.builtin} of 64-bit data"
             return
     if known.wide is not None and op.builtin not in known.wide:
-        yield from (f"{op.builtin} of {words}" for words in _narrow(w, op))
+        yield from (f"{op.builtin} of {words}" for words in _wide_feature_maps(w, op))
     for rule in known.rules[op.builtin]:
         yield from (f"{op.builtin} with {words}" for words in rule(w, op))
 
 
-def refused(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[tuple[str, str]]:
+def find_refused_tensors(family: str, w: TfliteWriting, op: TfliteOperator) -> Iterator[tuple[str, str]]:
     """Yield the tensors for which Vela refuses the whole file, each with the reason, though the CPU could run the operator."""
     if op.builtin == "ARG_MAX" and data_of(w, op).dtype not in _BYTES:
         yield op.inputs[0], f"ARG_MAX of {data_of(w, op).dtype}"
@@ -397,7 +397,7 @@ def violations(family: str, graph: Graph) -> Callable[[Op], Iterator[Violation]]
         for operator in writing.operators:
             broken.setdefault(id(operator.origin), []).extend(
                 Violation(f"{operator.origin}: {name!r}: {words}", _REFUSED, "--target tflite-micro, which runs it on the CPU", 1)
-                for name, words in refused(family, writing, operator)
+                for name, words in find_refused_tensors(family, writing, operator)
             )
     return lambda op: iter(broken.get(id(op), ()))
 
@@ -413,7 +413,7 @@ def lacks(family: str, graph: Graph) -> Callable[[Op], str]:
     words: dict[int, list[str]] = {}
     for writing in (found.writing, *found.functions):
         for operator in writing.operators:
-            words.setdefault(id(operator.origin), []).extend(reasons(family, writing, operator))
+            words.setdefault(id(operator.origin), []).extend(cpu_reasons(family, writing, operator))
 
     def reason(op: Op) -> str:
         return next(iter(words.get(id(op), ())), "")

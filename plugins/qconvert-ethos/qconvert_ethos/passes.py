@@ -20,7 +20,7 @@ def quantize_first(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
         rewriter = Rewriter(graph)
         done: set[int] = set()
         for op in rewriter:
-            if id(op) not in done and (other := _before(rewriter, op) or _after(rewriter, op)) is not None:
+            if id(op) not in done and (other := _move_quantize_up(rewriter, op) or _move_dequantize_down(rewriter, op)) is not None:
                 done |= {id(op), id(other)}
         if not done:
             break
@@ -29,7 +29,7 @@ def quantize_first(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     return graph, ((f"{moved} operators that move data at float inputs and outputs move integers",) if moved else ())
 
 
-def _before(rewriter: Rewriter, op: Op) -> Op | None:
+def _move_quantize_up(rewriter: Rewriter, op: Op) -> Op | None:
     """Swap a Quantize with the data movement before it; return the data movement, or None."""
     graph = rewriter.graph
     move = rewriter.producers.get(op.inputs[0]) if op.kind == "Quantize" else None
@@ -45,7 +45,7 @@ def _before(rewriter: Rewriter, op: Op) -> Op | None:
     return move
 
 
-def _after(rewriter: Rewriter, op: Op) -> Op | None:
+def _move_dequantize_down(rewriter: Rewriter, op: Op) -> Op | None:
     """Swap a Dequantize with the data movement after it; return the data movement, or None."""
     graph = rewriter.graph
     if op.kind != "Dequantize" or not rewriter.is_read_once(op.outputs[0]):
@@ -71,11 +71,11 @@ def hard_swish_by_relu6(x: Value) -> Value:
 
 def lower_for_vela(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     """Write HardSwish of float data, for which Vela refuses a whole file, by its formula; it runs on the CPU in either form."""
-    found = lower(graph, _refused, prefers=(hard_swish_by_relu6.name,))
+    found = lower(graph, _refusal_reason, prefers=(hard_swish_by_relu6.name,))
     count = len(found.reasons)
     return (found.graph, (f"{count} HardSwish of float data become operators that Vela accepts",)) if count else (graph, ())
 
 
-def _refused(tensors: Mapping[str, Tensor], op: Op) -> str:
+def _refusal_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Return why Vela refuses a whole file for an operator, or ""."""
     return "HARD_SWISH of float data" if op.kind == "HardSwish" and not tensors[op.inputs[0]].is_quantized else ""

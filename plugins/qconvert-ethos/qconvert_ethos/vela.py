@@ -62,7 +62,7 @@ class Compiled:
     reasons: Mapping[tuple[str, str], int]
     estimates: Mapping[str, float]
 
-    def leaves(self, op: TfliteListed) -> bool:
+    def is_on_cpu(self, op: TfliteListed) -> bool:
         """Return whether an operator of the file is left to the CPU. Vela may rename its inputs or its outputs."""
         same = (item for item in self.on_cpu if item.name == op.name)
         return any(item.inputs == op.inputs or {*item.outputs} & {*op.outputs} for item in same)
@@ -81,7 +81,9 @@ def build(family: str, file: ModelFile) -> Engine:
     """
     found = compile_file(file.path, f"{family}-{file.kernels}")
     layers = tuple(_layers(file.path, found))
-    notes = [f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {', '.join(_estimates(found.estimates))}"]
+    notes = [
+        f"Vela {version('ethos-u-vela')} compiled it for {family.title()}-{file.kernels}: {', '.join(_format_estimates(found.estimates))}"
+    ]
     causes = Counter(found.reasons).most_common()
     notes += [f"Vela leaves {count} {operator} to the CPU: {reason}" for (operator, reason), count in causes[:_CAUSES]]
     notes += [f"and for {len(causes) - _CAUSES} further reasons"] if len(causes) > _CAUSES else []
@@ -116,44 +118,46 @@ def compile_file(path: Path, accelerator: str, patience: float = PATIENCE) -> Co
         remedy = "Install it with: pip install 'ethos-u-vela>=5.2,<6'"
         raise MissingPackageError("Vela, which compiles for Ethos-U, is not installed", remedy=remedy, rule="package-missing") from None
     with tempfile.TemporaryDirectory() as folder:
-        printed = _printed_by(path, accelerator, Path(folder), patience)
+        printed = _run_vela(path, accelerator, Path(folder), patience)
         made = Path(folder, f"{path.stem}_vela.tflite")
         try:
             operators = tflite_operators(made)
         except QConvertError as error:
-            raise _failure(path, f"wrote no readable file: {error.reason}", printed) from None
+            raise _refusal_error(path, f"wrote no readable file: {error.reason}", printed) from None
         on_cpu = tuple(op for op in operators if op.name not in (_NPU, *_NO_KERNELS))
-        reasons = Counter((name, _short(words)) for name, words in _REASON.findall(printed) if name not in (*_NO_KERNELS, "None"))
+        reasons = Counter(
+            (name, _drop_tensor_name(words)) for name, words in _REASON.findall(printed) if name not in (*_NO_KERNELS, "None")
+        )
         return Compiled(on_cpu, reasons, _read_summary(Path(folder)))
 
 
-def _printed_by(path: Path, accelerator: str, folder: Path, patience: float) -> str:
+def _run_vela(path: Path, accelerator: str, folder: Path, patience: float) -> str:
     """Compile a file into a folder; return the output of Vela."""
     command = [sys.executable, "-m", "ethosu.vela", str(path), "--accelerator-config", accelerator, "--output-dir", str(folder)]
     with tempfile.TemporaryFile() as output:
         try:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, timeout=patience, check=False)
         except subprocess.TimeoutExpired:
-            raise _failure(path, f"took longer than {patience:.0f} s", "") from None
-        printed = _text(output)
+            raise _refusal_error(path, f"took longer than {patience:.0f} s", "") from None
+        printed = _read_output(output)
     if done.returncode:
         ended = f"was ended by signal {-done.returncode}" if done.returncode < 0 else f"ended with exit code {done.returncode}"
-        raise _failure(path, ended, printed)
+        raise _refusal_error(path, ended, printed)
     return printed
 
 
-def _text(output: BinaryIO) -> str:
+def _read_output(output: BinaryIO) -> str:
     output.seek(0)
     return output.read(_MOST_PRINTED).decode("utf-8", "replace")
 
 
-def _failure(path: Path, what: str, printed: str) -> RuntimeRefusedError:
+def _refusal_error(path: Path, what: str, printed: str) -> RuntimeRefusedError:
     lines = [line.strip() for line in printed.splitlines() if "rror" in line or line.strip().startswith("- ")][-_LINES:]
     said = f" It printed: {' '.join(lines)}" if lines else ""
     return RuntimeRefusedError(f"Vela {what}.{said}", file=str(path), rule="model-refused")
 
 
-def _short(words: str) -> str:
+def _drop_tensor_name(words: str) -> str:
     """Return a reason without the name of the tensor, so that equal reasons are counted together."""
     return re.sub(r" \(.*\)$", "", words.strip())
 
@@ -162,7 +166,7 @@ def _layers(path: Path, found: Compiled) -> Iterator[Layer]:
     """Yield the operators of the file, each with its device: NPU or CPU."""
     for op in tflite_operators(path):
         if op.name not in _NO_KERNELS:
-            on_cpu = found.leaves(op)
+            on_cpu = found.is_on_cpu(op)
             yield Layer(op.name, tuple(filter(None, op.outputs)), not on_cpu, "CPU" if on_cpu else "NPU")
 
 
@@ -171,18 +175,18 @@ def _read_summary(folder: Path) -> dict[str, float]:
     for path in folder.glob("*_summary_*.csv"):
         with path.open(newline="", encoding="utf-8", errors="replace") as lines:
             row = next(csv.DictReader(lines), {})
-        return {name: number for name in _ESTIMATES if (number := _number(row.get(name))) is not None}
+        return {name: number for name in _ESTIMATES if (number := _parse_number(row.get(name))) is not None}
     return {}
 
 
-def _number(text: str | None) -> float | None:
+def _parse_number(text: str | None) -> float | None:
     try:
         return float(text or "")
     except ValueError:
         return None
 
 
-def _estimates(found: Mapping[str, float]) -> Iterator[str]:
+def _format_estimates(found: Mapping[str, float]) -> Iterator[str]:
     for name, (title, unit, factor) in _ESTIMATES.items():
         if found.get(name):
             yield f"{title}{found[name] * factor:,.4g}{unit}" if unit != " cycles" else f"{title}{found[name]:,.0f}{unit}"

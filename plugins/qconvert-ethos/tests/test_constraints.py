@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from qconvert_ethos.constraints import reasons
+from qconvert_ethos.constraints import cpu_reasons
 from qconvert_ethos.vela import compile_file
 
 from qconvert import audit
@@ -57,8 +57,8 @@ def compared(graph: Graph, family: str, path: Path) -> int:
     save(graph, path, force=True)
     found, writing = compile_file(path, NPUS[family]), write_tflite_operators(graph).writing
     for op in writing.operators:
-        words = list(reasons(family, writing, op))
-        assert bool(words) == found.leaves(TfliteListed(op.builtin, op.inputs, op.outputs)), (op.builtin, words, found)
+        words = list(cpu_reasons(family, writing, op))
+        assert bool(words) == found.is_on_cpu(TfliteListed(op.builtin, op.inputs, op.outputs)), (op.builtin, words, found)
     return len(writing.operators)
 
 

@@ -15,7 +15,7 @@ _NAMES = Option(
     "names", str, "", "GGUF: a JSON object, name in the network -> name in the .gguf file; others have one name in both.", is_file=True
 )
 _READ_OPTIONS = (
-    Option("graph", str, "", "the float network whose weights the file has.", is_file=True, beside=True),
+    Option("graph", str, "", "the float network whose weights the file has.", is_file=True, about_graph=True),
     _NAMES,
     Option("rest", str, "refuse", "GGUF: tensors that the network lacks: refuse or ignore.", ("refuse", "ignore")),
     Option("resemblance", str, "demand", "GGUF: weights far from the network's own: demand (an error) or waive.", ("demand", "waive")),

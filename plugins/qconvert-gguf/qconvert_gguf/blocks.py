@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.plugin import E2M1, Array, BlockWeight, Needs, pack_words
 
-__all__ = ["BLOCK", "KINDS", "TYPES", "WRITTEN", "BlockKind", "packed", "unpacked"]
+__all__ = ["BLOCK", "KINDS", "TYPES", "WRITTEN", "BlockKind", "pack_weight", "unpack_weight"]
 
 #: Values of a block of the types that are written.
 BLOCK = 32
@@ -48,7 +48,7 @@ class BlockKind:
     write: Callable[[Array, Array, Array | None], Array] | None = None
 
 
-def unpacked(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight:
+def unpack_weight(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight:
     """Decode the weights in a tensor's bytes.
 
     Args:
@@ -70,8 +70,8 @@ def unpacked(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight:
     return BlockWeight(words, kind.bits, shape[-1], scale.reshape(rows, -1), **more)
 
 
-def packed(weight: BlockWeight, type: str) -> Array:
-    """Encode a weight as blocks of a type, uint8 [rows, bytes]; the inverse of unpacked()."""
+def pack_weight(weight: BlockWeight, type: str) -> Array:
+    """Encode a weight as blocks of a type, uint8 [rows, bytes]; the inverse of unpack_weight()."""
     kind = KINDS[type]
     assert kind.write is not None
     codes = weight.codes.reshape(-1, kind.values)
@@ -79,54 +79,54 @@ def packed(weight: BlockWeight, type: str) -> Array:
     return np.ascontiguousarray(kind.write(codes, weight.scale.reshape(-1, 1), offset)).reshape(weight.outputs, -1)
 
 
-def _halves(data: Array, first: int, count: int = 1) -> Array:
+def _read_float16(data: Array, first: int, count: int = 1) -> Array:
     """Return the float16 numbers of each block that begin at a byte."""
     return np.ascontiguousarray(data[:, first : first + 2 * count]).view("<f2")
 
 
-def _shifted(data: Array, shifts: Array, size: int, mask: int) -> Array:
+def _extract_bits(data: Array, shifts: Array, size: int, mask: int) -> Array:
     """Extract bit fields: [blocks, bytes] in pieces of `size` -> [blocks, pieces * shifts * size], shift by shift."""
     pieces = data.reshape(len(data), -1, 1, size) >> shifts.reshape(1, 1, -1, 1)
     return (pieces & np.uint8(mask)).reshape(len(data), -1)
 
 
-def _four(first: int, zero: int, minimum: bool) -> Callable[[Array], _Parts]:
+def _q4_reader(first: int, zero: int, minimum: bool) -> Callable[[Array], _Parts]:
     def read(data: Array) -> _Parts:
-        more: dict[str, Any] = {"offset": _halves(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(zero)}
-        return _shifted(data[:, first:], _NIBBLES, BLOCK // 2, 15), _halves(data, 0), more
+        more: dict[str, Any] = {"offset": _read_float16(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(zero)}
+        return _extract_bits(data[:, first:], _NIBBLES, BLOCK // 2, 15), _read_float16(data, 0), more
 
     return read
 
 
-def _five(first: int, minimum: bool) -> Callable[[Array], _Parts]:
+def _q5_reader(first: int, minimum: bool) -> Callable[[Array], _Parts]:
     def read(data: Array) -> _Parts:
         highest = np.unpackbits(np.ascontiguousarray(data[:, first : first + 4]), axis=1, bitorder="little")
-        codes = _shifted(data[:, first + 4 :], _NIBBLES, BLOCK // 2, 15) | highest << np.uint8(4)
-        return codes, _halves(data, 0), {"offset": _halves(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(16)}
+        codes = _extract_bits(data[:, first + 4 :], _NIBBLES, BLOCK // 2, 15) | highest << np.uint8(4)
+        return codes, _read_float16(data, 0), {"offset": _read_float16(data, 2).astype(np.float32)} if minimum else {"zero": np.int16(16)}
 
     return read
 
 
-def _eight(data: Array) -> _Parts:
-    return data[:, 2:] ^ np.uint8(0x80), _halves(data, 0), {"zero": np.int16(128), "is_signed": True}
+def _q8_0(data: Array) -> _Parts:
+    return data[:, 2:] ^ np.uint8(0x80), _read_float16(data, 0), {"zero": np.int16(128), "is_signed": True}
 
 
 def _q2_k(data: Array) -> _Parts:
-    scales, ends = data[:, :16], _halves(data, 80, 2).astype(np.float32)
-    return _shifted(data[:, 16:80], _PAIRS, 32, 3), ends[:, :1] * (scales & 15), {"offset": -(ends[:, 1:] * (scales >> 4))}
+    scales, ends = data[:, :16], _read_float16(data, 80, 2).astype(np.float32)
+    return _extract_bits(data[:, 16:80], _PAIRS, 32, 3), ends[:, :1] * (scales & 15), {"offset": -(ends[:, 1:] * (scales >> 4))}
 
 
 def _q3_k(data: Array) -> _Parts:
-    lower = _shifted(data[:, 96:104], _NIBBLES, 8, 15)
-    upper = _shifted(data[:, 104:108], _PAIRS, 4, 3)
+    lower = _extract_bits(data[:, 96:104], _NIBBLES, 8, 15)
+    upper = _extract_bits(data[:, 104:108], _PAIRS, 4, 3)
     scales = (lower | upper << np.uint8(4)).astype(np.float32) - 32
-    codes = _shifted(data[:, 32:96], _PAIRS, 32, 3) | _shifted(data[:, :32], _BITS, 32, 1) << np.uint8(2)
-    return codes, _halves(data, 108).astype(np.float32) * scales, {"zero": np.int16(4)}
+    codes = _extract_bits(data[:, 32:96], _PAIRS, 32, 3) | _extract_bits(data[:, :32], _BITS, 32, 1) << np.uint8(2)
+    return codes, _read_float16(data, 108).astype(np.float32) * scales, {"zero": np.int16(4)}
 
 
 def _scales_and_minima(data: Array) -> tuple[Array, Array]:
     """Return the eight scales and minima of Q4_K and Q5_K, six bits each in twelve bytes, times d and dmin."""
-    ends = _halves(data, 0, 2).astype(np.float32)
+    ends = _read_float16(data, 0, 2).astype(np.float32)
     first, second, mixed = data[:, 4:8], data[:, 8:12], data[:, 12:16]
     scales = np.concatenate([first & 63, (mixed & 15) | (first >> 2 & 48)], axis=1)
     minima = np.concatenate([second & 63, (mixed >> 4) | (second >> 2 & 48)], axis=1)
@@ -135,29 +135,29 @@ def _scales_and_minima(data: Array) -> tuple[Array, Array]:
 
 def _q4_k(data: Array) -> _Parts:
     scales, offsets = _scales_and_minima(data)
-    return _shifted(data[:, 16:], _NIBBLES, 32, 15), scales, {"offset": offsets}
+    return _extract_bits(data[:, 16:], _NIBBLES, 32, 15), scales, {"offset": offsets}
 
 
 def _q5_k(data: Array) -> _Parts:
     scales, offsets = _scales_and_minima(data)
-    codes = _shifted(data[:, 48:], _NIBBLES, 32, 15) | _shifted(data[:, 16:48], _BITS, 32, 1) << np.uint8(4)
+    codes = _extract_bits(data[:, 48:], _NIBBLES, 32, 15) | _extract_bits(data[:, 16:48], _BITS, 32, 1) << np.uint8(4)
     return codes, scales, {"offset": offsets}
 
 
 def _q6_k(data: Array) -> _Parts:
-    codes = _shifted(data[:, :128], _NIBBLES, 64, 15) | _shifted(data[:, 128:192], _PAIRS, 32, 3) << np.uint8(4)
+    codes = _extract_bits(data[:, :128], _NIBBLES, 64, 15) | _extract_bits(data[:, 128:192], _PAIRS, 32, 3) << np.uint8(4)
     scales = np.ascontiguousarray(data[:, 192:208]).view(np.int8).astype(np.float32)
-    return codes, _halves(data, 208).astype(np.float32) * scales, {"zero": np.int16(32)}
+    return codes, _read_float16(data, 208).astype(np.float32) * scales, {"zero": np.int16(32)}
 
 
 def _iq4_nl(data: Array) -> _Parts:
-    return _shifted(data[:, 2:], _NIBBLES, BLOCK // 2, 15), _halves(data, 0), {"table": _IQ4}
+    return _extract_bits(data[:, 2:], _NIBBLES, BLOCK // 2, 15), _read_float16(data, 0), {"table": _IQ4}
 
 
 def _iq4_xs(data: Array) -> _Parts:
     upper = np.ascontiguousarray(data[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & np.uint16(3)
-    scales = (_shifted(data[:, 4:8], _NIBBLES, 1, 15) | upper << np.uint16(4)).astype(np.float32) - 32
-    return _shifted(data[:, 8:], _NIBBLES, BLOCK // 2, 15), _halves(data, 0).astype(np.float32) * scales, {"table": _IQ4}
+    scales = (_extract_bits(data[:, 4:8], _NIBBLES, 1, 15) | upper << np.uint16(4)).astype(np.float32) - 32
+    return _extract_bits(data[:, 8:], _NIBBLES, BLOCK // 2, 15), _read_float16(data, 0).astype(np.float32) * scales, {"table": _IQ4}
 
 
 def _mxfp4(data: Array) -> _Parts:
@@ -165,33 +165,33 @@ def _mxfp4(data: Array) -> _Parts:
     import ml_dtypes
 
     exponents = np.ascontiguousarray(data[:, :1]).view(ml_dtypes.float8_e8m0fnu)
-    return _shifted(data[:, 1:], _NIBBLES, BLOCK // 2, 15), exponents, {"table": E2M1}
+    return _extract_bits(data[:, 1:], _NIBBLES, BLOCK // 2, 15), exponents, {"table": E2M1}
 
 
-def _bytes_of_four(codes: Array) -> Array:
+def _pack_nibbles(codes: Array) -> Array:
     low = codes & np.uint8(15)
     return low[:, : BLOCK // 2] | low[:, BLOCK // 2 :] << np.uint8(4)
 
 
-def _head(scale: Array, offset: Array | None) -> Array:
+def _pack_scales(scale: Array, offset: Array | None) -> Array:
     numbers = scale if offset is None else np.concatenate([scale, offset], axis=1)
     return np.ascontiguousarray(numbers.astype("<f2")).view(np.uint8)
 
 
-def _write_four(codes: Array, scale: Array, offset: Array | None) -> Array:
-    return np.concatenate([_head(scale, offset), _bytes_of_four(codes)], axis=1)
+def _write_q4(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([_pack_scales(scale, offset), _pack_nibbles(codes)], axis=1)
 
 
-def _write_five(codes: Array, scale: Array, offset: Array | None) -> Array:
-    return np.concatenate([_head(scale, offset), np.packbits(codes >> 4, axis=1, bitorder="little"), _bytes_of_four(codes)], axis=1)
+def _write_q5(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([_pack_scales(scale, offset), np.packbits(codes >> 4, axis=1, bitorder="little"), _pack_nibbles(codes)], axis=1)
 
 
-def _write_eight(codes: Array, scale: Array, offset: Array | None) -> Array:
-    return np.concatenate([_head(scale, None), codes ^ np.uint8(0x80)], axis=1)
+def _write_q8(codes: Array, scale: Array, offset: Array | None) -> Array:
+    return np.concatenate([_pack_scales(scale, None), codes ^ np.uint8(0x80)], axis=1)
 
 
 def _write_mxfp4(codes: Array, scale: Array, offset: Array | None) -> Array:
-    return np.concatenate([np.ascontiguousarray(scale).view(np.uint8), _bytes_of_four(codes)], axis=1)
+    return np.concatenate([np.ascontiguousarray(scale).view(np.uint8), _pack_nibbles(codes)], axis=1)
 
 
 def _needs(bits: int, zero: int | None) -> Needs:
@@ -200,11 +200,11 @@ def _needs(bits: int, zero: int | None) -> Needs:
 
 
 KINDS = {
-    "Q4_0": BlockKind(4, BLOCK, _four(2, 8, minimum=False), _needs(4, 8), _write_four),
-    "Q8_0": BlockKind(8, BLOCK, _eight, _needs(8, 128), _write_eight),
-    "Q5_0": BlockKind(5, BLOCK, _five(2, minimum=False), _needs(5, 16), _write_five),
-    "Q4_1": BlockKind(4, BLOCK, _four(4, 0, minimum=True), _needs(4, None), _write_four),
-    "Q5_1": BlockKind(5, BLOCK, _five(4, minimum=True), _needs(5, None), _write_five),
+    "Q4_0": BlockKind(4, BLOCK, _q4_reader(2, 8, minimum=False), _needs(4, 8), _write_q4),
+    "Q8_0": BlockKind(8, BLOCK, _q8_0, _needs(8, 128), _write_q8),
+    "Q5_0": BlockKind(5, BLOCK, _q5_reader(2, minimum=False), _needs(5, 16), _write_q5),
+    "Q4_1": BlockKind(4, BLOCK, _q4_reader(4, 0, minimum=True), _needs(4, None), _write_q4),
+    "Q5_1": BlockKind(5, BLOCK, _q5_reader(4, minimum=True), _needs(5, None), _write_q5),
     "MXFP4": BlockKind(4, BLOCK, _mxfp4, Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(BLOCK,)), _write_mxfp4),
     "Q2_K": BlockKind(2, _SUPER, _q2_k),
     "Q3_K": BlockKind(3, _SUPER, _q3_k),

@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
 
-__all__ = ["LONGEST_NAME", "MOST_AXES", "PLAIN", "Stored", "contents", "listed", "numbers_of", "raw"]
+__all__ = ["LONGEST_NAME", "MOST_AXES", "PLAIN", "Stored", "contents", "decode_numbers", "read_header", "tensor_bytes"]
 
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
@@ -59,11 +59,11 @@ class _Cursor:
         self.data, self.at = memoryview(data), 0
 
     @property
-    def left(self) -> int:
+    def bytes_left(self) -> int:
         return len(self.data) - self.at
 
     def skip(self, size: int, what: str) -> int:
-        if size > self.left:
+        if size > self.bytes_left:
             raise InvalidModelError(
                 f"the file ends within {what}: {size} bytes are expected at byte {self.at}, and the file has {len(self.data)}",
                 rule="file-too-short",
@@ -77,7 +77,7 @@ class _Cursor:
     def count(self, least: int, what: str) -> int:
         """Return a number of entries, each of at least `least` bytes."""
         found = int(self.number("Q", what))
-        if found * least > self.left:
+        if found * least > self.bytes_left:
             raise InvalidModelError(f"the file is too short for {found} {what}", rule="file-too-short")
         return found
 
@@ -90,7 +90,7 @@ class _Cursor:
             raise InvalidModelError(f"{what} is not UTF-8: {error.reason} at byte {start + error.start}", rule="not-utf8") from error
 
 
-def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
+def read_header(data: Any) -> tuple[dict[str, Any], list[Stored]]:
     """Return the metadata of a file without arrays, and its tensors in the file's order.
 
     Args:
@@ -113,7 +113,7 @@ def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
             rule="version-not-covered",
         )
     tensors, fields = cursor.count(0, "tensors"), cursor.count(_LEAST_FIELD, "fields")
-    if tensors * _LEAST_TENSOR > cursor.left:
+    if tensors * _LEAST_TENSOR > cursor.bytes_left:
         raise InvalidModelError(f"the file is too short for {tensors} tensors", rule="file-too-short")
     metadata: dict[str, Any] = {}
     for _ in range(fields):
@@ -122,7 +122,7 @@ def listed(data: Any) -> tuple[dict[str, Any], list[Stored]]:
             raise InvalidModelError("the field occurs twice", where=repr(key), rule="duplicate-name")
         metadata[key] = _value(cursor, int(cursor.number("I", f"the field {key!r}")), f"the field {key!r}")
     found = [_tensor(cursor) for _ in range(tensors)]
-    return metadata, _placed(found, cursor, _alignment(metadata))
+    return metadata, _locate_tensors(found, cursor, _alignment(metadata))
 
 
 def _value(cursor: _Cursor, code: int, what: str) -> Any:
@@ -138,7 +138,7 @@ def _value(cursor: _Cursor, code: int, what: str) -> Any:
         cursor.skip(size * struct.calcsize(f"<{_NUMBERS[inner]}"), what)
     elif inner != _TEXT:
         raise UnsupportedError(f"{what} is an array of the type {inner}, which is not covered", rule="form-not-covered")
-    elif size * 8 > cursor.left or size > _MOST_TEXTS:
+    elif size * 8 > cursor.bytes_left or size > _MOST_TEXTS:
         raise InvalidModelError(f"the file is too short for {size} texts in {what}", rule="file-too-short")
     else:
         for _ in range(size):
@@ -184,7 +184,7 @@ def _tensor(cursor: _Cursor) -> Stored:
     return Stored(name, kind.name, shape, start, math.prod(shape) // block * size)
 
 
-def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stored]:
+def _locate_tensors(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stored]:
     """Return the tensors with their offsets in the file. Raise InvalidModelError unless they are aligned, in the file, and disjoint."""
     base = cursor.at + -cursor.at % alignment
     names = [tensor.name for tensor in tensors]
@@ -205,12 +205,12 @@ def _placed(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stor
     return [Stored(item.name, item.type, item.shape, base + item.start, item.size) for item in tensors]
 
 
-def raw(data: Any, tensor: Stored) -> Array:
+def tensor_bytes(data: Any, tensor: Stored) -> Array:
     """Return the bytes of a tensor, uint8, a view on the file."""
     return np.frombuffer(data, np.uint8, tensor.size, tensor.start)
 
 
-def numbers_of(data: Array, type: str) -> Array:
+def decode_numbers(data: Array, type: str) -> Array:
     """Decode the numbers of a tensor with a type of PLAIN; BF16 becomes float32, whose upper half it is."""
     numbers = np.asarray(data.view(np.dtype(PLAIN[type])))
     return (numbers.astype(np.uint32) << 16).view(np.float32) if type == "BF16" else numbers
@@ -220,6 +220,6 @@ def contents(path: Path) -> Mapping[str, Any]:
     """Return the general metadata of a file, and the number of tensors of each type."""
     from collections import Counter
 
-    metadata, tensors = listed(map_file(path))
+    metadata, tensors = read_header(map_file(path))
     said = {key: value for key, value in metadata.items() if key.startswith("general.") and isinstance(value, str | int | float)}
     return {**said, **{f"tensors of {name}": count for name, count in sorted(Counter(item.type for item in tensors).items())}}

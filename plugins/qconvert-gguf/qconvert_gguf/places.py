@@ -11,12 +11,12 @@ from pathlib import Path
 
 from qconvert.plugin import Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, quote_nearest
 
-__all__ = ["by_file", "is_turned", "require_known", "turned"]
+__all__ = ["is_transposed", "read_names", "require_known", "swap_last_axes"]
 
 _LARGEST_NAMES = 2**24
 
 
-def by_file(path: str) -> dict[str, str]:
+def read_names(path: str) -> dict[str, str]:
     """Return the names in the file of the option `names`: name in the network -> name in the .gguf file.
 
     Raises:
@@ -41,13 +41,13 @@ def by_file(path: str) -> dict[str, str]:
     return found
 
 
-def is_turned(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> bool:
+def is_transposed(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> bool:
     """Return whether the network has a matrix of weights transposed, compared with a .gguf file.
 
     Raises:
         UnsupportedError: operators that read the matrix sum along different axes.
     """
-    ways = set(_ways(graph, name, consumers))
+    ways = set(_find_orientations(graph, name, consumers))
     if len(ways) > 1:
         raise UnsupportedError(
             "the weights are read by operators that sum along different axes; a .gguf file requires one order of axes",
@@ -57,25 +57,25 @@ def is_turned(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> boo
     return ways.pop() if ways else False
 
 
-def _ways(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> Iterator[bool]:
+def _find_orientations(graph: Graph, name: str, consumers: Mapping[str, list[Op]]) -> Iterator[bool]:
     """Yield for each operator that reads a tensor whether it sums along the last axis but one."""
     for op in consumers.get(name, []):
         if op.kind in ("Dequantize", "Identity", "Cast"):
-            yield from _ways(graph, op.outputs[0], consumers)
-        elif op.kind == "Transpose" and _swaps_last(tuple(op["perm"])):
-            yield from (not way for way in _ways(graph, op.outputs[0], consumers))
+            yield from _find_orientations(graph, op.outputs[0], consumers)
+        elif op.kind == "Transpose" and _is_matrix_transpose(tuple(op["perm"])):
+            yield from (not way for way in _find_orientations(graph, op.outputs[0], consumers))
         elif op.kind == "MatMul" and len(graph[name].shape or ()) > 1:
             yield (not op["trans_b"]) if op.inputs[1] == name else bool(op["trans_a"])
         else:
             yield False
 
 
-def _swaps_last(perm: tuple[int, ...]) -> bool:
+def _is_matrix_transpose(perm: tuple[int, ...]) -> bool:
     rank = len(perm)
     return rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
 
 
-def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+def swap_last_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape with its last two axes swapped."""
     return (*shape[:-2], shape[-1], shape[-2])
 

@@ -27,9 +27,9 @@ from qconvert.plugin import (
     quote_nearest,
     run_passes,
 )
-from qconvert_gguf.blocks import TYPES, unpacked
-from qconvert_gguf.container import PLAIN, Stored, listed, numbers_of, raw
-from qconvert_gguf.places import by_file, is_turned, require_known, turned
+from qconvert_gguf.blocks import TYPES, unpack_weight
+from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
+from qconvert_gguf.places import is_transposed, read_names, require_known, swap_last_axes
 
 __all__ = ["read"]
 
@@ -54,11 +54,11 @@ def read(path: Path, options: Mapping[str, Any]) -> Graph:
             rule="graph-missing",
         )
     data = map_file(path)
-    _, stored = listed(data)
+    _, stored = read_header(data)
     graph = _network(options, stored)
     made = _Made(graph, options)
-    for name, tensor in _matched(graph, stored, options):
-        made.put(name, tensor, raw(data, tensor))
+    for name, tensor in _match_tensors(graph, stored, options):
+        made.put(name, tensor, tensor_bytes(data, tensor))
     if not made.tensors:
         raise InvalidModelError(
             f"the file has no weights of the network: {quote_nearest([item.name for item in stored], list(graph.tensors))}",
@@ -71,11 +71,11 @@ def _network(options: Mapping[str, Any], stored: list[Stored]) -> Graph:
     """Return the network, with folded constants if the file then has more of its names, such as that of a transposed matrix."""
     graph = load(options["graph"])
     folded, _ = run_passes(graph, ["fold_constants"])
-    names = {*(tensor.name for tensor in stored), *by_file(options.get("names") or "")}
-    return _without_identities(max((graph, folded), key=lambda item: len(names & {tensor.name for tensor in item.constants()})))
+    names = {*(tensor.name for tensor in stored), *read_names(options.get("names") or "")}
+    return _drop_identities(max((graph, folded), key=lambda item: len(names & {tensor.name for tensor in item.constants()})))
 
 
-def _without_identities(graph: Graph) -> Graph:
+def _drop_identities(graph: Graph) -> Graph:
     """Return the network without Identity operators of constants, so that products read their weights directly."""
     names: dict[str, str] = {}
     ops: list[Op] = []
@@ -88,9 +88,9 @@ def _without_identities(graph: Graph) -> Graph:
     return graph.evolve(ops=ops) if names else graph
 
 
-def _matched(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> list[tuple[str, Stored]]:
+def _match_tensors(graph: Graph, stored: list[Stored], options: Mapping[str, Any]) -> list[tuple[str, Stored]]:
     """Return the tensors of the file with their names in the network. Raise InvalidModelError or UnsupportedError for mismatches."""
-    stated = by_file(options.get("names") or "")
+    stated = read_names(options.get("names") or "")
     require_known(stated, graph, [tensor.name for tensor in stored], options.get("names") or "")
     names = {other: name for name, other in stated.items()}
     pairs = [(names.get(tensor.name, tensor.name), tensor) for tensor in stored]
@@ -143,9 +143,9 @@ class _Made:
             raise InvalidModelError(
                 f"the tensor is {own.dtype} in the network; a float tensor is required", where=repr(name), rule="not-float"
             )
-        is_turned_round = is_turned(self._graph, name, self._consumers)
-        shape = turned(own.data.shape) if is_turned_round else own.data.shape
-        if _without_ones(stored.shape) != _without_ones(shape):
+        is_turned_round = is_transposed(self._graph, name, self._consumers)
+        shape = swap_last_axes(own.data.shape) if is_turned_round else own.data.shape
+        if _drop_leading_ones(stored.shape) != _drop_leading_ones(shape):
             raise InvalidModelError(
                 f"the shape in the file is {list(stored.shape)}, the network requires {list(shape)}"
                 + (f", the transpose of its weights {list(own.data.shape)}" if is_turned_round else ""),
@@ -153,25 +153,25 @@ class _Made:
                 rule="shape-differs",
             )
         if stored.type in PLAIN:
-            values = numbers_of(data, stored.type).reshape(shape)
+            values = decode_numbers(data, stored.type).reshape(shape)
             values = np.swapaxes(values, -1, -2) if is_turned_round else values
-            self._resembles(values, own)
-            self.tensors.append(replace(own, data=_exactly(values, own)))
+            self._require_resemblance(values, own)
+            self.tensors.append(replace(own, data=_cast_exactly(values, own)))
             return
-        if _without_ones(stored.shape)[-1:] != shape[-1:]:
+        if _drop_leading_ones(stored.shape)[-1:] != shape[-1:]:
             raise InvalidModelError(
                 f"the blocks lie along an axis that has size 1 in the network: {list(stored.shape)}, {list(shape)}",
                 where=repr(name),
                 rule="blocks-do-not-fit",
             )
-        weight = unpacked(data, stored.type, shape)
+        weight = unpack_weight(data, stored.type, shape)
         if not np.isfinite(weight.scales).all() or (weight.offset is not None and not np.isfinite(weight.offset).all()):
             raise InvalidModelError("a scale is not finite", where=repr(name), rule="scale-not-finite")
         values = weight.values().reshape(shape)
-        self._resembles(np.swapaxes(values, -1, -2) if is_turned_round else values, own)
-        self._in_blocks(own, _with_zero_points(weight), stored.type, shape, is_turned_round)
+        self._require_resemblance(np.swapaxes(values, -1, -2) if is_turned_round else values, own)
+        self._add_blocks(own, _with_zero_points(weight), stored.type, shape, is_turned_round)
 
-    def _resembles(self, values: Array, own: Tensor) -> None:
+    def _require_resemblance(self, values: Array, own: Tensor) -> None:
         """Raise InvalidModelError if weights are far from those of the network: another tensor, or rows in another order."""
         assert own.data is not None
         wanted = own.data.astype(np.float32)
@@ -185,12 +185,12 @@ class _Made:
                 rule="values-differ",
             )
 
-    def _new(self, hint: str, dtype: str, shape: tuple[int, ...], data: Array | None = None) -> str:
+    def _add_tensor(self, hint: str, dtype: str, shape: tuple[int, ...], data: Array | None = None) -> str:
         name = self._names.fresh(hint)
         self.tensors.append(Tensor(name, dtype, shape, data))
         return name
 
-    def _in_blocks(self, own: Tensor, weight: BlockWeight, type: str, shape: tuple[int, ...], is_turned_round: bool) -> None:
+    def _add_blocks(self, own: Tensor, weight: BlockWeight, type: str, shape: tuple[int, ...], is_turned_round: bool) -> None:
         """Add the integers as a quantized constant, and the operators that dequantize it."""
         self.tensors.append(replace(own, data=None))
         lead = shape[:-1]
@@ -200,7 +200,7 @@ class _Made:
         integers = (codes.astype(np.int16) - shift).astype(numpy_dtype(dtype))
         q = self._names.fresh(f"{own.name}/{type}")
         if weight.offset is not None:
-            self._with_minima(own, Tensor(q, dtype, shape, integers), scale, weight.offset.reshape(*lead, -1), is_turned_round)
+            self._add_minima_blocks(own, Tensor(q, dtype, shape, integers), scale, weight.offset.reshape(*lead, -1), is_turned_round)
             return
         assert weight.zero is not None
         zeros = weight.zero.reshape(*lead, -1).astype(np.int64) - shift
@@ -213,7 +213,7 @@ class _Made:
         self.tensors.append(stored)
         self.ops.append(Op("Dequantize", (stored.name,), (own.name,), {}, f"GGUF {own.name}"))
 
-    def _with_minima(self, own: Tensor, stored: Tensor, scale: Array, minima: Array, is_turned_round: bool) -> None:
+    def _add_minima_blocks(self, own: Tensor, stored: Tensor, scale: Array, minima: Array, is_turned_round: bool) -> None:
         """Add d * q + m as operators, since no integer zero point exists."""
         assert stored.shape is not None and stored.data is not None
         shape, source, q = stored.static_shape, f"GGUF {own.name}", stored.name
@@ -222,16 +222,16 @@ class _Made:
         parts = (*shape[:-1], scale.shape[-1], block)
         quantization = Quantization(scale[..., None], np.zeros((*scale.shape, 1), np.int64), len(parts) - 1, block)
         self.tensors.append(Tensor(q, stored.dtype, parts, stored.data.reshape(parts), quantization))
-        m = self._new(f"{own.name}/minima", "float32", (*parts[:-1], 1), minima.astype(np.float32)[..., None])
-        sizes = self._new(f"{own.name}/shape", "int64", (len(shape),), np.array(shape, np.int64))
-        steps, sums = (self._new(f"{own.name}/{hint}", "float32", parts) for hint in ("products", "sums"))
+        m = self._add_tensor(f"{own.name}/minima", "float32", (*parts[:-1], 1), minima.astype(np.float32)[..., None])
+        sizes = self._add_tensor(f"{own.name}/shape", "int64", (len(shape),), np.array(shape, np.int64))
+        steps, sums = (self._add_tensor(f"{own.name}/{hint}", "float32", parts) for hint in ("products", "sums"))
         self.ops += [Op("Dequantize", (q,), (steps,), {}, source), Op("Add", (steps, m), (sums,), {}, source)]
         ends = [*(["Transpose"] if is_turned_round else []), *(["Cast"] if own.dtype != "float32" else [])]
-        rows = own.name if not ends else self._new(f"{own.name}/rows", "float32", shape)
+        rows = own.name if not ends else self._add_tensor(f"{own.name}/rows", "float32", shape)
         self.ops.append(Op("Reshape", (sums, sizes), (rows,), {}, source))
         for kind in ends:
             last = kind == ends[-1]
-            result = own.name if last else self._new(f"{own.name}/turned", "float32", turned(shape))
+            result = own.name if last else self._add_tensor(f"{own.name}/turned", "float32", swap_last_axes(shape))
             perm = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
             self.ops.append(Op(kind, (rows,), (result,), {"perm": perm} if kind == "Transpose" else {"to": own.dtype}, source))
             rows = result
@@ -246,13 +246,13 @@ def _with_zero_points(weight: BlockWeight) -> BlockWeight:
     return found if isinstance(found, BlockWeight) else weight
 
 
-def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _drop_leading_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return a shape without its leading ones, which ggml drops."""
     first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
     return shape[first:]
 
 
-def _exactly(values: Array, own: Tensor) -> Array:
+def _cast_exactly(values: Array, own: Tensor) -> Array:
     """Cast numbers to the type in the network. Raise UnsupportedError if a value changes."""
     with np.errstate(over="ignore"):
         found = np.ascontiguousarray(values.astype(numpy_dtype(own.dtype)))

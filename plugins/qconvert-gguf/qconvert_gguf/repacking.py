@@ -31,8 +31,8 @@ from qconvert.plugin import (
     quote_nearest,
     refusal,
 )
-from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, packed, unpacked
-from qconvert_gguf.container import PLAIN, Stored, listed, numbers_of, raw
+from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, pack_weight, unpack_weight
+from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
 
 __all__ = ["repack"]
 
@@ -71,7 +71,7 @@ class _Template:
                 rule="template-missing",
             )
         data = map_file(Path(path))
-        metadata, tensors = listed(data)
+        metadata, tensors = read_header(data)
         if metadata.get("split.count"):
             raise UnsupportedError("the template is one of several files", file=path, remedy=_TEMPLATE, rule="form-not-covered")
         return cls(Path(path), data, metadata, {item.name: item for item in tensors})
@@ -88,9 +88,9 @@ class _Template:
     def values(self, name: str) -> Array:
         """Return the dequantized values of a tensor, float32. Raise UnsupportedError for a type that is not read."""
         stored = self.tensors[name]
-        data = raw(self.data, stored)
+        data = tensor_bytes(self.data, stored)
         if stored.type in PLAIN:
-            return numbers_of(data, stored.type).reshape(stored.shape).astype(np.float32)
+            return decode_numbers(data, stored.type).reshape(stored.shape).astype(np.float32)
         if stored.type not in TYPES:
             raise UnsupportedError(
                 f"the template has the type {stored.type}, which is not read",
@@ -99,7 +99,7 @@ class _Template:
                 remedy=_TEMPLATE,
                 rule="type-not-covered",
             )
-        return unpacked(data, stored.type, stored.shape).values().reshape(stored.shape)
+        return unpack_weight(data, stored.type, stored.shape).values().reshape(stored.shape)
 
 
 def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
@@ -120,25 +120,25 @@ def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Calla
     checkpoint = CheckpointSource.of(source)
     names = _names(checkpoint, template)
     work = _Work(checkpoint, template, names, requantize=bool(options.get("requantize")))
-    writer = _writer(path, template)
+    writer = _make_writer(path, template)
     result, types, misfits = Repacked(), Counter[str](), list[ConvertedLayer]()
     try:
-        for done, layer in enumerate(map_in_order(work.converted, list(template.tensors)), 1):
+        for done, layer in enumerate(map_in_order(work.convert_tensor, list(template.tensors)), 1):
             progress("tensors", done, len(template.tensors))
             if layer.misfit is not None:
                 misfits.append(layer)
             if misfits:
                 continue
             ((type, data),) = layer.tensors.items()
-            _add(writer, layer.name, type, data)
+            _add_tensor(writer, layer.name, type, data)
             types[type] += 1
             if layer.weight is not None:
-                _count(result, layer)
+                _count_layer(result, layer)
             if layer.is_new:
                 result.costs[layer.name] = layer.sqnr_db
         if misfits:
             raise refusal(misfits, _TITLE, len(checkpoint.layers))
-        _finish(writer, types)
+        _finish_file(writer, types)
     finally:
         writer.close()
     kept = [name for name in template.tensors if name not in names]
@@ -185,9 +185,9 @@ class _Work:
 
     def __init__(self, checkpoint: CheckpointSource, template: _Template, names: Mapping[str, str], *, requantize: bool) -> None:
         self._checkpoint, self._template, self._names, self._requantize = checkpoint, template, names, requantize
-        self._adds_one = self._norms_are_one_less()
+        self._adds_one = self._has_norms_plus_one()
 
-    def _norms_are_one_less(self) -> bool:
+    def _has_norms_plus_one(self) -> bool:
         """Return whether the norms of the template are those of the checkpoint plus one, as for Gemma; decided for all norms at once."""
         as_they_are = plus_one = 0.0
         for name, item in self._names.items():
@@ -198,25 +198,25 @@ class _Work:
                     plus_one += float(np.abs(values + 1 - own).sum())
         return plus_one < as_they_are
 
-    def converted(self, name: str) -> ConvertedLayer:
+    def convert_tensor(self, name: str) -> ConvertedLayer:
         """Convert one tensor: ggml's type and its bytes or numbers."""
         item = self._names.get(name)
         stored = self._template.tensors[name]
         if item is None:
-            data = raw(self._template.data, stored)
+            data = tensor_bytes(self._template.data, stored)
             return ConvertedLayer(name, {stored.type: data.reshape(*stored.shape[:-1], -1)})
         own = self._template.values(name)
         if item in self._checkpoint.layers:
             weight = self._checkpoint.weight(item)
-            rows = self._rows(name, weight.values(), own)
-            made = convert_layer(name, weight if rows is None else weight.rows(rows), _forms(weight), requantize=self._requantize)
+            rows = self._find_row_order(name, weight.values(), own)
+            made = convert_layer(name, weight if rows is None else weight.rows(rows), _candidate_types(weight), requantize=self._requantize)
             self._checkpoint.release(item)
             return made
         numbers = self._checkpoint.plain[item]
         values = numbers.astype(np.float32)
         if values.ndim == 1 and self._adds_one and name.endswith("norm.weight"):
             return ConvertedLayer(name, {"F32": values + 1})
-        rows = self._rows(name, values, own)
+        rows = self._find_row_order(name, values, own)
         values = values if rows is None else values[rows]
         if values.ndim > 1 and numbers.dtype == np.float16:
             return ConvertedLayer(name, {"F16": values.astype(np.float16)})
@@ -224,7 +224,7 @@ class _Work:
             return ConvertedLayer(name, {"BF16": (values.view(np.uint32) >> 16).astype(np.uint16).view(np.uint8)})
         return ConvertedLayer(name, {"F32": values})  # llama.cpp has norms and biases in float32
 
-    def _rows(self, name: str, values: Array, own: Array) -> Array | None:
+    def _find_row_order(self, name: str, values: Array, own: Array) -> Array | None:
         """Return the order of rows that matches the template, or None for the own order. Raise InvalidModelError if no order matches."""
         if values.shape != own.shape:
             raise InvalidModelError(
@@ -232,8 +232,8 @@ class _Work:
                 where=repr(name),
                 rule="shape-differs",
             )
-        orders: list[Array | None] = [None, *self._orders(name, len(values))]
-        likeness = [_likeness(values if rows is None else values[rows], own) for rows in orders]
+        orders: list[Array | None] = [None, *self._row_orders(name, len(values))]
+        likeness = [_cosine_similarity(values if rows is None else values[rows], own) for rows in orders]
         best = int(np.argmax(likeness))
         if likeness[best] < _LEAST:
             raise InvalidModelError(
@@ -245,7 +245,7 @@ class _Work:
             )
         return orders[best]
 
-    def _orders(self, name: str, count: int) -> Iterator[Array]:
+    def _row_orders(self, name: str, count: int) -> Iterator[Array]:
         """Yield llama.cpp's order of the rows of queries and keys: halves of a head alternate (LlamaModel.permute)."""
         part = name.split(".")[-2] if "." in name else ""
         heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(part)
@@ -254,14 +254,14 @@ class _Work:
             yield np.arange(count).reshape(size, 2, count // size // 2).swapaxes(1, 2).reshape(-1)
 
 
-def _likeness(values: Array, own: Array) -> float:
+def _cosine_similarity(values: Array, own: Array) -> float:
     """Return the cosine similarity of two tensors; 1 if both are zero."""
     first, second = values.reshape(-1), own.reshape(-1)
     size = float(np.linalg.norm(first)) * float(np.linalg.norm(second))
     return float(first @ second) / size if size else 1.0 if not first.any() and not second.any() else 0.0
 
 
-def _forms(weight: BlockWeight) -> list[Any]:
+def _candidate_types(weight: BlockWeight) -> list[Any]:
     """Return the types that can store a weight: with its number of bits, or the next larger number."""
     if weight.table is not None:
         names = ["MXFP4"]
@@ -269,21 +269,21 @@ def _forms(weight: BlockWeight) -> list[Any]:
         integers = [name for name in WRITTEN if name != "MXFP4"]
         bits = min((KINDS[name].bits for name in integers if KINDS[name].bits >= weight.bits), default=8)
         names = [name for name in integers if KINDS[name].bits == bits]
-    return [(KINDS[name].needs, partial(_as_type, type=name)) for name in names]
+    return [(KINDS[name].needs, partial(_pack_as_type, type=name)) for name in names]
 
 
-def _as_type(weight: BlockWeight, type: str) -> dict[str, Array]:
-    return {type: packed(weight, type)}
+def _pack_as_type(weight: BlockWeight, type: str) -> dict[str, Array]:
+    return {type: pack_weight(weight, type)}
 
 
-def _count(result: Repacked, layer: ConvertedLayer) -> None:
+def _count_layer(result: Repacked, layer: ConvertedLayer) -> None:
     assert layer.weight is not None
     added = {"layers in blocks": 1, "integers in them": layer.weight.outputs * layer.weight.inputs, "scales": layer.weight.scale.size}
     for what, count in added.items():
         result.counts[what] = result.counts.get(what, 0) + count
 
 
-def _writer(path: Path, template: _Template) -> Any:
+def _make_writer(path: Path, template: _Template) -> Any:
     """Return a writer with the fields of the template; a temporary file holds the tensors, to save memory."""
     from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
@@ -296,13 +296,13 @@ def _writer(path: Path, template: _Template) -> Any:
     return writer
 
 
-def _add(writer: Any, name: str, type: str, data: Array) -> None:
+def _add_tensor(writer: Any, name: str, type: str, data: Array) -> None:
     from gguf import GGMLQuantizationType
 
     writer.add_tensor(name, np.ascontiguousarray(data), raw_dtype=GGMLQuantizationType[type])
 
 
-def _finish(writer: Any, types: Counter[str]) -> None:
+def _finish_file(writer: Any, types: Counter[str]) -> None:
     most = max((name for name in types if name in _FILE_TYPES), key=lambda name: types[name], default="")
     writer.add_file_type(_FILE_TYPES.get(most, 0))
     writer.add_quantization_version(2)

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import Array, BlockWeight, Change, Graph, Op, OptionError, Tensor, UnsupportedError, pack_words, quote_nearest
-from qconvert_gguf.blocks import BLOCK, KINDS, packed
+from qconvert_gguf.blocks import BLOCK, KINDS, pack_weight
 from qconvert_gguf.container import LONGEST_NAME, MOST_AXES
-from qconvert_gguf.places import by_file, is_turned
+from qconvert_gguf.places import is_transposed, read_names
 
 __all__ = ["write"]
 
@@ -45,7 +45,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     found, refused = dict[str, tuple[str, Array]](), list[str]()
     for name, tensor in written.weights():
         try:
-            found[name] = written.stored(name, tensor)
+            found[name] = written.encode_tensor(name, tensor)
         except _Refusal as reason:
             refused.append(f"{name!r} {reason}")
     if refused:
@@ -78,7 +78,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
 
 def _names(found: list[str], path: str) -> dict[str, str]:
     """Return the names in the file. Raise OptionError for duplicate or unknown names, UnsupportedError for names that are too long."""
-    stated = by_file(path)
+    stated = read_names(path)
     lost = [name for name in stated if name not in found]
     if lost:
         raise OptionError(f"no weights that are written have these names: {quote_nearest(lost, found)}", file=path, rule="unknown-tensor")
@@ -116,13 +116,13 @@ class _Written:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the constants that are weights, each with the name of its float values."""
-        found = [(self._real_name(tensor), tensor) for tensor in self._graph.constants()]
+        found = [(self._float_name(tensor), tensor) for tensor in self._graph.constants()]
         for name, tensor in found:
             plain = tensor.quantization is None and tensor.dtype in _PLAIN and tensor.rank
             if tensor.name not in self._inner and (tensor.quantization is not None or plain):
                 yield name, tensor
 
-    def _real_name(self, tensor: Tensor) -> str:
+    def _float_name(self, tensor: Tensor) -> str:
         """Return the name of a constant's float values; record the minima that are added to it."""
         if tensor.quantization is None:
             return tensor.name
@@ -152,11 +152,11 @@ class _Written:
         is_one = len(readers) == 1 and readers[0].kind == kind and name not in self._graph.public
         return readers[0] if is_one and readers[0].inputs.count(name) == 1 else None
 
-    def stored(self, name: str, tensor: Tensor) -> tuple[str, Array]:
+    def encode_tensor(self, name: str, tensor: Tensor) -> tuple[str, Array]:
         """Return ggml's type of a tensor, and its numbers or bytes. Raise _Refusal."""
         assert tensor.data is not None
         try:
-            way = is_turned(self._graph, tensor.name if tensor.name not in self._minima else "", self._consumers)
+            way = is_transposed(self._graph, tensor.name if tensor.name not in self._minima else "", self._consumers)
         except UnsupportedError as error:
             raise _Refusal(error.reason) from error
         if len(tensor.data.shape) > MOST_AXES:
@@ -166,21 +166,27 @@ class _Written:
         if tensor.quantization is None:
             data = np.ascontiguousarray(np.swapaxes(tensor.data, -1, -2) if way else tensor.data)
             return _PLAIN[tensor.dtype], data.view(np.uint8) if tensor.dtype == "bfloat16" else data
-        type, weight, lead = self._with_minima(name, tensor) if tensor.name in self._minima else self._blocks(name, tensor, way)
-        return type, packed(weight, type).reshape(*lead, -1)
+        type, weight, lead = (
+            self._encode_minima_blocks(name, tensor) if tensor.name in self._minima else self._encode_blocks(name, tensor, way)
+        )
+        return type, pack_weight(weight, type).reshape(*lead, -1)
 
-    def _with_minima(self, name: str, tensor: Tensor) -> tuple[str, BlockWeight, tuple[int, ...]]:
+    def _encode_minima_blocks(self, name: str, tensor: Tensor) -> tuple[str, BlockWeight, tuple[int, ...]]:
         q, data = tensor.quantization, tensor.data
         assert q is not None and data is not None
         bits = {"uint4": 4, "uint8": 5}.get(tensor.dtype, 0)
         is_one = q.block_size == BLOCK and q.axis == data.ndim - 1 and bits and not q.zero_point.any()
         if not is_one or int(data.max()) >= 2**bits:
             raise _Refusal("has sums in blocks that do not have the form of Q4_1 or Q5_1")
-        minima = self._half(self._minima[tensor.name], name, "minima")
+        minima = self._round_to_float16(self._minima[tensor.name], name, "minima")
         codes = data.astype(np.uint8).reshape(*data.shape[:-2], -1)
-        return f"Q{bits}_1", _weight(codes, bits, self._half(q.scale[..., 0], name, "scales"), offset=minima), codes.shape[:-1]
+        return (
+            f"Q{bits}_1",
+            _make_weight(codes, bits, self._round_to_float16(q.scale[..., 0], name, "scales"), offset=minima),
+            codes.shape[:-1],
+        )
 
-    def _blocks(self, name: str, tensor: Tensor, way: bool) -> tuple[str, BlockWeight, tuple[int, ...]]:
+    def _encode_blocks(self, name: str, tensor: Tensor, way: bool) -> tuple[str, BlockWeight, tuple[int, ...]]:
         q, data = tensor.quantization, tensor.data
         assert q is not None and data is not None
         if tensor.dtype not in _MIDDLES:
@@ -199,25 +205,25 @@ class _Written:
         if way:
             stored, scale, points = (np.swapaxes(item, -1, -2) for item in (stored, scale, points))
         scale, points = (np.repeat(item, times, axis=-1)[..., :count] for item in (scale, points))
-        middle, half = _MIDDLES[tensor.dtype], self._half(scale, name, "scales")
+        middle, half = _MIDDLES[tensor.dtype], self._round_to_float16(scale, name, "scales")
         lead, is_wide = stored.shape[:-1], tensor.dtype in ("int8", "uint8")
         if (points == middle).all():
             bits = 8 if is_wide else 4
-            return ("Q8_0" if is_wide else "Q4_0"), _weight(stored - middle + 2 ** (bits - 1), bits, half), lead
-        if is_wide and self._is_five(stored, points):
-            return "Q5_0", _weight(stored, 5, half), lead
+            return ("Q8_0" if is_wide else "Q4_0"), _make_weight(stored - middle + 2 ** (bits - 1), bits, half), lead
+        if is_wide and self._is_q5_0(stored, points):
+            return "Q5_0", _make_weight(stored, 5, half), lead
         if is_wide:
             raise _Refusal("has zero points, which 8-bit blocks of GGUF do not have")
         shift = 8 if tensor.dtype == "int4" else 0
         with np.errstate(over="ignore"):
             minima = 0 - (points + shift) * half.astype(np.float32)
-        return "Q4_1", _weight(stored + shift, 4, half, offset=self._half(minima, name, "minima")), lead
+        return "Q4_1", _make_weight(stored + shift, 4, half, offset=self._round_to_float16(minima, name, "minima")), lead
 
-    def _is_five(self, stored: Array, points: Array) -> bool:
+    def _is_q5_0(self, stored: Array, points: Array) -> bool:
         """Return whether integers of 8 bits have the range and zero point of Q5_0."""
         return bool((points == 16).all() and stored.min() >= 0 and stored.max() < 32)
 
-    def _half(self, numbers: Array, name: str, what: str) -> Array:
+    def _round_to_float16(self, numbers: Array, name: str, what: str) -> Array:
         """Round numbers to float16 and record the change. Raise _Refusal if they change and rounding is not allowed."""
         with np.errstate(over="ignore"):
             half = numbers.astype(np.float16)
@@ -233,7 +239,7 @@ class _Written:
         return half
 
 
-def _weight(codes: Array, bits: int, scale: Array, offset: Array | None = None) -> BlockWeight:
+def _make_weight(codes: Array, bits: int, scale: Array, offset: Array | None = None) -> BlockWeight:
     """A weight in blocks of 32 along the last axis."""
     flat = codes.astype(np.uint8).reshape(-1, codes.shape[-1])
     rows = scale.reshape(len(flat), -1)

@@ -15,8 +15,8 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, packed, unpacked
-from qconvert_gguf.container import listed, raw
+from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, pack_weight, unpack_weight
+from qconvert_gguf.container import read_header, tensor_bytes
 
 import qconvert
 from qconvert.plugin import (
@@ -137,7 +137,7 @@ def test_integers_scales_and_minima_come_in_and_go_out_bit_for_bit(type: str, tm
     if type not in MINIMA:
         for tensor in constants:
             name = tensor.name.partition("/")[0]
-            assert np.array_equal(tensor.real().astype(np.float32), values[name])
+            assert np.array_equal(tensor.float_values().astype(np.float32), values[name])
     qconvert.save(graph, tmp_path / "again.gguf")
     assert stored_bytes(tmp_path / "again.gguf") == stored_bytes(tmp_path / "w.gguf")
 
@@ -184,7 +184,7 @@ def test_products_of_four_bits_of_onnxruntime(tmp_path: Path) -> None:
         assert tensor.tensor_type.name == ("Q4_0" if points is None else "Q4_1")
         graph_read = qconvert.load(tmp_path / "n.onnx")
         (stored,) = (item for item in graph_read.constants() if item.is_quantized)
-        assert np.array_equal(gguf.dequantize(tensor.data, tensor.tensor_type), stored.real().T.astype(np.float32))
+        assert np.array_equal(gguf.dequantize(tensor.data, tensor.tensor_type), stored.float_values().T.astype(np.float32))
         real, _ = qconvert.extract_scales(graph_read)
         qconvert.save(real, tmp_path / "real.onnx", force=True)
         names = tmp_path / "names.json"
@@ -206,12 +206,12 @@ def test_any_blocks_are_those_of_the_gguf_package(type: str, rows: int, count: i
     """Of any bytes whose scales are finite: values, and the bytes again."""
     kind = KINDS[type]
     data = random_blocks(np.random.default_rng(seed), type, rows, count)
-    weight = unpacked(data.reshape(-1), type, (rows, count * kind.values))
+    weight = unpack_weight(data.reshape(-1), type, (rows, count * kind.values))
     assert np.array_equal(weight.values(), gguf.dequantize(data, GGMLQuantizationType[type]))
     assert np.array_equal(weight.integers().values(), weight.values())
     if kind.needs is not None:
         again = fit_weight(weight, kind.needs)
-        assert isinstance(again, BlockWeight) and np.array_equal(packed(again, type), data)
+        assert isinstance(again, BlockWeight) and np.array_equal(pack_weight(again, type), data)
 
 
 @pytest.mark.parametrize("type", TYPES)
@@ -249,7 +249,7 @@ def test_negative_scales_and_zeros_are_kept(tmp_path: Path) -> None:
     graph = qconvert.load(tmp_path / "w.gguf", graph=str(network(tmp_path, weights)))
     (stored,) = (tensor for tensor in graph.constants() if tensor.name.startswith("w/"))
     assert stored.quantization is not None and (stored.quantization.scale < 0).any() and (stored.quantization.scale == 0).any()
-    assert np.array_equal(stored.real().astype(np.float32), values["w"])
+    assert np.array_equal(stored.float_values().astype(np.float32), values["w"])
 
 
 def test_names_may_differ(tmp_path: Path) -> None:
@@ -370,7 +370,7 @@ def test_other_stored_forms_of_the_same_values(size: int, dtype: str, points: in
     qconvert.save(graph, tmp_path / "w.gguf")
     (tensor,) = GGUFReader(tmp_path / "w.gguf").tensors
     assert tensor.tensor_type.name == type and tensor.name == "w"
-    assert np.array_equal(gguf.dequantize(tensor.data, tensor.tensor_type), graph["q"].real().T.astype(np.float32))
+    assert np.array_equal(gguf.dequantize(tensor.data, tensor.tensor_type), graph["q"].float_values().T.astype(np.float32))
 
 
 def test_rounding_is_said(tmp_path: Path) -> None:
@@ -468,12 +468,13 @@ def test_the_list_of_tensors_is_that_of_the_gguf_package(sound: tuple[bytes, str
     path = tmp_path / "w.gguf"
     path.write_bytes(sound[0])
     data = map_file(path)
-    metadata, found = listed(data)
+    metadata, found = read_header(data)
     reader = GGUFReader(path)
     assert [(item.name, item.type, item.start, item.size) for item in found] == [
         (item.name, item.tensor_type.name, int(item.data_offset), int(item.n_bytes)) for item in reader.tensors
     ]
     assert all(
-        np.array_equal(raw(data, item), other.data.reshape(-1).view(np.uint8)) for item, other in zip(found, reader.tensors, strict=True)
+        np.array_equal(tensor_bytes(data, item), other.data.reshape(-1).view(np.uint8))
+        for item, other in zip(found, reader.tensors, strict=True)
     )
     assert metadata["test.count"] == 7 and metadata["general.architecture"] == "test"

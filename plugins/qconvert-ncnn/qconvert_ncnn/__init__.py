@@ -32,7 +32,7 @@ def _companions(path: Path) -> tuple[Path, ...]:
     return (beside,) if beside.is_file() else ()
 
 
-def _by(name: str) -> Callable[[Graph, Target | None], tuple[Graph, tuple[Change, ...]]]:
+def _pass_of(name: str) -> Callable[[Graph, Target | None], tuple[Graph, tuple[Change, ...]]]:
     """A pass of passes.py."""
 
     def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
@@ -56,15 +56,15 @@ def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
     return tolerance(graph, op, exact)
 
 
-def _missing(graph: Graph, op: Op) -> str:
-    from qconvert_ncnn.quantizations import missing
+def _missing_kernel_reason(graph: Graph, op: Op) -> str:
+    from qconvert_ncnn.quantizations import missing_kernel_reason
 
-    return missing(graph, op)
+    return missing_kernel_reason(graph, op)
 
 
 _ROWS = Kernels((
-    Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), lacks=_missing, tolerance=_tolerance),
-    Kernel(runs="reals", tolerance=_tolerance),
+    Kernel(("Conv", "Gemm", "MatMul"), ("int8",), real=("sums",), lacks=_missing_kernel_reason, tolerance=_tolerance),
+    Kernel(runs="float", tolerance=_tolerance),
 ))  # fmt: skip
 
 
@@ -92,9 +92,9 @@ def qconvert_formats() -> Iterable[Format]:
 def qconvert_passes() -> Iterable[Pass]:
     quantizations = "data of int8 layers become int8 with the zero point 0, from -127 to 127, with scales that ncnn's files can say"
     return [
-        Pass("ncnn_samples", "a number of samples that is open is 1", _by("settle")),
-        Pass("ncnn_products", "products with constant matrices are fully connected layers", _by("connect")),
-        Pass("ncnn_quantizations", quantizations, _by("requantize"), exact=False, within=0.05),
+        Pass("ncnn_samples", "a number of samples that is open is 1", _pass_of("settle")),
+        Pass("ncnn_products", "products with constant matrices are fully connected layers", _pass_of("connect")),
+        Pass("ncnn_quantizations", quantizations, _pass_of("requantize"), exact=False, within=0.05),
     ]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from qconvert.plugin import Graph, Names, Op, OptionError, Tensor, UnsupportedError
 
-__all__ = ["Blobs", "axis_of", "order_of", "perm_of", "sizes_of", "stated_sizes", "unsupported"]
+__all__ = ["Blobs", "axis_of", "order_of", "parse_input_shapes", "perm_of", "sizes_of", "unsupported_error"]
 
 #: Dimensions that blobs may have.
 _MOST = 4
@@ -15,7 +15,7 @@ _LONGEST = 200
 _REMEDY = "Set the number of samples with --batch 1, and dynamic dimensions with --input-shape."
 
 
-def unsupported(op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+def unsupported_error(op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
     """Return the error for an operator that has a layer in ncnn, but not in this variant."""
     return UnsupportedError(f"{op.kind} {what} cannot be written to ncnn", where=f"{op.source} {op.outputs[0]!r}".strip(), rule=rule)
 
@@ -42,7 +42,7 @@ def axis_of(graph: Graph, op: Op, axis: int) -> int:
     rank = len(sizes_of(graph[op.inputs[0]])) + 1
     found = axis % rank
     if not found:
-        raise unsupported(op, "along the samples", rule="several-samples")
+        raise unsupported_error(op, "along the samples", rule="several-samples")
     return found - 1
 
 
@@ -56,7 +56,7 @@ def perm_of(order: int, rank: int) -> tuple[int, ...]:
     return [*itertools.permutations(range(rank))][order]
 
 
-def stated_sizes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def parse_input_shapes(text: str, inputs: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Parse --input-shape, by the names of inputs: 1,3,224,224 in their order, or each after a name and "=".
 
     Raises:

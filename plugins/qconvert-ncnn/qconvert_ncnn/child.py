@@ -19,7 +19,7 @@ class _RefusedError(Exception):
     pass
 
 
-def _loaded(param: str, weights: str, threads: int) -> Any:
+def _load_network(param: str, weights: str, threads: int) -> Any:
     os.environ["OMP_NUM_THREADS"] = str(max(threads, 1))  # read at ncnn's start; further threads would spin
     import ncnn
 
@@ -35,7 +35,7 @@ def _loaded(param: str, weights: str, threads: int) -> Any:
     return net
 
 
-def _run(net: Any, given: list[tuple[str, Any]], wanted: list[str]) -> list[Any]:
+def _run_network(net: Any, given: list[tuple[str, Any]], wanted: list[str]) -> list[Any]:
     import ncnn
 
     extractor = net.create_extractor()
@@ -51,13 +51,13 @@ def _run(net: Any, given: list[tuple[str, Any]], wanted: list[str]) -> list[Any]
     return found
 
 
-def _answers(source: BinaryIO, sink: BinaryIO) -> None:
+def _answer_requests(source: BinaryIO, sink: BinaryIO) -> None:
     net: Any = None
     for line in source:
         question = json.loads(line)
         try:
             if "load" in question:
-                net = _loaded(*question["load"])
+                net = _load_network(*question["load"])
                 import ncnn
 
                 answer, arrays = {"version": str(ncnn.__version__)}, list[Any]()
@@ -66,7 +66,7 @@ def _answers(source: BinaryIO, sink: BinaryIO) -> None:
                 for name, sizes in question["run"]:
                     count = int(np.prod(sizes))
                     given.append((name, np.frombuffer(source.read(4 * count), np.float32).reshape(sizes).copy()))
-                arrays = _run(net, given, question["give"])
+                arrays = _run_network(net, given, question["give"])
                 answer = {"arrays": [["float32", list(item.shape)] for item in arrays]}  # type: ignore[dict-item]
         except (_RefusedError, ImportError, RuntimeError, ValueError, TypeError) as error:
             answer, arrays = {"error": str(error)}, []
@@ -80,4 +80,4 @@ if __name__ == "__main__":
     # ncnn prints warnings to stdout; the pipe is for answers only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _answers(sys.stdin.buffer, answers)
+    _answer_requests(sys.stdin.buffer, answers)

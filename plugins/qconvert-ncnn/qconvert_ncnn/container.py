@@ -17,7 +17,7 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, UnsupportedError, map_file
 
-__all__ = ["MAGIC", "Layer", "Number", "Weights", "packed", "read_param", "text_of"]
+__all__ = ["MAGIC", "Layer", "Number", "Weights", "format_param", "pack_weights", "read_param"]
 
 #: The first line of a .param file.
 MAGIC = "7767517"
@@ -70,33 +70,33 @@ class Layer:
         found = self.params.get(key, ())
         return found if isinstance(found, tuple) else (found,)
 
-    def renamed(self, names: dict[str, str]) -> Layer:
+    def rename_inputs(self, names: dict[str, str]) -> Layer:
         """Return the layer with renamed inputs."""
         return replace(self, inputs=tuple(names.get(name, name) for name in self.inputs))
 
 
-def text_of(layers: Sequence[Layer]) -> str:
+def format_param(layers: Sequence[Layer]) -> str:
     """Return the text of the .param file of layers, in order."""
     blobs = sum(len(layer.outputs) for layer in layers)
     lines = [MAGIC, f"{len(layers)} {blobs}"]
     for layer in layers:
         words = [layer.kind, layer.name, str(len(layer.inputs)), str(len(layer.outputs)), *layer.inputs, *layer.outputs]
-        lines.append(" ".join([*words, *(_parameter(key, value) for key, value in sorted(layer.params.items()))]))
+        lines.append(" ".join([*words, *(_format_parameter(key, value) for key, value in sorted(layer.params.items()))]))
     return "\n".join(lines) + "\n"
 
 
-def _parameter(key: int, value: Number | tuple[Number, ...]) -> str:
+def _format_parameter(key: int, value: Number | tuple[Number, ...]) -> str:
     if isinstance(value, tuple):
-        return ",".join([f"{_ARRAY - key}={len(value)}", *(_said(item) for item in value)])
-    return f"{key}={_said(value)}"
+        return ",".join([f"{_ARRAY - key}={len(value)}", *(_format_number(item) for item in value)])
+    return f"{key}={_format_number(value)}"
 
 
-def _said(value: Number) -> str:
+def _format_number(value: Number) -> str:
     """Return a number as text; ncnn reads one with a point or an exponent as float32, for which nine digits are exact."""
     return str(value) if isinstance(value, int) else f"{value:.8e}"
 
 
-def packed(data: Array, marked: bool) -> bytes:
+def pack_weights(data: Array, marked: bool) -> bytes:
     """Pack weights as in a .bin file.
 
     Args:
@@ -123,18 +123,18 @@ def read_param(path: Path) -> list[Layer]:
     counts = lines[1].split() if len(lines) > 1 else []
     if not lines or lines[0].strip() != MAGIC or len(counts) != 2:
         raise InvalidModelError(f"is not a .param file of ncnn: it does not begin with {MAGIC} and two counts", rule="not-this-format")
-    if int(_whole(counts[0], "line 2")) != len(lines) - 2 or len(lines) > _MOST_LAYERS:
+    if int(_read_count(counts[0], "line 2")) != len(lines) - 2 or len(lines) > _MOST_LAYERS:
         raise InvalidModelError(f"the file states {counts[0][:20]} layers and has {len(lines) - 2}", rule="counts-differ")
-    layers = [_layer(line.split(), f"layer {index}") for index, line in enumerate(lines[2:])]
-    _require_sound(layers)
+    layers = [_read_layer(line.split(), f"layer {index}") for index, line in enumerate(lines[2:])]
+    _require_blob_order(layers)
     return layers
 
 
-def _layer(words: list[str], at: str) -> Layer:
+def _read_layer(words: list[str], at: str) -> Layer:
     if len(words) < 4:
         raise InvalidModelError(f"the line has {len(words)} words and no counts of blobs", where=at, rule="malformed-line")
     kind, name = words[:2]
-    takes, gives = (_whole(word, at) for word in words[2:4])
+    takes, gives = (_read_count(word, at) for word in words[2:4])
     end = 4 + takes + gives
     if takes > _MOST_BLOBS or gives > _MOST_BLOBS or end > len(words) or any(len(word.encode()) > _LONGEST for word in words[:end]):
         raise InvalidModelError(
@@ -153,18 +153,20 @@ def _read_parameter(word: str, at: str) -> tuple[int, Number | tuple[Number, ...
         raise InvalidModelError(f"{word[:40]!r} is not a parameter", where=at, rule="malformed-parameter")
     number = int(key)
     if number > _ARRAY:
-        found: Number | tuple[Number, ...] = tuple(_number(item, at) for item in value.split(",")) if "," in value else _number(value, at)
+        found: Number | tuple[Number, ...] = (
+            tuple(_read_number(item, at) for item in value.split(",")) if "," in value else _read_number(value, at)
+        )
     else:
         number, (count, *items) = _ARRAY - number, value.split(",")
-        found = tuple(_number(item, at) for item in items)
-        if _whole(count, at) != len(items):
+        found = tuple(_read_number(item, at) for item in items)
+        if _read_count(count, at) != len(items):
             raise InvalidModelError(f"the line states {count[:20]} numbers and has {len(items)}", where=at, rule="counts-differ")
     if not 0 <= number < _KEYS:
         raise InvalidModelError(f"the parameter is {word[:40]!r}; ncnn has 0 to {_KEYS - 1}", where=at, rule="unknown-parameter")
     return number, found
 
 
-def _number(word: str, at: str) -> Number:
+def _read_number(word: str, at: str) -> Number:
     if re.fullmatch(r"[+-]?[0-9]{1,10}", word):
         return int(word)
     try:
@@ -176,13 +178,13 @@ def _number(word: str, at: str) -> Number:
     return found
 
 
-def _whole(word: str, at: str) -> int:
+def _read_count(word: str, at: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", word):
         raise InvalidModelError(f"{word[:40]!r} is not a count", where=at, rule="not-a-number")
     return int(word)
 
 
-def _require_sound(layers: list[Layer]) -> None:
+def _require_blob_order(layers: list[Layer]) -> None:
     """Raise InvalidModelError unless every blob is computed once, before the layers that read it."""
     known: set[str] = set()
     for layer in layers:
@@ -213,19 +215,19 @@ class Weights:
         self._at = 0
 
     @property
-    def rest(self) -> int:
+    def bytes_left(self) -> int:
         """The number of bytes that are left."""
         return len(self._data) - self._at
 
-    def remaining(self) -> bytes:
+    def trailing_bytes(self) -> bytes:
         """Return the bytes after the last layer's weights."""
         return bytes(self._data[self._at :])
 
-    def plain(self, count: int, layer: Layer) -> Array:
+    def read_float32(self, count: int, layer: Layer) -> Array:
         """Read float32 weights without a mark."""
         return np.frombuffer(self._take(4 * count, layer), "<f4").astype(np.float32)
 
-    def marked(self, count: int, layer: Layer) -> Array:
+    def read_marked(self, count: int, layer: Layer) -> Array:
         """Read weights after a mark of their type: float32, float16 as float32, or int8.
 
         Raises:
@@ -234,7 +236,7 @@ class Weights:
         """
         mark = int.from_bytes(self._take(4, layer), "little")
         if mark in (0, _PLAIN):
-            return self.plain(count, layer)
+            return self.read_float32(count, layer)
         if mark == _HALF:
             found: Array = np.frombuffer(self._take(2 * count, layer), "<f2").astype(np.float32)
         elif mark == _INT8:
@@ -247,9 +249,9 @@ class Weights:
         return found
 
     def _take(self, count: int, layer: Layer) -> Any:
-        if count < 0 or count > self.rest:
+        if count < 0 or count > self.bytes_left:
             raise InvalidModelError(
-                f"the weights have {count} bytes, of which {self._name} next to the .param file has {self.rest}",
+                f"the weights have {count} bytes, of which {self._name} next to the .param file has {self.bytes_left}",
                 where=str(layer),
                 rule="file-too-short",
             )

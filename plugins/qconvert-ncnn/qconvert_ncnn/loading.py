@@ -27,8 +27,8 @@ def _count(layer: Layer, key: int) -> int:
 
 def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: int) -> tuple[Array, ...]:
     """Read weights, bias or an empty array, and for int8 the scales of the weights, the data, and an int8 result."""
-    weights = file.marked(_count(layer, size_key), layer)
-    bias = file.plain(_count(layer, 0), layer) if layer.integer(bias_key) else np.zeros(0, np.float32)
+    weights = file.read_marked(_count(layer, size_key), layer)
+    bias = file.read_float32(_count(layer, 0), layer) if layer.integer(bias_key) else np.zeros(0, np.float32)
     term = layer.integer(8)
     if (weights.dtype == np.int8) != bool(term):
         raise InvalidModelError(
@@ -36,9 +36,9 @@ def _product(layer: Layer, file: Weights, bias_key: int, size_key: int, scales: 
         )
     if not term:
         return weights, bias
-    found = [weights, bias, file.plain(scales, layer), file.plain(1, layer)]
+    found = [weights, bias, file.read_float32(scales, layer), file.read_float32(1, layer)]
     if term > REQUANTIZED:
-        found.append(file.plain(1, layer))
+        found.append(file.read_float32(1, layer))
     for item in found[2:]:
         if not (np.isfinite(item).all() and (item >= 0).all()):
             raise InvalidModelError("a scale is negative or not finite", where=str(layer), rule="scale-not-positive")
@@ -80,11 +80,11 @@ def _gemm(layer: Layer, file: Weights) -> tuple[Array, ...]:
         raise UnsupportedError(
             "is not a product of data with constants plus one number for each column", where=str(layer), rule="form-not-covered"
         )
-    weights = file.marked(_count(layer, 8) * _count(layer, 9), layer)
+    weights = file.read_marked(_count(layer, 8) * _count(layer, 9), layer)
     if weights.dtype == np.int8:
         raise UnsupportedError("the weights are int8", where=str(layer), rule="form-not-covered")
     added = layer.integer(6) and layer.integer(10) == 4
-    return weights, file.marked(_count(layer, 8), layer) if added else np.zeros(0, np.float32)
+    return weights, file.read_marked(_count(layer, 8), layer) if added else np.zeros(0, np.float32)
 
 
 def _memory(layer: Layer, file: Weights) -> tuple[Array, ...]:
@@ -93,23 +93,23 @@ def _memory(layer: Layer, file: Weights) -> tuple[Array, ...]:
         count *= max(layer.integer(key), 1)
     if count > _MOST:
         raise InvalidModelError(f"the number of elements is {count}", where=str(layer), rule="too-many-elements")
-    return (file.plain(count, layer) if layer.integer(21, 1) else file.marked(count, layer),)
+    return (file.read_float32(count, layer) if layer.integer(21, 1) else file.read_marked(count, layer),)
 
 
-def _several(key: int, count: int) -> Callable[[Layer, Weights], tuple[Array, ...]]:
+def _load_several(key: int, count: int) -> Callable[[Layer, Weights], tuple[Array, ...]]:
     """Return a loader of `count` arrays; the parameter `key` is the size of each."""
-    return lambda layer, file: tuple(file.plain(_count(layer, key), layer) for _ in range(count))
+    return lambda layer, file: tuple(file.read_float32(_count(layer, key), layer) for _ in range(count))
 
 
 def _scale(layer: Layer, file: Weights) -> tuple[Array, ...]:
-    return tuple(file.plain(_count(layer, 0), layer) for _ in range(2 if layer.integer(1) else 1))
+    return tuple(file.read_float32(_count(layer, 0), layer) for _ in range(2 if layer.integer(1) else 1))
 
 
 def _affine(layer: Layer, file: Weights, size_key: int, affine_key: int) -> tuple[Array, ...]:
     """Read factors and addends; () without them: the reader of the layer makes factors of 1 and addends of 0."""
     count = _count(layer, size_key)
     if layer.integer(affine_key, 1):
-        return tuple(file.plain(count, layer) for _ in range(2))
+        return tuple(file.read_float32(count, layer) for _ in range(2))
     if count > _MOST_MADE:
         raise InvalidModelError(f"the number of elements is {count}, without weights", where=str(layer), rule="too-many-elements")
     return ()
@@ -139,10 +139,10 @@ LOADERS: dict[str, Callable[[Layer, Weights], tuple[Array, ...]]] = {
     "InnerProduct": _inner_product,
     "Gemm": _gemm,
     "MemoryData": _memory,
-    "PReLU": _several(0, 1),
-    "BatchNorm": _several(0, 4),
+    "PReLU": _load_several(0, 1),
+    "BatchNorm": _load_several(0, 4),
     "Scale": _scale,
-    "Bias": _several(0, 1),
+    "Bias": _load_several(0, 1),
     "LayerNorm": lambda layer, file: _affine(layer, file, 0, 2),
     "InstanceNorm": lambda layer, file: _affine(layer, file, 0, 2),
     "GroupNorm": lambda layer, file: _affine(layer, file, 1, 3),

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.plugin import Quantization, integer_range
 from qconvert_ncnn.container import Layer
 
-__all__ = ["Noted", "Notes", "data_name", "given_out"]
+__all__ = ["Noted", "Notes", "data_name", "find_outputs"]
 
 _MARK = b"qconvert:"
 _MOST = 2**26
@@ -77,7 +77,7 @@ class Notes:
             return None
         text = text if isinstance(text, dict) else {}
         for name, item in _mapping(text.get("quantizations")).items():
-            noted = _noted(item)
+            noted = _parse_note(item)
             if noted is not None:
                 found.quantizations[name] = noted
         found.names = {name: value for name, value in _mapping(text.get("names")).items() if isinstance(value, str) and value}
@@ -87,7 +87,7 @@ class Notes:
         return found
 
 
-def given_out(layers: Sequence[Layer], notes: Notes) -> tuple[str, ...]:
+def find_outputs(layers: Sequence[Layer], notes: Notes) -> tuple[str, ...]:
     """Return the output blobs: the noted ones, if no layer reads them; else all blobs that no layer reads, except inputs."""
     read = {name for layer in layers for name in layer.inputs}
     computed = {name: layer.kind for layer in layers for name in layer.outputs if name not in read}
@@ -110,7 +110,7 @@ def _mapping(item: Any) -> Mapping[str, Any]:
     return item if isinstance(item, dict) else {}
 
 
-def _noted(item: Any) -> Noted | None:
+def _parse_note(item: Any) -> Noted | None:
     try:
         name, dtype, scale, point, low, high = item
         smallest, largest = integer_range(dtype)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.plugin import KINDS, Array, Change, Cost, Graph, Op, Quantization, Tensor, dequantize, infer, quantize
-from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, is_on_quantization, missing, shown_scale
+from qconvert_ncnn.quantizations import INT8, LIMIT, PRODUCTS, has_data_quantization, missing_kernel_reason, nearest_invertible_scale
 
 __all__ = ["connect", "requantize", "settle"]
 
@@ -36,7 +36,7 @@ def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     names = graph.names(tensors)
     for op in graph.ops:
         weights = graph[op.inputs[1]] if op.kind == "MatMul" else None
-        turned = None if weights is None or op["trans_a"] else _turned(weights, bool(op["trans_b"]))
+        turned = None if weights is None or op["trans_a"] else _transpose_weights(weights, bool(op["trans_b"]))
         if weights is None or turned is None or graph[op.inputs[0]].rank != 2:
             ops.append(op)
             continue
@@ -50,7 +50,7 @@ def connect(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     return graph.evolve(tensors=tensors.values(), ops=ops), (note,)
 
 
-def _turned(weights: Tensor, is_turned: bool) -> Tensor | None:
+def _transpose_weights(weights: Tensor, is_turned: bool) -> Tensor | None:
     """Return constants K,N as the weights N,K of a Gemm; None for scales along K or in blocks."""
     q = weights.quantization
     if weights.data is None or weights.data.ndim != 2 or (q is not None and q.block_size):
@@ -74,18 +74,18 @@ def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     names, costs = graph.names(made), list[Cost]()
     again, moved = dict[str, str](), list[Cost]()
     for op in graph.ops:
-        if op.kind not in PRODUCTS or missing(graph, op):
+        if op.kind not in PRODUCTS or missing_kernel_reason(graph, op):
             continue
         data, own = graph[op.inputs[0]], graph[op.inputs[1]]
         if own.name not in made and own.quantization is not None:
-            scale = shown_scale(own.quantization.scale)
+            scale = nearest_invertible_scale(own.quantization.scale)
             if (scale != own.quantization.scale).any():
                 made[own.name] = replace(own, quantization=replace(own.quantization, scale=scale))
-                moved.append(Cost(own.name, None, _off(own, scale)))
-        if data.name in made or data.name in again or (is_on_quantization(data) and _says_scale(data)):
+                moved.append(Cost(own.name, None, _weight_error(own, scale)))
+        if data.name in made or data.name in again or (has_data_quantization(data) and _has_invertible_scale(data)):
             continue
         name, once = data.name, _is_only_data(graph, data.name, users[data.name])
-        quantization = _quantization(data, once and graph.producers()[name].kind != "Requantize")  # a Requantize has rounded data
+        quantization = _choose_quantization(data, once and graph.producers()[name].kind != "Requantize")  # a Requantize has rounded data
         if once:
             made[data.name] = replace(data, dtype=INT8, quantization=quantization)
         else:
@@ -96,7 +96,7 @@ def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
         costs += [replace(cost, tensor=name)] if cost is not None else []
     if not made:
         return graph, ()
-    changed = graph.evolve(tensors=made.values(), ops=_ops(graph, again))
+    changed = graph.evolve(tensors=made.values(), ops=_insert_requantize(graph, again))
     notes = []
     if len(made) > len(moved):
         text = f"{len(made) - len(moved)} tensors that layers read become int8 from -127 to 127, with the zero point 0"
@@ -107,12 +107,12 @@ def requantize(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     return changed, tuple(notes)
 
 
-def _ops(graph: Graph, again: dict[str, str]) -> list[Op]:
+def _insert_requantize(graph: Graph, again: dict[str, str]) -> list[Op]:
     """Return the operators, with a Requantize of each tensor in `again` before the first layer that reads it."""
     found, done = [], set[str]()
     for op in graph.ops:
         name = op.inputs[0] if op.inputs else ""
-        if name not in again or op.kind not in PRODUCTS or missing(graph, op):
+        if name not in again or op.kind not in PRODUCTS or missing_kernel_reason(graph, op):
             found.append(op)
             continue
         if name not in done:
@@ -122,22 +122,26 @@ def _ops(graph: Graph, again: dict[str, str]) -> list[Op]:
     return found
 
 
-def _off(weights: Tensor, scale: Array) -> float:
+def _weight_error(weights: Tensor, scale: Array) -> float:
     """Return the largest change of weights, in steps."""
     assert weights.quantization is not None
     old, largest = weights.quantization.scale.astype(np.float64), 128
     return float(np.abs(scale / old - 1).max() * largest)
 
 
-def _says_scale(tensor: Tensor) -> bool:
-    return tensor.quantization is not None and bool((shown_scale(tensor.quantization.scale) == tensor.quantization.scale).all())
+def _has_invertible_scale(tensor: Tensor) -> bool:
+    return tensor.quantization is not None and bool(
+        (nearest_invertible_scale(tensor.quantization.scale) == tensor.quantization.scale).all()
+    )
 
 
 def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
     """Return whether only int8 layers read a tensor, as data, and its producer can round to any quantization."""
     if name in graph.public or name in graph.inputs:
         return False
-    if any(op.kind not in PRODUCTS or op.inputs.count(name) != 1 or op.inputs[0] != name or missing(graph, op) for op in users):
+    if any(
+        op.kind not in PRODUCTS or op.inputs.count(name) != 1 or op.inputs[0] != name or missing_kernel_reason(graph, op) for op in users
+    ):
         return False
     producer = graph.producers()[name]
     return (
@@ -147,7 +151,7 @@ def _is_only_data(graph: Graph, name: str, users: list[Op]) -> bool:
     )
 
 
-def _quantization(tensor: Tensor, once: bool) -> Quantization:
+def _choose_quantization(tensor: Tensor, once: bool) -> Quantization:
     """Return the quantization with zero point 0 and the least error over the codes of the old one, with the same limits.
 
     Args:
@@ -159,7 +163,7 @@ def _quantization(tensor: Tensor, once: bool) -> Quantization:
     whole = max(abs(int(codes[0])), abs(int(codes[-1])), 1)
     ratios = np.array([whole / LIMIT, *_RATIOS] if once else [(whole + _BEYOND) / LIMIT, *_WITHOUT_TIES])
     losses = [float(np.square(np.clip(np.rint(codes / ratio), -LIMIT, LIMIT) * ratio - codes).mean()) for ratio in ratios]
-    scale = shown_scale((q.scale * ratios[int(np.argmin(losses))]).astype(np.float32))
+    scale = nearest_invertible_scale((q.scale * ratios[int(np.argmin(losses))]).astype(np.float32))
     plain = Quantization(scale, np.zeros(scale.shape, np.int64), None, 0, -LIMIT, LIMIT)
     low, high = quantize(dequantize(np.array(q.limits(tensor.dtype)), q), plain, INT8)
     return replace(plain, quant_min=int(low), quant_max=int(high))

@@ -10,14 +10,14 @@ __all__ = [
     "INT8",
     "LIMIT",
     "PRODUCTS",
+    "has_data_quantization",
     "inverse",
-    "is_connected",
     "is_data_quantization",
-    "is_layer",
-    "is_on_quantization",
-    "missing",
+    "is_fully_connected",
+    "is_int8_layer",
+    "missing_kernel_reason",
+    "nearest_invertible_scale",
     "outputs_axis",
-    "shown_scale",
 ]
 
 INT8 = "int8"
@@ -36,7 +36,7 @@ def inverse(scale: Array | np.float32) -> Array:
         return (np.float32(1) / np.asarray(scale, np.float32)).astype(np.float32)
 
 
-def shown_scale(scale: Array) -> Array:
+def nearest_invertible_scale(scale: Array) -> Array:
     """Return the nearest scales that equal, in float32, the inverse of their inverse."""
     found = np.asarray(scale, np.float32).copy()
     open_ = np.ones(found.shape, bool)
@@ -48,7 +48,7 @@ def shown_scale(scale: Array) -> Array:
     return found
 
 
-def is_connected(graph: Graph, op: Op) -> bool:
+def is_fully_connected(graph: Graph, op: Op) -> bool:
     """Return whether a MatMul is a fully connected layer: of vectors or rows, with a constant matrix."""
     weights, rank = graph[op.inputs[1]], graph[op.inputs[0]].rank or 0
     return weights.data is not None and weights.data.ndim == _MATRIX and rank in (2, 3) and not op["trans_a"]
@@ -59,13 +59,13 @@ def outputs_axis(op: Op) -> int:
     return 1 if op.kind == "MatMul" and not op["trans_b"] else 0
 
 
-def missing(graph: Graph, op: Op) -> str:
+def missing_kernel_reason(graph: Graph, op: Op) -> str:
     """Return why ncnn has no int8 kernel for an operator with quantized weights; "" if it has one for some quantization of the data."""
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
     q = weights.quantization
     if weights.data is None or q is None or weights.dtype not in ("int4", INT8):
         return "weights that are not constants of int8"
-    if op.kind == "MatMul" and not is_connected(graph, op):
+    if op.kind == "MatMul" and not is_fully_connected(graph, op):
         return "matrices of more dimensions"
     if q.zero_point.any() or q.block_size or q.axis not in (None, outputs_axis(op)):
         return "weights with zero points, or scales that are not along their outputs"
@@ -78,12 +78,12 @@ def missing(graph: Graph, op: Op) -> str:
     if weights.rank != _PLANES or op["data_format"] != "channels_first":
         return "convolutions that are not over two dimensions"
     groups = int(op["group"])
-    if groups > 1 and (q.scale.reshape(-1) != np.repeat(_by_group(q, groups), max(q.scale.size // groups, 1))).any():
+    if groups > 1 and (q.scale.reshape(-1) != np.repeat(_group_scales(q, groups), max(q.scale.size // groups, 1))).any():
         return "groups whose channels have several scales"
     return ""
 
 
-def _by_group(q: Quantization, groups: int) -> Array:
+def _group_scales(q: Quantization, groups: int) -> Array:
     """Return the first scale of each group; a per-tensor scale unchanged."""
     scale = q.scale.reshape(-1)
     return scale if scale.size == 1 else scale[:: max(scale.size // groups, 1)]
@@ -94,11 +94,11 @@ def is_data_quantization(dtype: str, q: Quantization) -> bool:
     return dtype == INT8 and q.is_per_tensor and not q.zero_point.any() and q.limits(INT8)[0] >= -LIMIT
 
 
-def is_on_quantization(tensor: Tensor) -> bool:
+def has_data_quantization(tensor: Tensor) -> bool:
     """Return whether an activation has a quantization of int8 layers' data."""
     return tensor.quantization is not None and is_data_quantization(tensor.dtype, tensor.quantization)
 
 
-def is_layer(graph: Graph, op: Op) -> bool:
+def is_int8_layer(graph: Graph, op: Op) -> bool:
     """Return whether ncnn runs an operator on int8."""
-    return op.kind in PRODUCTS and is_on_quantization(graph[op.inputs[0]]) and not missing(graph, op)
+    return op.kind in PRODUCTS and has_data_quantization(graph[op.inputs[0]]) and not missing_kernel_reason(graph, op)

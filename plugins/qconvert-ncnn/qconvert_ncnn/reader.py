@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.plugin import Array, Graph, InvalidModelError, Op, QConvertError, UnsupportedError
-from qconvert_ncnn.blobs import stated_sizes
+from qconvert_ncnn.blobs import parse_input_shapes
 from qconvert_ncnn.container import Layer, Weights, read_param
 from qconvert_ncnn.loading import LOADERS, bottom_scale
 from qconvert_ncnn.notes import Notes, data_name
@@ -65,28 +65,28 @@ def _network(path: Path, input_shape: str) -> Network:
     _require_known(layers)
     file = Weights(path.with_suffix(".bin"))
     weights = [LOADERS[layer.kind](layer, file) if layer.kind in LOADERS else () for layer in layers]
-    rest = file.rest
-    notes = Notes.of(file.remaining())
+    rest = file.bytes_left
+    notes = Notes.of(file.trailing_bytes())
     if notes is None:
         raise InvalidModelError(f"the .bin file has {rest} bytes after the weights of the last layer", rule="trailing-bytes")
-    layers, weights = _with_quantizations(layers, weights)
-    draft = Draft(layers, weights, _wanted(layers, weights, notes), notes)
-    stated = stated_sizes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
+    layers, weights = _merge_roundings(layers, weights)
+    draft = Draft(layers, weights, _find_reader_scales(layers, weights, notes), notes)
+    stated = parse_input_shapes(input_shape, [name for layer in layers if layer.kind == "Input" for name in layer.outputs])
     for index, layer in enumerate(layers):
         reading = Reading(draft, index)
         if layer.kind == "Input":
-            draft.entered[layer.outputs[0]] = _input(reading, stated)
+            draft.entered[layer.outputs[0]] = _read_input(reading, stated)
         else:
             READERS[layer.kind](reading)
-    inputs, outputs = tuple(draft.entered.values()), [_output(draft, name) for name in draft.given]
+    inputs, outputs = tuple(draft.entered.values()), [_read_output(draft, name) for name in draft.given]
     if not inputs or not outputs or len(set(outputs)) != len(outputs):
         raise InvalidModelError("the network has no inputs, no outputs, or the same output twice", rule="no-inputs-or-outputs")
     graph = Graph(path.stem, draft.tensors, tuple(draft.ops), inputs, tuple(outputs))
-    graph = _renamed(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
+    graph = _restore_names(graph, notes).evolve(metadata={**notes.metadata, "source.format": "ncnn-net"})
     return Network(graph, stored, tuple(draft.entered), draft.given)
 
 
-def _output(draft: Draft, blob: str) -> str:
+def _read_output(draft: Draft, blob: str) -> str:
     """Return the output tensor of a blob: integers if they are noted."""
     if blob in draft.returned:
         return draft.returned[blob]
@@ -101,7 +101,7 @@ def _output(draft: Draft, blob: str) -> str:
     return name
 
 
-def _renamed(graph: Graph, notes: Notes) -> Graph:
+def _restore_names(graph: Graph, notes: Notes) -> Graph:
     """Rename tensors as in the graph that was written; integers get the name of their blob, and its float values another one."""
     names = {old: new for old, new in notes.names.items() if old in graph and graph[old].is_quantized}
     names |= {f"{blob}/{item.dtype}": item.name for blob, item in notes.quantizations.items() if f"{blob}/{item.dtype}" in graph}
@@ -111,12 +111,12 @@ def _renamed(graph: Graph, notes: Notes) -> Graph:
     names = {old: new for old, new in names.items() if counts[new] == 1}
     free = graph.names(set(names.values()))
     names |= {name: free.fresh(f"{name}/real") for name in names.values() if name in graph and name not in names}
-    ops = [replace(op, inputs=_called(op.inputs, names), outputs=_called(op.outputs, names)) for op in graph.ops]
+    ops = [replace(op, inputs=_rename_all(op.inputs, names), outputs=_rename_all(op.outputs, names)) for op in graph.ops]
     tensors = {names.get(old, old): replace(tensor, name=names.get(old, old)) for old, tensor in graph.tensors.items()}
-    return Graph(graph.name, tensors, tuple(ops), _called(graph.inputs, names), _called(graph.outputs, names))
+    return Graph(graph.name, tensors, tuple(ops), _rename_all(graph.inputs, names), _rename_all(graph.outputs, names))
 
 
-def _called(given: Sequence[str], names: dict[str, str]) -> tuple[str, ...]:
+def _rename_all(given: Sequence[str], names: dict[str, str]) -> tuple[str, ...]:
     return tuple(names.get(name, name) for name in given)
 
 
@@ -131,7 +131,7 @@ def _require_known(layers: Sequence[Layer]) -> None:
         )
 
 
-def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
+def _read_input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     """Read an input, with sizes of the file or of --input-shape."""
     found = {key: r.layer.integer(key) for key in (2, 11, 1, 0)}
     sizes = [size for size in found.values() if size]
@@ -148,7 +148,7 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     draft, noted, shape = r.draft, r.draft.notes.quantizations.get(blob), stated.get(blob, (1, *sizes))
     if noted is not None:  # the integers are the input
         name = draft.add(f"{blob}/{noted.dtype}", noted.dtype, shape, None, noted.quantization)
-        draft.values[blob] = draft.dequantized(name, str(r.layer))
+        draft.values[blob] = draft.emit_dequantize(name, str(r.layer))
         if is_data_quantization(noted.dtype, noted.quantization):
             draft.quantizations[blob] = float(inverse(noted.scale))
         return name
@@ -160,7 +160,7 @@ def _input(r: Reading, stated: dict[str, tuple[int, ...]]) -> str:
     return blob
 
 
-def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:
+def _find_reader_scales(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes: Notes) -> dict[str, float]:
     """Return blob -> the inverse scale to which all of its readers round it, directly or after data movement."""
     asked: dict[str, set[float]] = {}
     found: dict[str, float] = {}
@@ -171,7 +171,7 @@ def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes
             if len(quantizations) == 1 and 0.0 not in quantizations and layer.kind != GRID:
                 found[name] = next(iter(quantizations))
         scale = bottom_scale(layer, own)
-        if not scale and _is_move(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
+        if not scale and _is_data_movement(layer) and layer.outputs and len({found.get(name, 0.0) for name in layer.outputs}) == 1:
             scale = found.get(layer.outputs[0], 0.0)
             if layer.kind != "Split" and data_name(layer.outputs[0]) in notes.names and data_name(layer.inputs[0]) not in notes.names:
                 scale = 0.0  # it was rounded after the data movement
@@ -180,11 +180,11 @@ def _wanted(layers: Sequence[Layer], weights: Sequence[tuple[Array, ...]], notes
     return found
 
 
-def _is_move(layer: Layer) -> bool:
+def _is_data_movement(layer: Layer) -> bool:
     return layer.kind in _MOVES or (layer.kind == "Pooling" and not layer.integer(0))
 
 
-def _with_quantizations(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:
+def _merge_roundings(layers: list[Layer], weights: list[tuple[Array, ...]]) -> tuple[list[Layer], list[tuple[Array, ...]]]:
     """Replace each four layers of a rounding by one layer: a product, a Round, a Clip, and a product."""
     readers = Counter(name for layer in layers for name in layer.inputs)
     by_input = {layer.inputs[0]: layer for layer in layers if len(layer.inputs) == 1 and readers[layer.inputs[0]] == 1}

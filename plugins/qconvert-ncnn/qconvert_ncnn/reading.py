@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.plugin import Array, InvalidModelError, Names, Op, Quantization, Tensor, UnsupportedError, output_shapes
 from qconvert_ncnn.container import Layer
-from qconvert_ncnn.notes import Notes, data_name, given_out
+from qconvert_ncnn.notes import Notes, data_name, find_outputs
 from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_data_quantization
 from qconvert_ncnn.rounding import MOVES
 from qconvert_ncnn.writing import ACTIVATIONS
@@ -51,7 +51,7 @@ class Draft:
         self.quantizations: dict[str, float] = {}
         self.origins: dict[str, str] = {}
         self.integers: dict[str, str] = {}
-        self.given = given_out(layers, notes)
+        self.given = find_outputs(layers, notes)
         self.entered: dict[str, str] = {}
         self.returned: dict[str, str] = {}
         self.names = Names(self.tensors, {name for layer in layers for name in layer.outputs})
@@ -74,13 +74,13 @@ class Draft:
             self.tensors[name] = Tensor(name, old.dtype, shape, None, old.quantization)
         self.ops.append(op)
 
-    def rounded(self, real: str, stored: str, dtype: str, q: Quantization, source: str) -> str:
+    def emit_rounding(self, real: str, stored: str, dtype: str, q: Quantization, source: str) -> str:
         """Add Quantize and Dequantize after a tensor of float values; return the rounded values."""
         integers = self.add(stored, dtype, None, None, q)
         self.emit(Op("Quantize", (real,), (integers,), {}, source))
-        return self.dequantized(integers, source)
+        return self.emit_dequantize(integers, source)
 
-    def dequantized(self, integers: str, source: str, name: str = "") -> str:
+    def emit_dequantize(self, integers: str, source: str, name: str = "") -> str:
         """Add a Dequantize; return its result, named `name` if given."""
         values = self.add(name or f"{integers}/value", "float32", None, own=bool(name))
         self.emit(Op("Dequantize", (integers,), (values,), {}, source))
@@ -92,7 +92,7 @@ class Draft:
         q, noted = data_quantization(inverse_scale), self.notes.quantizations.get(blob)
         if noted is not None and is_data_quantization(noted.dtype, noted.quantization) and noted.scale == q.scale[0]:
             q = noted.quantization
-        self.values[blob] = self.rounded(self.values[blob], data_name(blob), INT8, q, source)
+        self.values[blob] = self.emit_rounding(self.values[blob], data_name(blob), INT8, q, source)
         self.quantizations[blob] = inverse_scale
 
 
@@ -121,12 +121,12 @@ class Reading:
         assert found is not None  # every Input has static sizes, and shape inference keeps them static
         return found
 
-    def rounded(self, inverse_scale: float) -> str:
+    def round_input(self, inverse_scale: float) -> str:
         """Return the first input's values, rounded to the quantization of an int8 layer."""
         value, blob = self.value(), self.draft.origins.get(self.layer.inputs[0], self.layer.inputs[0])
         if self.draft.quantizations.get(blob) == inverse_scale:
             return value
-        return self.draft.rounded(value, data_name(blob), INT8, data_quantization(inverse_scale), str(self.layer))
+        return self.draft.emit_rounding(value, data_name(blob), INT8, data_quantization(inverse_scale), str(self.layer))
 
     def axis(self, key: int, default: int = 0) -> int:
         """Return the axis of the tensor for a parameter that is an axis of the first input's blob."""
@@ -146,7 +146,7 @@ class Reading:
     def scalar(self, value: float) -> str:
         return self.parameter(np.array(value, np.float32), "value")
 
-    def dequantized(self, data: Array, scales: Array, axis: int) -> str:
+    def dequantize_weights(self, data: Array, scales: Array, axis: int) -> str:
         """Add int8 weights, per channel along an axis or per tensor, and a Dequantize; return its result."""
         q = Quantization(inverse(scales), np.zeros(scales.shape, np.int64), axis if scales.size > 1 else None)
         stored = self.draft.add(f"{self.layer.name}/weights", INT8, data.shape, data, q)
@@ -168,14 +168,14 @@ class Reading:
         """As emit(), with the inverse scale `top` to which the layer rounds its result; 0 for a float result."""
         names = [self.draft.add(blob, "float32", None, own=True) for blob in self.layer.outputs]
         self.draft.emit(Op(kind, tuple(inputs), tuple(names), dict(attributes), str(self.layer)))
-        moved = self._moved(kind, inputs)
+        moved = self._moved_integers(kind, inputs)
         for name in names:
             self.draft.values[name] = name
             if name in self.draft.given and name not in self.draft.notes.quantizations:
                 continue  # float values under their own name
             if moved is not None and moved.quantization is not None:
                 stored = f"{name}/{moved.dtype}"
-                self.draft.values[name] = self.draft.rounded(name, stored, moved.dtype, moved.quantization, str(self.layer))
+                self.draft.values[name] = self.draft.emit_rounding(name, stored, moved.dtype, moved.quantization, str(self.layer))
                 if all(blob in self.draft.quantizations for blob in self.layer.inputs):
                     self.draft.quantizations[name] = self.draft.quantizations[self.layer.inputs[0]]
                 continue
@@ -183,7 +183,7 @@ class Reading:
             if quantization:
                 self.draft.round(name, quantization, str(self.layer))
 
-    def _moved(self, kind: str, inputs: Sequence[str]) -> Tensor | None:
+    def _moved_integers(self, kind: str, inputs: Sequence[str]) -> Tensor | None:
         """Return the integers of data movement, so that its results get the same quantization; None for other operators."""
         names = [name for name in inputs if name and self.draft.tensors[name].dtype == "float32"]
         found = [self.draft.tensors[self.draft.integers[name]] for name in names if name in self.draft.integers]
@@ -191,7 +191,7 @@ class Reading:
             return None
         return found[0] if all(item.shares_quantization(found[0]) for item in found) else None
 
-    def activated(self, value: str) -> str:
+    def apply_activation(self, value: str) -> str:
         """Add the activation of the layer's parameters 9 and 10 as operators, where activation() returns None."""
         kind, numbers = self.layer.integer(9), [float(number) for number in self.layer.numbers(10)]
         if kind == _LEAKY and len(numbers) == 1:
@@ -203,7 +203,7 @@ class Reading:
             return self.step(named, [value])
         if kind == 6 and len(numbers) == 2:
             return self.step("Mul", [value, self.step("HardSigmoid", [value], alpha=numbers[0], beta=numbers[1])])
-        raise self.unsupported(f"with the activation {kind} {numbers}")
+        raise self.unsupported_error(f"with the activation {kind} {numbers}")
 
     def activation(self) -> str | None:
         """Return the canonical activation of the layer, "" without one, or None for one that needs operators."""
@@ -214,5 +214,5 @@ class Reading:
             return "relu"
         return next((name for name, bounds in ACTIVATIONS.items() if kind == _CLIP and numbers == bounds), None)
 
-    def unsupported(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
+    def unsupported_error(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
         return UnsupportedError(f"{self.layer.kind} {what} is not covered", where=str(self.layer), rule=rule)

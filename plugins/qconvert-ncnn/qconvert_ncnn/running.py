@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.plugin import STATES, Array, Carrier, Child, MissingPackageError, ModelFile, dequantize, quantize
 from qconvert_ncnn.reader import read_network
 
-__all__ = ["NcnnModel", "child_of"]
+__all__ = ["NcnnModel", "load_in_child"]
 
 _PATIENCE = 600.0
 
@@ -22,7 +22,7 @@ class _Net:
     def __init__(self, child: Child, version: str) -> None:
         self._child, self.version = child, version
 
-    def given(self, inputs: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
+    def extract_blobs(self, inputs: Mapping[str, Array], wanted: Sequence[str]) -> list[Array]:
         """Return the values of the blobs `wanted`, as float32, for the values of input blobs."""
         values = [np.ascontiguousarray(value, np.float32) for value in inputs.values()]
         asked = [[name, list(value.shape)] for name, value in zip(inputs, values, strict=True)]
@@ -30,7 +30,7 @@ class _Net:
         return self._child.arrays(answer.get("arrays"))
 
 
-def child_of(path: Path, threads: int) -> _Net:
+def load_in_child(path: Path, threads: int) -> _Net:
     """Start a process and load a network in it.
 
     Raises:
@@ -66,7 +66,7 @@ class NcnnModel:
         )
         self._carrier = Carrier(graph.metadata.get(STATES), self._taken, self._given)
         self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
-        self._net = child_of(file.path, file.threads)
+        self._net = load_in_child(file.path, file.threads)
         products = [layer for layer in layers if layer.kind in ("Convolution", "ConvolutionDepthWise", "InnerProduct")]
         count = sum(bool(layer.integer(8)) for layer in products)
         self.note = f"ncnn {self._net.version} ran {count} of {len(products)} convolutions and fully connected layers on int8"
@@ -74,14 +74,16 @@ class NcnnModel:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Run once. Inputs and outputs are stored values by name; ncnn computes with dequantized ones."""
         values = self._carrier.feed_states(inputs)
-        given = [np.ascontiguousarray(self._real(name, values[name]), np.float32) for name in self._taken]
-        found = self._net.given({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])
-        return self._carrier.keep_states({name: self._stored(name, value[None]) for name, value in zip(self._given, found, strict=True)})
+        given = [np.ascontiguousarray(self._dequantize_value(name, values[name]), np.float32) for name in self._taken]
+        found = self._net.extract_blobs({blob: value[0] for blob, value in zip(self._blobs[0], given, strict=True)}, self._blobs[1])
+        return self._carrier.keep_states(
+            {name: self._quantize_value(name, value[None]) for name, value in zip(self._given, found, strict=True)}
+        )
 
-    def _real(self, name: str, value: Array) -> Array:
+    def _dequantize_value(self, name: str, value: Array) -> Array:
         q = self._graph[name].quantization
         return value if q is None else dequantize(value, q)
 
-    def _stored(self, name: str, value: Array) -> Array:
+    def _quantize_value(self, name: str, value: Array) -> Array:
         q = self._graph[name].quantization
         return value if q is None else quantize(value, q, self._graph[name].dtype)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.plugin import Change, Graph, Tensor, UnsupportedError, legality, lower
-from qconvert_ncnn.container import Layer, text_of
+from qconvert_ncnn.container import Layer, format_param
 from qconvert_ncnn.ops import WRITERS
-from qconvert_ncnn.quantizations import is_layer
+from qconvert_ncnn.quantizations import is_int8_layer
 from qconvert_ncnn.writing import Writing, blob_params
 
 __all__ = ["layers_of", "write"]
@@ -31,10 +31,10 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change 
     """
     writing = layers_of(graph, options.get("numerics") != "fast")
     writing.notes.metadata = {**graph.metadata, **(options.get("provenance") or {})}
-    path.write_text(text_of(writing.layers), encoding="utf-8", newline="\n")
+    path.write_text(format_param(writing.layers), encoding="utf-8", newline="\n")
     weights = b"".join(part for layer in writing.layers for part in layer.weights)
     path.with_suffix(".bin").write_bytes(weights + writing.notes.data())
-    return _told(writing)
+    return _describe_changes(writing)
 
 
 def layers_of(graph: Graph, rounds: bool) -> Writing:
@@ -43,7 +43,7 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
     graph = lower(graph, legal).graph
     writing = Writing(graph, rounds)
     for name in graph.inputs:
-        _input(writing, graph[name])
+        _write_input(writing, graph[name])
     failed: list[UnsupportedError] = []
     for op in graph.ops:
         try:
@@ -65,14 +65,14 @@ def layers_of(graph: Graph, rounds: bool) -> Writing:
         raise UnsupportedError(
             listed, remedy=failed[0].remedy or "Cut the model before them, with --subgraph.", rule="operators-not-writable"
         )
-    _give_out(writing)
-    writing.layers = _split(writing)
+    _write_outputs(writing)
+    writing.layers = _insert_splits(writing)
     for name in (*graph.outputs, *writing.values):
         writing.note(name)
     return writing
 
 
-def _input(writing: Writing, tensor: Tensor) -> None:
+def _write_input(writing: Writing, tensor: Tensor) -> None:
     """Write an input of float values; of a quantized input the dequantized ones."""
     if tensor.dtype != "float32" and tensor.quantization is None:
         reason = f"an input is {tensor.dtype}; ncnn requires float32"
@@ -83,7 +83,7 @@ def _input(writing: Writing, tensor: Tensor) -> None:
     writing.note(tensor.name)
 
 
-def _give_out(writing: Writing) -> None:
+def _write_outputs(writing: Writing) -> None:
     """Make each output a blob that no layer reads, in the graph's order and with the output's name."""
     wanted = list(writing.graph.outputs)
     writing.notes.outputs = [writing.values[name] for name in wanted]
@@ -98,7 +98,7 @@ def _give_out(writing: Writing) -> None:
         found, own = writing.values[name], writing.blobs.name(name)
         if found == own and name not in writing.graph.inputs:
             moved[own] = writing.blobs.fresh(f"{name}/inside")
-    writing.layers = [_called(layer, moved) for layer in writing.layers]
+    writing.layers = [_rename_blobs(layer, moved) for layer in writing.layers]
     writing.inside = moved
     writing.notes.outputs = []
     for name in wanted:
@@ -110,11 +110,11 @@ def _give_out(writing: Writing) -> None:
         writing.add("Noop", own, [moved.get(found, found)], [own], {})
 
 
-def _called(layer: Layer, names: dict[str, str]) -> Layer:
-    return replace(layer.renamed(names), outputs=tuple(names.get(name, name) for name in layer.outputs))
+def _rename_blobs(layer: Layer, names: dict[str, str]) -> Layer:
+    return replace(layer.rename_inputs(names), outputs=tuple(names.get(name, name) for name in layer.outputs))
 
 
-def _split(writing: Writing) -> list[Layer]:
+def _insert_splits(writing: Writing) -> list[Layer]:
     """Return the layers with a Split after each blob that several layers read; ncnn requires it."""
     readers: dict[str, int] = {}
     for layer in writing.layers:
@@ -131,7 +131,7 @@ def _split(writing: Writing) -> list[Layer]:
     return found
 
 
-def _told(writing: Writing) -> tuple[Change | str, ...]:
+def _describe_changes(writing: Writing) -> tuple[Change | str, ...]:
     graph, notes = writing.graph, list[Change | str]()
     plain = sum(bool(op.attributes.get("arithmetic")) for op in graph.ops)
     if plain:
@@ -139,6 +139,6 @@ def _told(writing: Writing) -> tuple[Change | str, ...]:
         notes.append(Change(text, exact=False))
     if writing.unrounded:
         notes.append(Change(f"{writing.unrounded} intermediate tensors are not rounded as in the source (numerics fast)", exact=False))
-    layers = sum(is_layer(graph, op) for op in graph.ops)
+    layers = sum(is_int8_layer(graph, op) for op in graph.ops)
     notes.append(Change(f"{layers} layers run on int8, {len(writing.stored)} of them give integers to the next", exact=True))
     return tuple(notes)

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError
-from qconvert_ncnn.blobs import Blobs, sizes_of, unsupported
-from qconvert_ncnn.container import Layer, packed
+from qconvert_ncnn.blobs import Blobs, sizes_of, unsupported_error
+from qconvert_ncnn.container import Layer, pack_weights
 from qconvert_ncnn.notes import Noted, Notes, data_name
 from qconvert_ncnn.quantizations import LIMIT, inverse
-from qconvert_ncnn.rounding import is_move, rounded_by_readers, stored
+from qconvert_ncnn.rounding import find_integer_tensors, find_reader_rounded, is_data_movement
 
 __all__ = ["ACTIVATIONS", "ADDED", "CLIP", "MULTIPLIED", "ROUND", "SUBTRACTED", "Step", "Writing", "blob_params"]
 
@@ -68,11 +68,11 @@ class Writing:
         self.layers: list[Layer] = []
         self.values: dict[str, str] = {}
         self.blobs, self._layers = Blobs(), Blobs()
-        self.stored = stored(graph)
+        self.stored = find_integer_tensors(graph)
         self.inside: dict[str, str] = {}
         self.unrounded = 0
         self.notes = Notes()
-        self._rounded_later = rounded_by_readers(graph)
+        self._rounded_later = find_reader_rounded(graph)
 
     # values
 
@@ -100,7 +100,7 @@ class Writing:
                 f"a constant of the shape {real.shape} cannot be written to ncnn", where=repr(tensor.name), rule="shape-not-writable"
             )
         name = self.blobs.fresh(tensor.name)
-        self.add("MemoryData", name, [], [name], blob_params(shape[1:]), packed(real, marked=False))
+        self.add("MemoryData", name, [], [name], blob_params(shape[1:]), pack_weights(real, marked=False))
         return name
 
     def real(self, tensor: Tensor) -> Array:
@@ -109,7 +109,7 @@ class Writing:
             raise UnsupportedError(
                 f"the constant is {tensor.dtype}; ncnn requires float", where=repr(tensor.name), rule="dtype-not-writable"
             )
-        found: Array = np.asarray(tensor.real(), np.float32)
+        found: Array = np.asarray(tensor.float_values(), np.float32)
         return found
 
     def layer(self, op: Op) -> str:
@@ -121,7 +121,7 @@ class Writing:
         """Return a constant input of integers."""
         data = self.graph.constant(op.inputs[index]) if op.has(index) else None
         if data is None:
-            raise unsupported(op, f"with {what} that are computed when the model runs", rule="not-constant")
+            raise unsupported_error(op, f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
     def sizes(self, name: str) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ class Writing:
 
     def steps(self, op: Op, first: Sequence[Step]) -> None:
         """Add the layers of an operator's result, followed by activation, limits and rounding."""
-        self.chain(op, [*first, *self.following(op, str(op.attributes.get("activation", "")))])
+        self.chain(op, [*first, *self.following_steps(op, str(op.attributes.get("activation", "")))])
 
     def chain(self, op: Op, steps: Sequence[Step]) -> None:
         """Add the layers of the first result of an operator."""
@@ -156,15 +156,15 @@ class Writing:
             found = output
         self.values[name] = found
 
-    def following(self, op: Op, activation: str = "") -> list[Step]:
+    def following_steps(self, op: Op, activation: str = "") -> list[Step]:
         """Return the steps of an activation and of the rounding to the result's quantization."""
         found = [bounds_step(*ACTIVATIONS[activation])] if activation else []
         tensor = self.graph[op.outputs[0]]
-        if tensor.quantization is not None and KINDS[op.kind].rounds and not is_move(self.graph, op):
-            found += self.rounding(tensor, tensor.quantization)
+        if tensor.quantization is not None and KINDS[op.kind].rounds and not is_data_movement(self.graph, op):
+            found += self.rounding_steps(tensor, tensor.quantization)
         return found
 
-    def rounding(self, tensor: Tensor, q: Quantization) -> list[Step]:
+    def rounding_steps(self, tensor: Tensor, q: Quantization) -> list[Step]:
         """Return the steps that round values to a quantization; only to its limits if the readers round, or if `rounds` is False."""
         if not q.is_per_tensor:
             raise UnsupportedError("activations have several scales; ncnn requires one", where=repr(tensor.name), rule="not-per-tensor")

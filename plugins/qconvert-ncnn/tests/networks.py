@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from qconvert_ncnn.container import Layer, packed, text_of
+from qconvert_ncnn.container import Layer, format_param, pack_weights
 from qconvert_ncnn.running import NcnnModel
 
 from qconvert.plugin import Array, ModelFile
@@ -16,7 +16,7 @@ __all__ = ["Convolution", "run", "save_layers"]
 
 
 def save_layers(path: Path, *layers: Layer) -> Path:
-    path.write_text(text_of(layers), encoding="utf-8")
+    path.write_text(format_param(layers), encoding="utf-8")
     path.with_suffix(".bin").write_bytes(b"".join(part for layer in layers for part in layer.weights))
     return path
 
@@ -52,8 +52,13 @@ class Convolution:
         params = {0: self.outputs, 1: 3, 3: self.stride, 4: 1, 5: 1, 6: weights.size, 8: 101 if self.rounds else 1}
         params |= {7: self.group} if self.group > 1 else {}
         params |= {9: 1} if self.relu else {}
-        parts = [packed(weights, True), packed(bias, False), packed(scales, False), packed(bottom.reshape(1), False)]
-        parts += [packed(top.reshape(1), False)] if self.rounds else []
+        parts = [
+            pack_weights(weights, True),
+            pack_weights(bias, False),
+            pack_weights(scales, False),
+            pack_weights(bottom.reshape(1), False),
+        ]
+        parts += [pack_weights(top.reshape(1), False)] if self.rounds else []
         kind = "Convolution" if self.group == 1 else "ConvolutionDepthWise"
         sizes = {0: 12, 1: 12, 2: self.channels}
         layers = [Layer("Input", "x", (), ("x",), sizes), Layer(kind, "conv", ("x",), ("y",), params, tuple(parts))]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from networks import Convolution, run, save_layers
-from qconvert_ncnn.container import Layer, packed
-from qconvert_ncnn.quantizations import inverse, shown_scale
+from qconvert_ncnn.container import Layer, pack_weights
+from qconvert_ncnn.quantizations import inverse, nearest_invertible_scale
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_what_a_convolution_gives_as_integers_is_rounded_once(conv: Convolution,
     (start, layer), data, exact = conv.made(2)
     cast = Layer("Cast", "cast", ("y",), ("z",), {0: 3, 1: 1})
     path = save_layers(tmp_path / "net.param", start, layer, cast)
-    from qconvert_ncnn.running import child_of  # the reader has no Cast
+    from qconvert_ncnn.running import load_in_child  # the reader has no Cast
 
-    found = child_of(path, 1).given({"x": data[0]}, ["z"])[0]
+    found = load_in_child(path, 1).extract_blobs({"x": data[0]}, ["z"])[0]
     away = np.abs(exact - np.rint(exact)) < 0.4999  # from ties
     assert np.array_equal(found[away], np.rint(exact)[away])
 
@@ -63,7 +63,7 @@ def test_roundings_in_layers_of_their_own_are_those_of_onnx(tmp_path: Path) -> N
 def test_scales_that_files_can_say_come_back() -> None:
     """1 / scale is rounded to float32: of most scales it brings the scale back, and a neighbour's does else."""
     scales = np.exp(np.random.default_rng(4).uniform(-12, 6, 20_000)).astype(np.float32)
-    shown = shown_scale(scales)
+    shown = nearest_invertible_scale(scales)
     assert np.array_equal(inverse(inverse(shown)), shown)
     assert np.abs(shown / scales.astype(np.float64) - 1).max() < 2.5e-7
     assert 0.5 < (shown == scales).mean() < 1
@@ -76,11 +76,11 @@ def test_weights_of_every_stored_type_are_read(tmp_path: Path) -> None:
     weights = np.array([[1, 2, -3], [0.5, 0, 4]], np.float32)
     start, params = Layer("Input", "x", (), ("x",), {0: 3}), {0: 2, 2: 6}
     half = (0x01306B47).to_bytes(4, "little") + weights.astype("<f2").tobytes()
-    scales = packed(np.array([2, 4], np.float32), False) + packed(np.array([8], np.float32), False)
-    stored = [packed(weights, True), half, packed(weights.round().astype(np.int8), True) + scales]
+    scales = pack_weights(np.array([2, 4], np.float32), False) + pack_weights(np.array([8], np.float32), False)
+    stored = [pack_weights(weights, True), half, pack_weights(weights.round().astype(np.int8), True) + scales]
     for number, data in enumerate(stored):
         layer = Layer("InnerProduct", "fc", ("x",), ("y",), params | ({8: 1} if number == 2 else {}), (data,))
         graph = load(save_layers(tmp_path / f"{number}.param", start, layer))
         op = next(op for op in graph if op.kind == "Gemm")
         expected = weights if number < 2 else weights.round() / [[2], [4]]
-        assert np.array_equal(graph[op.inputs[1]].real(), expected)
+        assert np.array_equal(graph[op.inputs[1]].float_values(), expected)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import written
 from qconvert_ncnn.container import read_param
-from qconvert_ncnn.quantizations import is_layer, shown_scale
+from qconvert_ncnn.quantizations import is_int8_layer, nearest_invertible_scale
 from qconvert_ncnn.running import NcnnModel
 
 import qconvert
@@ -41,7 +41,7 @@ def test_real_models_keep_integers_scales_and_outputs(name: str, fixtures: Path,
     for output in before:
         near = np.isclose(after[output], before[output], rtol=1e-5, atol=1e-6)
         assert near.mean() > 0.99, output  # real sums are float32 before they are rounded: ties may fall to the other side
-    layers = [op for op in fitted if is_layer(fitted, op)]
+    layers = [op for op in fitted if is_int8_layer(fitted, op)]
     weights = [fitted[op.inputs[1]] for op in layers]
     if "int16" not in name:
         assert weights
@@ -103,7 +103,7 @@ def test_a_tensor_that_layers_alone_read_is_rounded_once(tmp_path: Path) -> None
     assert q is not None
     assert (fitted["a"].dtype, q.zero_point.tolist(), q.quant_min, q.quant_max) == ("int8", [0], 0, 127)
     np.testing.assert_allclose(q.scale, 0.04, rtol=0.005)
-    assert shown_scale(q.scale) == q.scale
+    assert nearest_invertible_scale(q.scale) == q.scale
     assert again["a"].shares_quantization(fitted["a"])
     first, second = [layer for layer in read_param(tmp_path / "model.param") if layer.kind == "Convolution"]
     assert (first.integer(8), second.integer(8)) == (101, 1)

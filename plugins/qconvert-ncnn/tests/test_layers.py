@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from conftest import written
 from networks import run, save_layers
-from qconvert_ncnn.container import Layer, packed
+from qconvert_ncnn.container import Layer, pack_weights
 from qconvert_ncnn.writing import blob_params
 
 from qconvert.plugin import Array, Graph, InvalidModelError, Op, Quantization, Tensor, UnsupportedError, evaluate, load
@@ -59,7 +59,7 @@ def test_layers_of_others_are_read_as_ncnn_computes_them(tmp_path: Path) -> None
         for name, shape in zip(names, shapes, strict=True):
             layers.append(Layer("Input", name, (), (name,), blob_params(shape)))
             fed[name] = rng.normal(0, 1, (1, *shape)).astype(np.float32)
-        weights = tuple(packed(rng.normal(0, 1, count).astype(np.float32), "onv" in kind) for count in counts)
+        weights = tuple(pack_weights(rng.normal(0, 1, count).astype(np.float32), "onv" in kind) for count in counts)
         outputs = tuple(f"y{number}_{index}" for index in range(len(params[0]) if kind == "Slice" else 1))
         layers.append(Layer(kind, f"layer{number}", names, outputs, params, weights))
     path = save_layers(tmp_path / "net.param", *layers)
@@ -84,7 +84,7 @@ def test_layers_of_others_are_read_as_ncnn_computes_them(tmp_path: Path) -> None
 )
 def test_what_ncnn_would_compute_otherwise_is_refused(kind: str, params: dict[int, Any], shape: tuple[int, ...], tmp_path: Path) -> None:
     count = params[6] if kind == "Deconvolution" else params[0] if kind == "Bias" else 0
-    weights = (packed(np.ones(count, np.float32), kind != "Bias"),) if count else ()
+    weights = (pack_weights(np.ones(count, np.float32), kind != "Bias"),) if count else ()
     layer = Layer(kind, "y", ("x",), ("y",), params, weights)
     with pytest.raises((InvalidModelError, UnsupportedError)) as caught:
         load(save_layers(tmp_path / "net.param", Layer("Input", "x", (), ("x",), blob_params(shape)), layer))

@@ -37,10 +37,10 @@ def _recognizes(start: bytes) -> bool:
     return start.lstrip().startswith(b"<net ") or (start.startswith(b"<?xml") and b"<net " in start)
 
 
-def _round_plainly(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
-    from qconvert_openvino.passes import round_plainly
+def _drop_source_rounding(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
+    from qconvert_openvino.passes import drop_source_rounding
 
-    return round_plainly(graph)
+    return drop_source_rounding(graph)
 
 
 def _restore_names(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
@@ -67,7 +67,7 @@ def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
     return tolerance(graph, op, exact)
 
 
-def _asymmetric(graph: Graph, op: Op) -> str:
+def _asymmetry_reason(graph: Graph, op: Op) -> str:
     q = graph[op.inputs[1]].quantization
     return "" if q is None or q.is_symmetric else "weights whose zero point is not 0"
 
@@ -94,16 +94,19 @@ def qconvert_formats() -> Iterable[Format]:
 def qconvert_passes() -> Iterable[Pass]:
     plain = "kernels of the source that round in their own way round once, as OpenVINO does"
     names = "stored integers get the name that the file gives to their dequantized values"
-    return [Pass("openvino_rounding", plain, _round_plainly, exact=False, within=0.01), Pass("openvino_names", names, _restore_names)]
+    return [
+        Pass("openvino_rounding", plain, _drop_source_rounding, exact=False, within=0.01),
+        Pass("openvino_names", names, _restore_names),
+    ]
 
 
 _BYTES = ("uint8", "int8")
 #: Kinds with integer kernels by LPT, OpenVINO's low precision transformations (measured with 2026.4 on x86 with VNNI; README.md).
 #: LPT requires weights with the zero point 0; layers with other weights run in float.
 _ROWS = Kernels((
-    Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetric, tolerance=_tolerance),
+    Kernel(("Conv", "Gemm"), _BYTES, lacks=_asymmetry_reason, tolerance=_tolerance),
     Kernel(("MatMul", "Add", "AveragePool", "GlobalAveragePool", "MaxPool"), _BYTES, tolerance=_tolerance),
-    Kernel(runs="reals", tolerance=_tolerance),
+    Kernel(runs="float", tolerance=_tolerance),
 ))  # fmt: skip
 _PASSES = (
     "lift_states", "dynamic_range", "unroll_sequences", "fuse_dilation", "fuse_pad", "openvino_rounding", "assign_layout", "float_io",

@@ -60,19 +60,19 @@ class Constant:
         return self.scale is None or (bool((self.scale == 1).all()) and not np.any(self.point))
 
     @property
-    def settled(self) -> Constant:
+    def without_unit_scale(self) -> Constant:
         """The constant in float32 if it is integers of 32 or 64 bits after only a Convert; otherwise unchanged."""
         if self.scale is None or self.dtype not in _WIDE or not self.is_plain:
             return self
         return Constant(self.name, "float32", self.data.astype(np.float32))
 
-    def reshaped(self, shape: tuple[int, ...]) -> Constant:
-        return self._mapped(lambda values: values.reshape(shape))
+    def reshape(self, shape: tuple[int, ...]) -> Constant:
+        return self._map_arrays(lambda values: values.reshape(shape))
 
-    def transposed(self, perm: tuple[int, ...]) -> Constant:
-        return self._mapped(lambda values: values.transpose(perm))
+    def transpose(self, perm: tuple[int, ...]) -> Constant:
+        return self._map_arrays(lambda values: values.transpose(perm))
 
-    def _mapped(self, function: object) -> Constant:
+    def _map_arrays(self, function: object) -> Constant:
         assert callable(function)
         scale, point = (None if side is None else function(side) for side in (self.scale, self.point))
         return replace(self, data=function(self.data), scale=scale, point=point)
@@ -92,36 +92,36 @@ def constant_of(node: Node, depth: int = 0) -> Constant | None:
         return None
     rest = [item for item in given[1:] if item is not None]
     if node.type == "Convert":
-        return _converted(first, DTYPES.get(node.attributes.get("destination_type", ""), ""))
+        return _apply_convert(first, DTYPES.get(node.attributes.get("destination_type", ""), ""))
     if node.type == "Reshape":
         shape = next(iter(node.ports.values())).shape
-        return first.reshaped(shape) if -1 not in shape and math.prod(shape) == first.data.size else None
+        return first.reshape(shape) if -1 not in shape and math.prod(shape) == first.data.size else None
     if node.type == "Transpose":
         order = rest[0].data.reshape(-1).tolist() if rest else []
         perm = tuple(int(axis) for axis in order) or tuple(range(first.data.ndim))[::-1]
-        return first.transposed(perm) if sorted(perm) == [*range(first.data.ndim)] else None
+        return first.transpose(perm) if sorted(perm) == [*range(first.data.ndim)] else None
     if node.type == "FakeQuantize":
-        return _fake_quantized(node, first) if first.scale is None and first.dtype in _REALS else None
+        return _apply_fake_quantize(node, first) if first.scale is None and first.dtype in _REALS else None
     if len(rest) != 1:
         return None
-    return _shifted(first, rest[0]) if node.type == "Subtract" else _scaled(first, rest[0])
+    return _apply_subtract(first, rest[0]) if node.type == "Subtract" else _apply_multiply(first, rest[0])
 
 
-def _converted(item: Constant, dtype: str) -> Constant | None:
+def _apply_convert(item: Constant, dtype: str) -> Constant | None:
     """Apply a Convert: integers get the scale 1, a scaled constant stays the same in another float type; None for other scaled ones."""
     if dtype in _REALS and (item.scale is not None or "int" in item.dtype):
-        return replace(item, scale=item.scale if item.scale is not None else _full(np.float32(1), item), point=_points(item))
+        return replace(item, scale=item.scale if item.scale is not None else _repeat_value(np.float32(1), item), point=_points(item))
     if item.scale is not None or dtype not in DTYPES.values():
         return None
     return replace(item, dtype=dtype, data=item.data.astype(numpy_dtype(dtype)))
 
 
-def _full(value: np.float32 | np.int64, item: Constant) -> Array:
+def _repeat_value(value: np.float32 | np.int64, item: Constant) -> Array:
     return np.broadcast_to(np.asarray(value), item.data.shape)
 
 
 def _points(item: Constant) -> Array:
-    return item.point if item.point is not None else _full(np.int64(0), item)
+    return item.point if item.point is not None else _repeat_value(np.int64(0), item)
 
 
 def _value(item: Constant) -> Array | None:
@@ -132,25 +132,25 @@ def _value(item: Constant) -> Array | None:
     return np.asarray((item.data.astype(np.float64) - item.point) * item.scale)
 
 
-def _spread(item: Constant, values: Array) -> Array | None:
+def _broadcast_values(item: Constant, values: Array) -> Array | None:
     try:
         return np.broadcast_to(values, item.data.shape)
     except ValueError:
         return None
 
 
-def _shifted(item: Constant, other: Constant) -> Constant | None:
+def _apply_subtract(item: Constant, other: Constant) -> Constant | None:
     """Apply a Subtract between Convert and Multiply: the zero points."""
     values = _value(other)
     if item.scale is None or values is None or not (item.scale == 1).all() or _points(item).any():
         return None
     if not np.isfinite(values).all() or (values != np.rint(values)).any() or np.abs(values).max(initial=0) > 2**31:
         return None
-    spread = _spread(item, values.astype(np.int64))
+    spread = _broadcast_values(item, values.astype(np.int64))
     return None if spread is None else replace(item, point=spread)
 
 
-def _scaled(item: Constant, other: Constant) -> Constant | None:
+def _apply_multiply(item: Constant, other: Constant) -> Constant | None:
     """Apply a Multiply after Convert and Subtract: the scales."""
     if item.scale is None and other.scale is not None:
         item, other = other, item
@@ -160,29 +160,29 @@ def _scaled(item: Constant, other: Constant) -> Constant | None:
     scales = values.astype(np.float32)
     if not (np.isfinite(scales).all() and (scales != 0).all()):
         return None
-    spread = _spread(item, scales)
+    spread = _broadcast_values(item, scales)
     if spread is None:
         return None
-    return replace(item, scale=spread) if (scales > 0).all() else _turned(item, spread, np.abs(scales))
+    return replace(item, scale=spread) if (scales > 0).all() else _flip_negative_scales(item, spread, np.abs(scales))
 
 
-def _turned(item: Constant, spread: Array, sizes: Array) -> Constant | None:
+def _flip_negative_scales(item: Constant, spread: Array, sizes: Array) -> Constant | None:
     """Make negative scales positive, with negated integers and zero points; int8 if 4 bits lack 8. Compressors use such scales for -8."""
     signs = np.where(spread < 0, -1, 1)
     data, point = item.data.astype(np.int64) * signs, _points(item) * signs
-    dtype = next((name for name in (item.dtype, "int8", "int16") if _holds(name, data)), "")
-    scale = _spread(item, sizes)
+    dtype = next((name for name in (item.dtype, "int8", "int16") if _can_hold(name, data)), "")
+    scale = _broadcast_values(item, sizes)
     return (
         None if not dtype or scale is None else replace(item, dtype=dtype, data=data.astype(numpy_dtype(dtype)), scale=scale, point=point)
     )
 
 
-def _holds(dtype: str, data: Array) -> bool:
+def _can_hold(dtype: str, data: Array) -> bool:
     low, high = integer_range(dtype)
     return bool((data >= low).all() and (data <= high).all())
 
 
-def _fake_quantized(node: Node, item: Constant) -> Constant | None:
+def _apply_fake_quantize(node: Node, item: Constant) -> Constant | None:
     """Apply a FakeQuantize to float weights: the integers, computed in float32 as by OpenVINO."""
     stated = fake_quantize_of(node)
     if stated is None or not stated.is_plain:

@@ -80,7 +80,7 @@ def read_model(path: Path) -> Model:
         InvalidModelError: the files are damaged, or no OpenVINO model.
         UnsupportedError: layers hold networks of their own (If, Loop, TensorIterator).
     """
-    root = _root(path)
+    root = _parse_xml(path)
     if root.tag != "net" or root.get("version") not in _VERSIONS:
         raise InvalidModelError(f"is not an OpenVINO model of version {' or '.join(_VERSIONS)}", file=str(path), rule="not-this-format")
     layers = list(root.findall("layers/layer"))
@@ -90,15 +90,15 @@ def read_model(path: Path) -> Model:
         )
     nodes: dict[int, Node] = {}
     for layer in layers:
-        node = _node(layer)
+        node = _read_layer(layer)
         if nodes.setdefault(node.id, node) is not node:
             raise InvalidModelError(f"two layers have the id {node.id}", file=str(path), rule="duplicate-name")
-    _connect(nodes, {int(layer.get("id", "")): _port_ids(layer, "input") for layer in layers}, root.findall("edges/edge"))
-    _load(path.with_suffix(".bin"), nodes.values())
-    return Model(root.get("name", ""), tuple(_ordered(nodes)), _notes(root))
+    _connect_layers(nodes, {int(layer.get("id", "")): _port_ids(layer, "input") for layer in layers}, root.findall("edges/edge"))
+    _load_constants(path.with_suffix(".bin"), nodes.values())
+    return Model(root.get("name", ""), tuple(_sort_nodes(nodes)), _notes(root))
 
 
-def _root(path: Path) -> Element:
+def _parse_xml(path: Path) -> Element:
     """Parse the XML of a file. Raise InvalidModelError for a document type, which could define entities."""
     from xml.etree.ElementTree import ParseError, fromstring
 
@@ -116,41 +116,43 @@ def _root(path: Path) -> Element:
         raise InvalidModelError(f"is not XML: {error}", file=str(path), rule="malformed-xml") from error
 
 
-def _number(text: str | None, what: str, low: int = 0, high: int = _LARGEST_SIZE) -> int:
+def _parse_integer(text: str | None, what: str, low: int = 0, high: int = _LARGEST_SIZE) -> int:
     if text is None or not re.fullmatch(r"-?[0-9]{1,18}", text.strip()) or not low <= int(text) <= high:
         raise InvalidModelError(f"{what} is {str(text)[:40]!r}", rule="malformed-number")
     return int(text)
 
 
-def _node(layer: Element) -> Node:
+def _read_layer(layer: Element) -> Node:
     data = layer.find("data")
     ports = {}
     for port in layer.findall("output/port"):
-        shape = tuple(_number(dim.text, "a size", -1) for dim in port.findall("dim"))
+        shape = tuple(_parse_integer(dim.text, "a size", -1) for dim in port.findall("dim"))
         names = tuple(name.replace("\\,", ",") for name in re.findall(r"(?:[^,\\]|\\.)+", port.get("names", "")))
         if len(shape) > 64:
             raise InvalidModelError(
                 f"a result of {layer.get('name', '')!r} has {len(shape)} dimensions; at most 64 are allowed", rule="wrong-rank"
             )
-        ports[_number(port.get("id"), "the id of a port")] = Port(port.get("precision", "").lower().replace("fp", "f"), shape, names)
+        ports[_parse_integer(port.get("id"), "the id of a port")] = Port(port.get("precision", "").lower().replace("fp", "f"), shape, names)
     kind = layer.get("type", "")
     if layer.find("body") is not None or layer.find("then_body") is not None:
         raise UnsupportedError(
             f"{kind} holds a subgraph, which is not covered", where=repr(layer.get("name", "")), rule="subgraphs-not-covered"
         )
-    number = _number(layer.get("id"), "the id of a layer")
+    number = _parse_integer(layer.get("id"), "the id of a layer")
     return Node(number, layer.get("name", ""), kind, layer.get("version", "opset1"), {} if data is None else dict(data.items()), ports)
 
 
 def _port_ids(layer: Element, side: str) -> list[int]:
-    return [_number(port.get("id"), "the id of a port") for port in layer.findall(f"{side}/port")]
+    return [_parse_integer(port.get("id"), "the id of a port") for port in layer.findall(f"{side}/port")]
 
 
-def _connect(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: list[Element]) -> None:
+def _connect_layers(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: list[Element]) -> None:
     """Set the inputs of every layer. Raise InvalidModelError for unknown, duplicate, or missing edges."""
     found: dict[tuple[int, int], tuple[Node, int]] = {}
     for edge in edges:
-        source, port, reader, place = (_number(edge.get(key), "an edge") for key in ("from-layer", "from-port", "to-layer", "to-port"))
+        source, port, reader, place = (
+            _parse_integer(edge.get(key), "an edge") for key in ("from-layer", "from-port", "to-layer", "to-port")
+        )
         if source not in nodes or port not in nodes[source].ports or (reader, place) in found:
             raise InvalidModelError(
                 f"the edge from layer {source}, port {port}, to layer {reader}, port {place}, does not fit the layers",
@@ -164,7 +166,7 @@ def _connect(nodes: Mapping[int, Node], inputs: Mapping[int, list[int]], edges: 
         nodes[number].inputs = [found[number, place] for place in places]
 
 
-def _load(path: Path, nodes: Iterable[Node]) -> None:
+def _load_constants(path: Path, nodes: Iterable[Node]) -> None:
     """Set the elements of constants, views on the .bin file."""
     constants = [node for node in nodes if node.type == "Const"]
     if not constants:
@@ -180,9 +182,9 @@ def _load(path: Path, nodes: Iterable[Node]) -> None:
             rule="file-not-read",
         ) from error
     for node in constants:
-        offset, size = (_number(node.attributes.get(key), key) for key in ("offset", "size"))
+        offset, size = (_parse_integer(node.attributes.get(key), key) for key in ("offset", "size"))
         own = node.attributes.get("element_type", "")
-        shape = tuple(_number(part, "a size") for part in node.attributes.get("shape", "").split(",") if part.strip())
+        shape = tuple(_parse_integer(part, "a size") for part in node.attributes.get("shape", "").split(",") if part.strip())
         if own not in DTYPES:
             raise UnsupportedError(f"constants of the type {own!r} are not covered", where=str(node), rule="dtype-not-covered")
         if offset + size > content.size:
@@ -197,7 +199,7 @@ def _load(path: Path, nodes: Iterable[Node]) -> None:
             raise InvalidModelError(f"is not the shape of an array: {error}", where=str(node), rule="malformed-shape") from error
 
 
-def _ordered(nodes: Mapping[int, Node]) -> Iterator[Node]:
+def _sort_nodes(nodes: Mapping[int, Node]) -> Iterator[Node]:
     """Yield the layers in topological order, otherwise as in the file. Raise InvalidModelError for a cycle."""
     state: dict[int, int] = {}  # 1 while its inputs are visited, 2 after that
     for first in nodes.values():

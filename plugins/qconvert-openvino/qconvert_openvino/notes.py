@@ -42,7 +42,7 @@ class Notes:
         """Read the notes of a file, without malformed ones."""
         found = cls()
         for name, item in _mapping(texts.get("quantizations", "")).items():
-            noted = _noted(item)
+            noted = _parse_note(item)
             if noted is not None:
                 found.quantizations[name] = noted
         found.metadata = {name: value for name, value in _mapping(texts.get("metadata", "")).items() if isinstance(value, str)}
@@ -63,7 +63,7 @@ def _mapping(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _noted(item: Any) -> Noted | None:
+def _parse_note(item: Any) -> Noted | None:
     try:
         name, dtype, scales, points, axis, low, high = item
         scale = np.array([float.fromhex(scale) for scale in scales], np.float32)

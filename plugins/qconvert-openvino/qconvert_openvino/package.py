@@ -6,10 +6,10 @@ from typing import Any
 
 from qconvert.plugin import MissingPackageError
 
-__all__ = ["openvino"]
+__all__ = ["import_openvino"]
 
 
-def openvino() -> Any:
+def import_openvino() -> Any:
     """The module; raises MissingPackageError if it cannot be imported."""
     try:
         import openvino as found

@@ -7,21 +7,21 @@ from dataclasses import replace
 
 from qconvert.plugin import Change, Graph, Op
 
-__all__ = ["restore_names", "round_plainly"]
+__all__ = ["drop_source_rounding", "restore_names"]
 
 
-def round_plainly(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
+def drop_source_rounding(graph: Graph) -> tuple[Graph, tuple[Change, ...]]:
     """Remove the attribute `arithmetic` of operators: FakeQuantize rounds the exact value once, ties to even."""
     changed = [op for op in graph.ops if op.attributes.get("arithmetic")]
     if not changed:
         return graph, ()
-    ops = tuple(_plain(op) if op.attributes.get("arithmetic") else op for op in graph.ops)
+    ops = tuple(_drop_arithmetic(op) if op.attributes.get("arithmetic") else op for op in graph.ops)
     counts = Counter(f"{op.kind} ({op['arithmetic']})" for op in changed)
     said = ", ".join(f"{count} {what}" for what, count in sorted(counts.items()))
     return graph.evolve(ops=ops), (Change(f"rounded once, not as the source's kernels round: {said}", exact=False),)
 
 
-def _plain(op: Op) -> Op:
+def _drop_arithmetic(op: Op) -> Op:
     return replace(op, attributes={name: value for name, value in op.attributes.items() if name != "arithmetic"})
 
 
@@ -34,9 +34,9 @@ def restore_names(graph: Graph) -> Graph:
             names[name] = real
     if not names:
         return graph
-    ops = [replace(op, inputs=_renamed(op.inputs, names), outputs=_renamed(op.outputs, names)) for op in graph.ops]
+    ops = [replace(op, inputs=_rename_all(op.inputs, names), outputs=_rename_all(op.outputs, names)) for op in graph.ops]
     return graph.evolve(ops=ops, tensors=[replace(graph[old], name=new) for old, new in names.items()])
 
 
-def _renamed(given: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
+def _rename_all(given: tuple[str, ...], names: dict[str, str]) -> tuple[str, ...]:
     return tuple(names.get(name, name) for name in given)

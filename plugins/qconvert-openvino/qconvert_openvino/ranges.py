@@ -82,7 +82,7 @@ def quantization_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quan
     Raises:
         UnsupportedError: the bounds are no range, or zero is not a level.
     """
-    if noted is not None and noted[1].axis == axis and _states(fake, noted):
+    if noted is not None and noted[1].axis == axis and _is_written_as(fake, noted):
         return noted
     low, high = fake.low.astype(np.float64), fake.high.astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
@@ -94,10 +94,10 @@ def quantization_of(fake: FakeQuantize, axis: int | None, noted: tuple[str, Quan
     if (np.abs(points - np.rint(points)) > _OFF * np.maximum(1, np.abs(points) / 256)).any() or (np.abs(points) > 2**30).any():
         raise UnsupportedError("has bounds between which no level is zero, so that there is no zero point", rule="zero-not-a-level")
     points = np.rint(points).astype(np.int64)
-    return _typed(scale, points, axis, fake.levels)
+    return _choose_storage(scale, points, axis, fake.levels)
 
 
-def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[str, Quantization]:
+def _choose_storage(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[str, Quantization]:
     """Return the narrowest type of 4, 8 or 16 bits for the levels, and the quantization, with limits if there are fewer levels."""
     for bits, signed, unsigned in _WIDTHS:
         if levels <= 2**bits:
@@ -110,7 +110,7 @@ def _typed(scale: Array, points: Array, axis: int | None, levels: int) -> tuple[
     raise UnsupportedError(f"has {levels} levels, more than 16 bits hold", rule="too-many-levels")
 
 
-def _states(fake: FakeQuantize, noted: tuple[str, Quantization]) -> bool:
+def _is_written_as(fake: FakeQuantize, noted: tuple[str, Quantization]) -> bool:
     """Return whether a quantization is written as these bounds."""
     dtype, q = noted
     try:

@@ -26,13 +26,13 @@ def read(path: Path) -> Graph:
     """
     try:
         with np.errstate(all="ignore"):  # scales and bounds of damaged files are checked later
-            return _graph(read_model(path))
+            return _read_graph(read_model(path))
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
 
 
-def _graph(model: Model) -> Graph:
+def _read_graph(model: Model) -> Graph:
     _require_known(model)
     notes = Notes.of(model.notes)
     draft = Draft(model, notes)
@@ -41,19 +41,19 @@ def _graph(model: Model) -> Graph:
         if node.type == "Parameter":
             inputs.append(draft.add_port(node, next(iter(node.ports))))
     for node in model.nodes:
-        if node.id not in draft.done and node.type not in ("Parameter", "Const", "Result") and _is_wanted(draft, node):
+        if node.id not in draft.done and node.type not in ("Parameter", "Const", "Result") and _is_operator(draft, node):
             READERS[node.type](Reading(draft, node))
-    outputs = _outputs(draft)
+    outputs = _read_outputs(draft)
     metadata = {**notes.metadata, "source.format": "openvino"}
-    draft.ops = _needed(draft, outputs)
+    draft.ops = _find_needed_ops(draft, outputs)
     used = {name for op in draft.ops for side in (op.inputs, op.outputs) for name in side}.union(inputs, outputs)
     tensors = {name: tensor for name, tensor in draft.tensors.items() if name in used}
     return Graph(model.name, tensors, tuple(draft.ops), tuple(inputs), tuple(outputs), metadata=metadata)
 
 
-def _is_wanted(draft: Draft, node: Node) -> bool:
+def _is_operator(draft: Draft, node: Node) -> bool:
     """Return whether a layer is not only a part of a constant, or its result is an output."""
-    return constant_of(node) is None or any(draft.is_given_out(node, port) for port in node.ports)
+    return constant_of(node) is None or any(draft.is_output(node, port) for port in node.ports)
 
 
 def _require_known(model: Model) -> None:
@@ -73,7 +73,7 @@ def _require_known(model: Model) -> None:
         )
 
 
-def _outputs(draft: Draft) -> list[str]:
+def _read_outputs(draft: Draft) -> list[str]:
     """Return the outputs in the order of the Results, each with a distinct name."""
     found: list[str] = []
     for node in draft.model.nodes:
@@ -93,7 +93,7 @@ def _outputs(draft: Draft) -> list[str]:
     return found
 
 
-def _needed(draft: Draft, outputs: list[str]) -> list[Op]:
+def _find_needed_ops(draft: Draft, outputs: list[str]) -> list[Op]:
     """Return the operators that an output depends on."""
     wanted, kept = set(outputs), []
     for op in reversed(draft.ops):

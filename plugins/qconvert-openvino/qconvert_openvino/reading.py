@@ -37,17 +37,17 @@ class Draft:
         for node in model.nodes:
             for source, port in node.inputs:
                 self.readers.setdefault((source.id, port), []).append(node)
-        self.names = Names(self.tensors, {name for node in model.nodes for port in node.ports for name in self.called(node, port)[:1]})
+        self.names = Names(self.tensors, {name for node in model.nodes for port in node.ports for name in self.port_names(node, port)[:1]})
         self.values: dict[tuple[int, int], str] = {}
         self.done: set[int] = set()
         self._constants: dict[tuple[int, str], str] = {}
 
-    def called(self, node: Node, port: int) -> list[str]:
+    def port_names(self, node: Node, port: int) -> list[str]:
         """Return the names of a result in alphabetical order; the layer's name without any."""
         names = sorted(node.ports[port].names)
         return names or [node.name if len(node.ports) == 1 else f"{node.name}.{[*node.ports].index(port)}"]
 
-    def is_given_out(self, node: Node, port: int) -> bool:
+    def is_output(self, node: Node, port: int) -> bool:
         return any(reader.type == "Result" for reader in self.readers.get((node.id, port), ()))
 
     def add(
@@ -61,13 +61,13 @@ class Draft:
     def add_port(self, node: Node, port: int) -> str:
         """Add the tensor of a result, with its name in the file."""
         described = node.ports[port]
-        name = self.add(self.called(node, port)[0], dtype_of(node, described), sizes_of(node, port, described), own=True)
+        name = self.add(self.port_names(node, port)[0], dtype_of(node, described), sizes_of(node, port, described), own=True)
         self.values[node.id, port] = name
         return name
 
     def constant(self, item: Constant, key: str, data: Array | None = None) -> str:
         """Add a constant: its integers with their quantization and a Dequantize, or its values."""
-        item = item.settled
+        item = item.without_unit_scale
         at = id(item.data if data is None else data), f"{item.name}/{key}"
         q = item.quantization
         if q is None:
@@ -114,7 +114,7 @@ class Reading:
         if (node.id, port) not in self.draft.values:
             item = constant_of(node)
             if item is None:
-                raise self.unsupported("reads what was not read")
+                raise self.unsupported_error("reads what was not read")
             self.draft.values[node.id, port] = self.draft.constant(item, "")
         return self.draft.values[node.id, port]
 
@@ -129,13 +129,13 @@ class Reading:
         """
         data = self.data(index)
         if data is None:
-            raise self.unsupported(f"with {what} that are computed when the model runs", rule="not-constant")
+            raise self.unsupported_error(f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
     def data(self, index: int) -> Array | None:
         """Return the values of a constant input without scales, or None."""
         item = self.constant(index)
-        item = None if item is None else item.settled
+        item = None if item is None else item.without_unit_scale
         return None if item is None or item.scale is not None else item.data
 
     def axes(self, index: int, rank: int) -> list[int]:
@@ -195,7 +195,7 @@ class Reading:
         """Return the canonical word for an attribute with a few possible words."""
         found = self.text(name, default)
         if found not in known:
-            raise self.unsupported(f"with {name} {found!r}")
+            raise self.unsupported_error(f"with {name} {found!r}")
         return known[found]
 
     # results
@@ -217,7 +217,7 @@ class Reading:
         self.draft.ops.append(Op(kind, tuple(inputs), (name,), attributes, str(self.node)))
         return name
 
-    def unsupported(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
+    def unsupported_error(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
         return UnsupportedError(f"{self.node.type} {what} is not covered", where=str(self.node), rule=rule)
 
 

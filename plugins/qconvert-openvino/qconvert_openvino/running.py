@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.plugin import STATES, Array, Carrier, Layer, ModelFile, RuntimeRefusedError
 from qconvert_openvino.elements import DTYPES
-from qconvert_openvino.package import openvino
+from qconvert_openvino.package import import_openvino
 
 __all__ = ["OpenVinoModel", "layers"]
 
@@ -32,11 +32,11 @@ class OpenVinoModel:
     """
 
     def __init__(self, file: ModelFile) -> None:
-        model, count, self._compiled = _compiled(file)
+        model, count, self._compiled = _compile_model(file)
         self._request = self._compiled.create_infer_request()
         # In the compiled model equal values share their names.
         own = [_name(item) for item in model.inputs], [_name(item) for item in model.outputs[:count]]
-        names = [_fitting(stated, found) for stated, found in zip(_borders(file), own, strict=True)]
+        names = [_choose_names(stated, found) for stated, found in zip(_read_onnx_names(file), own, strict=True)]
         self._inputs, self._outputs = (
             {name: (_dtype(item), _sizes(item)) for name, item in zip(called, side, strict=True)}
             for called, side in zip(names, (self._compiled.inputs, self._compiled.outputs[:count]), strict=True)
@@ -44,7 +44,7 @@ class OpenVinoModel:
         self._carrier = Carrier(_states_of(model), self._inputs, self._outputs)
         self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
         try:
-            self.note = _note(model, _executed(self._compiled))
+            self.note = _note(model, _read_executed_layers(self._compiled))
         except RuntimeRefusedError as error:
             self.note = error.reason
 
@@ -56,17 +56,17 @@ class OpenVinoModel:
             found = self._request.infer(dict(enumerate(fed)), share_inputs=False, share_outputs=False)
             results = {name: np.array(found[index]) for index, name in enumerate(self._outputs)}
         except Exception as error:  # OpenVINO's errors are RuntimeErrors, and others of its Python package
-            raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_short(error)}", rule="run-failed") from error
+            raise RuntimeRefusedError(f"OpenVINO failed while running the model: {_shorten_error(error)}", rule="run-failed") from error
         return self._carrier.keep_states(results)
 
 
-def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
+def _compile_model(file: ModelFile) -> tuple[Any, int, Any]:
     """Return the openvino.Model of a file, its number of outputs, and the model that the CPU plugin has compiled.
 
     float32 is requested, since the plugin would use bfloat16 on CPUs that support it. The kernels "unfused" make the operands of sums
     outputs, so that the plugin rounds them.
     """
-    ov = openvino()
+    ov = import_openvino()
     settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", "CACHE_DIR": ""}
     if file.threads:
         settings["INFERENCE_NUM_THREADS"] = file.threads
@@ -77,16 +77,16 @@ def _compiled(file: ModelFile) -> tuple[Any, int, Any]:
         model = core.read_model(str(file.path))
         count = len(model.outputs)
         if file.kernels == "unfused":
-            model.add_outputs([(name, 0) for name in _summed(model)])
+            model.add_outputs([(name, 0) for name in _find_sum_operands(model)])
         return model, count, core.compile_model(model, "CPU", settings)
     except Exception as error:  # as above
         remedy = "Check it in another runtime, such as --kernels onnxruntime." if file.path.suffix == ".onnx" else ""
         raise RuntimeRefusedError(
-            f"OpenVINO does not load the model: {_short(error)}", file=str(file.path), remedy=remedy, rule="runtime-refused-model"
+            f"OpenVINO does not load the model: {_shorten_error(error)}", file=str(file.path), remedy=remedy, rule="runtime-refused-model"
         ) from error
 
 
-def _summed(model: Any) -> list[str]:
+def _find_sum_operands(model: Any) -> list[str]:
     """Return the names of FakeQuantizes that an Add reads."""
     found = []
     for node in model.get_ordered_ops():
@@ -100,16 +100,16 @@ def _note(model: Any, executed: list[Layer]) -> str:
     """Describe a run: the version of OpenVINO, the number of layers on integers, and the roundings that it skips."""
     found = [layer for layer in executed if layer.integer is not None]
     count = sum(layer.integer is True for layer in found)
-    summed = {*_summed(model)}
+    summed = {*_find_sum_operands(model)}
     clipped = sum(len(summed.intersection(layer.outputs[:-1])) for layer in executed if layer.kind == "Convolution")
-    version = openvino().get_version().partition("-")[0]
+    version = import_openvino().get_version().partition("-")[0]
     rounding = f"; {clipped} sums take what a convolution computed without rounding it, only clipped to its range" if clipped else ""
     fine = sum(node.get_type_name() == "FakeQuantize" and node.get_attributes()["levels"] > 256 for node in model.get_ordered_ops())
     rounding += f"; {fine} FakeQuantizes of more than 256 levels are left out, with their clipping" if fine else ""
     return f"OpenVINO {version} ran {count} of {len(found)} layers on integers, the others in float32{rounding}"
 
 
-def _borders(file: ModelFile) -> tuple[list[str], list[str]]:
+def _read_onnx_names(file: ModelFile) -> tuple[list[str], list[str]]:
     """Return the names of an ONNX file's inputs and outputs: in OpenVINO equal values share their names."""
     if file.path.suffix.lower() == ".xml":
         return [], []
@@ -120,7 +120,7 @@ def _borders(file: ModelFile) -> tuple[list[str], list[str]]:
     return [item.name for item in graph.input if item.name not in given], [item.name for item in graph.output]
 
 
-def _fitting(names: list[str], found: list[str]) -> list[str]:
+def _choose_names(names: list[str], found: list[str]) -> list[str]:
     """Return the names of an ONNX file if there are as many as OpenVINO found, else OpenVINO's."""
     return names if len(names) == len(found) else found
 
@@ -156,14 +156,16 @@ def _states_of(model: Any) -> str | None:
 
 def layers(file: ModelFile) -> tuple[Layer, ...]:
     """Return the layers that the CPU plugin executes, in order, each with its tensors in the file."""
-    return tuple(_executed(_compiled(file)[2]))
+    return tuple(_read_executed_layers(_compile_model(file)[2]))
 
 
-def _executed(compiled: Any) -> list[Layer]:
+def _read_executed_layers(compiled: Any) -> list[Layer]:
     try:
         model = compiled.get_runtime_model()
     except Exception as error:  # as above; of 16-bit data
-        raise RuntimeRefusedError(f"OpenVINO does not state how it runs the model: {_short(error)}", rule="layers-not-stated") from error
+        raise RuntimeRefusedError(
+            f"OpenVINO does not state how it runs the model: {_shorten_error(error)}", rule="layers-not-stated"
+        ) from error
     found = []
     for node in model.get_ordered_ops():
         known = {key: str(value.value if hasattr(value, "value") else value) for key, value in node.get_rt_info().items()}
@@ -177,7 +179,7 @@ def _executed(compiled: Any) -> list[Layer]:
     return found
 
 
-def _short(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """Return OpenVINO's message without positions in its source."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("Exception from", "Check '"))]

@@ -33,9 +33,9 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> tuple[Any, Any]:
     _require_known(graph)
     require_legal(graph, legal, "OpenVINO")
     w = Writing(graph)
-    parameters = [_parameter(w, graph[name]) for name in graph.inputs]
+    parameters = [_write_parameter(w, graph[name]) for name in graph.inputs]
     _write_ops(w)
-    results = [_result(w, graph[name]) for name in graph.outputs]
+    results = [_write_result(w, graph[name]) for name in graph.outputs]
     model = w.ov.Model(results, parameters, graph.name)
     w.notes.metadata = {**graph.metadata, **provenance}
     for key, text in w.notes.texts().items():
@@ -83,7 +83,7 @@ def _write_ops(w: Writing) -> None:
         )
 
 
-def _parameter(w: Writing, tensor: Tensor) -> Any:
+def _write_parameter(w: Writing, tensor: Tensor) -> Any:
     """Write an input, and its float values if it is quantized.
 
     int8 with a zero point is followed by a FakeQuantize with its own quantization, which changes no value: OpenVINO converts it to uint8;
@@ -96,7 +96,7 @@ def _parameter(w: Writing, tensor: Tensor) -> Any:
     dynamic = w.ov.PartialShape.dynamic()
     shape = dynamic if tensor.shape is None else w.ov.PartialShape([size if isinstance(size, int) else -1 for size in tensor.shape])
     found = w.op.parameter(shape, getattr(w.ov.Type, TYPES[tensor.dtype]), tensor.name)
-    w.called(found.output(0), tensor.name)
+    w.set_name(found.output(0), tensor.name)
     w.parameters[tensor.name] = w.values[tensor.name] = found.output(0)
     q = tensor.quantization
     if q is not None:
@@ -104,30 +104,30 @@ def _parameter(w: Writing, tensor: Tensor) -> Any:
             raise UnsupportedError(
                 "an input has scales in blocks, which cannot be written to OpenVINO", where=repr(tensor.name), rule="blocks-not-writable"
             )
-        real = w.scaled(w.op.convert(found, "f32"), tensor.dtype, q, w.sizes(tensor, q)).output(0)
+        real = w.dequantize(w.op.convert(found, "f32"), tensor.dtype, q, w.sizes(tensor, q)).output(0)
         shifted = tensor.dtype == "int8" and q.zero_point.any()
-        w.values[tensor.name] = w.fake_quantized(real, tensor, f"{tensor.name}/on_quantization") if shifted else real
+        w.values[tensor.name] = w.emit_fake_quantize(real, tensor, f"{tensor.name}/on_quantization") if shifted else real
     return found
 
 
-def _result(w: Writing, tensor: Tensor) -> Any:
+def _write_result(w: Writing, tensor: Tensor) -> Any:
     """Write an output: integers if the graph's output is quantized."""
     if tensor.name in w.parameters:
         return w.op.result(w.parameters[tensor.name])
     name, value = tensor.name, w.value(tensor.name)
     if tensor.quantization is not None:
-        return w.op.result(_named(w, w.quantized(w.unrounded.get(name, value), tensor).output(0), name))
+        return w.op.result(_set_output_name(w, w.emit_quantize(w.unrounded.get(name, value), tensor).output(0), name))
     own = value.get_tensor().get_names()
     # A Dequantize is not written: its values are those of a FakeQuantize.
     rounded = next((other for other in own if other in w.graph and w.graph[other].is_quantized), "")
     if rounded and name not in own and rounded not in w.graph.outputs and rounded not in w.graph.inputs:
-        return w.op.result(_renamed(w, value, rounded, name))
+        return w.op.result(_rename_fake_quantize(w, value, rounded, name))
     if name in own and value.get_node().get_type_name() != "Parameter":
         return w.op.result(value)
-    return w.op.result(_named(w, w.op.convert(value, value.get_element_type().get_type_name()).output(0), name))
+    return w.op.result(_set_output_name(w, w.op.convert(value, value.get_element_type().get_type_name()).output(0), name))
 
 
-def _named(w: Writing, output: Any, name: str) -> Any:
+def _set_output_name(w: Writing, output: Any, name: str) -> Any:
     """Give an output the name; an inner value with this name gets another one."""
     inner = w.values.get(name)
     if inner is not None and name in inner.get_tensor().get_names() and inner.get_node().get_type_name() != "Parameter":
@@ -140,7 +140,7 @@ def _named(w: Writing, output: Any, name: str) -> Any:
     return output
 
 
-def _renamed(w: Writing, output: Any, old: str, new: str) -> Any:
+def _rename_fake_quantize(w: Writing, output: Any, old: str, new: str) -> Any:
     """Name a FakeQuantize after the output of its float values; a note has the name of the integers."""
     from qconvert_openvino.notes import Noted
 

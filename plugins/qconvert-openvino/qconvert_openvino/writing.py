@@ -10,10 +10,10 @@ import numpy as np
 from qconvert.plugin import KINDS, Array, Graph, Op, Quantization, Tensor, UnsupportedError, integer_range, numpy_dtype
 from qconvert_openvino.elements import TYPES, bytes_of
 from qconvert_openvino.notes import Noted, Notes
-from qconvert_openvino.package import openvino
+from qconvert_openvino.package import import_openvino
 from qconvert_openvino.ranges import quantization_of, ranges_of
 
-__all__ = ["GRIDS", "Writing", "unsupported"]
+__all__ = ["GRIDS", "Writing", "unsupported_error"]
 
 #: Storage types that FakeQuantize has levels for.
 GRIDS = ("int4", "uint4", "int8", "uint8", "int16", "uint16")
@@ -34,7 +34,7 @@ class Writing:
     """
 
     def __init__(self, graph: Graph) -> None:
-        self.graph, self.ov = graph, openvino()
+        self.graph, self.ov = graph, import_openvino()
         from openvino import opset13
 
         self.op: Any = opset13
@@ -81,9 +81,9 @@ class Writing:
             sizes: the shape of scales next to `data`; () for one scale.
         """
         found = self.op.convert(self.array(data, tensor.dtype, tensor.name), "f32")
-        return self.scaled(found, tensor.dtype, q, sizes)
+        return self.dequantize(found, tensor.dtype, q, sizes)
 
-    def scaled(self, found: Any, dtype: str, q: Quantization, sizes: Sequence[int]) -> Any:
+    def dequantize(self, found: Any, dtype: str, q: Quantization, sizes: Sequence[int]) -> Any:
         """Add the Subtract and the Multiply that dequantize integers after a Convert."""
         shape = tuple(sizes)
         if q.zero_point.any():
@@ -135,7 +135,7 @@ class Writing:
         """Return a constant input of integers. Raise UnsupportedError if it is computed."""
         data = self.graph.constant(op.inputs[index])
         if data is None:
-            raise unsupported(op, f"with {what} that are computed when the model runs", rule="not-constant")
+            raise unsupported_error(op, f"with {what} that are computed when the model runs", rule="not-constant")
         return [int(value) for value in data.reshape(-1)]
 
     # results
@@ -147,29 +147,29 @@ class Writing:
             op: the operator.
             outputs: OpenVINO's outputs, or nodes with one each, for the operator's results.
         """
-        activated = [self.activated(output, str(op.attributes.get("activation", ""))) for output in outputs]
+        activated = [self.apply_activation(output, str(op.attributes.get("activation", ""))) for output in outputs]
         rounds = KINDS[op.kind].rounds
         for name, output in zip(op.outputs, activated, strict=True):
             if name:
                 found = output.output(0) if isinstance(output, self.ov.Node) else output
-                self.give(name, found, rounds)
+                self.set_value(name, found, rounds)
 
-    def activated(self, output: Any, activation: str) -> Any:
+    def apply_activation(self, output: Any, activation: str) -> Any:
         if not activation:
             return output
         bounds = {"relu6": (0.0, 6.0), "relu_n1_to_1": (-1.0, 1.0)}
         return self.op.relu(output) if activation == "relu" else self.op.clamp(output, *bounds[activation])
 
-    def give(self, name: str, output: Any, rounds: bool) -> None:
+    def set_value(self, name: str, output: Any, rounds: bool) -> None:
         """Set the value of a tensor, rounded to its quantization if `rounds`."""
         tensor = self.graph[name]
         if tensor.quantization is None or not rounds:
-            self.values[name] = self.called(output, name)
+            self.values[name] = self.set_name(output, name)
             return
         self.unrounded[name] = output
-        self.values[name] = self.fake_quantized(output, tensor, name)
+        self.values[name] = self.emit_fake_quantize(output, tensor, name)
 
-    def called(self, output: Any, name: str) -> Any:
+    def set_name(self, output: Any, name: str) -> Any:
         """Give an output a name, if it has none and the name is free."""
         if not output.get_tensor().get_names() and name not in self._taken:
             self._taken.add(name)
@@ -178,17 +178,17 @@ class Writing:
                 output.get_node().set_friendly_name(name)
         return output
 
-    def fake_quantized(self, output: Any, tensor: Tensor, name: str) -> Any:
+    def emit_fake_quantize(self, output: Any, tensor: Tensor, name: str) -> Any:
         """Return a value rounded to a tensor's quantization, named `name`."""
         q = self.quantization(tensor)
         fake, sizes = ranges_of(q, tensor.dtype), self.sizes(tensor, q)
         low, high = (self.op.constant(side.reshape(sizes)) for side in (fake.low, fake.high))
-        found = self.called(self.op.fake_quantize(output, low, high, low, high, fake.levels).output(0), name)
+        found = self.set_name(self.op.fake_quantize(output, low, high, low, high, fake.levels).output(0), name)
         if quantization_of(fake, q.axis) != (tensor.dtype, q) or tensor.name != name:
             self.notes.quantizations[name] = Noted(tensor.name, tensor.dtype, q)
         return found
 
-    def quantized(self, output: Any, tensor: Tensor) -> Any:
+    def emit_quantize(self, output: Any, tensor: Tensor) -> Any:
         """Return a value as a tensor's integers."""
         q = self.quantization(tensor)
         fake, sizes, (smallest, largest) = ranges_of(q, tensor.dtype), self.sizes(tensor, q), q.limits(tensor.dtype)
@@ -217,6 +217,6 @@ class Writing:
         return [q.scale.size if axis == q.axis else 1 for axis in range(len(tensor.shape))]
 
 
-def unsupported(op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+def unsupported_error(op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
     """Return the error for an operator that has a form in OpenVINO, but not in this variant."""
     return UnsupportedError(f"{op.kind} {what} cannot be written to OpenVINO", where=f"{op.source} {op.outputs[0]!r}".strip(), rule=rule)

@@ -16,7 +16,7 @@ import numpy as np
 _DTYPES = {"float": "float32", "double": "float64", "float16": "float16"}
 
 
-def _loaded(path: str, device: dict[str, str], threads: int) -> tuple[Any, dict[str, Any]]:
+def _load_session(path: str, device: dict[str, str], threads: int) -> tuple[Any, dict[str, Any]]:
     import onnxruntime
     import onnxruntime_qnn
 
@@ -46,14 +46,14 @@ def _dtype(name: str) -> str:
     return _DTYPES.get(plain, plain)
 
 
-def _answers(source: BinaryIO, sink: BinaryIO) -> None:
+def _answer_requests(source: BinaryIO, sink: BinaryIO) -> None:
     session: Any = None
     for line in source:
         question = json.loads(line)
         arrays: list[Any] = []
         try:
             if "load" in question:
-                session, answer = _loaded(*question["load"])
+                session, answer = _load_session(*question["load"])
             else:
                 given = []
                 for dtype, shape in question["run"]:
@@ -74,6 +74,6 @@ if __name__ == "__main__":
     # The libraries print to stdout; the pipe is for answers only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _answers(sys.stdin.buffer, answers)
+    _answer_requests(sys.stdin.buffer, answers)
     sys.stdout.flush()
     os._exit(0)  # the provider's library does not always exit

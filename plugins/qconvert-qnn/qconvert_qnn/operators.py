@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.plugin import Array, Graph, Op, Tensor, Violation
 
-__all__ = ["FIXED_16", "lacks", "refused", "tolerance", "violations"]
+__all__ = ["FIXED_16", "lacks", "refusal_reason", "tolerance", "violations"]
 
 #: Operators that run on HTP, with data of 8 and 16 bits and in float.
 _TAKEN = frozenset(
@@ -37,11 +37,11 @@ FIXED_16 = {
 _OFF, _OFF_16, _OFF_PRODUCTS_16 = 1.5, 64.0, 512.0
 
 
-def _named(graph: Graph, op: Op) -> list[Tensor]:
+def _list_tensors(graph: Graph, op: Op) -> list[Tensor]:
     return [graph[name] for name in (*op.inputs, *op.outputs) if name]
 
 
-def _is_only_given_out(graph: Graph, name: str) -> bool:
+def _is_only_output(graph: Graph, name: str) -> bool:
     return name in graph.outputs and not any(name in op.inputs for op in graph.ops)
 
 
@@ -50,7 +50,7 @@ def lacks(graph: Graph, op: Op) -> str:
     if op.kind not in _TAKEN:
         name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
         return f"HTP has no {name}"
-    tensors = _named(graph, op)
+    tensors = _list_tensors(graph, op)
     rank = max((len(tensor.shape) for tensor in tensors if tensor.shape is not None and not tensor.is_constant), default=0)
     if rank > _RANK:
         return f"{op.kind} of {rank} dimensions, at most {_RANK}"
@@ -58,12 +58,12 @@ def lacks(graph: Graph, op: Op) -> str:
         return f"{op.kind} with dynamic dimensions"
     if op.kind == "Gemm" and graph[op.inputs[0]].is_quantized and not graph[op.outputs[0]].is_quantized:
         return "Gemm of quantized data with a float result"
-    if (op.kind == "Quantize" and op.inputs[0] in graph.inputs) or (op.kind == "Dequantize" and _is_only_given_out(graph, op.outputs[0])):
+    if (op.kind == "Quantize" and op.inputs[0] in graph.inputs) or (op.kind == "Dequantize" and _is_only_output(graph, op.outputs[0])):
         return "onnxruntime converts float inputs and outputs itself (its option offload_graph_io_quantization)"
     return ""
 
 
-def refused(tensors: Mapping[str, Tensor], op: Op) -> str:
+def refusal_reason(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Return why HTP fails for a graph with an operator, or computes it wrongly; "" if it does neither."""
     data = next((tensors[name] for name in op.inputs if name), None)
     if data is None:
@@ -81,13 +81,13 @@ def refused(tensors: Mapping[str, Tensor], op: Op) -> str:
 
 def violations(graph: Graph, op: Op) -> Iterator[Violation]:
     """Yield the violations of the target by an operator of a normalized graph."""
-    if words := refused(graph.tensors, op):
+    if words := refusal_reason(graph.tensors, op):
         rule = "HTP compiles the operator, or leaves it to the CPU (measured with onnxruntime-qnn 2.7)"
         yield Violation(f"{op}: {words}", rule, "--target portable, for other clients")
 
 
 def tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
     """See qconvert.plugin.Kernel: one step of 8 bits, more of 16 bits."""
-    wide = any(tensor.dtype in ("uint16", "int16") for tensor in _named(graph, op) if tensor.is_quantized)
+    wide = any(tensor.dtype in ("uint16", "int16") for tensor in _list_tensors(graph, op) if tensor.is_quantized)
     steps = _OFF if not wide else _OFF_PRODUCTS_16 if op.kind in ("MatMul", "Gemm", "Conv", "ConvTranspose") else _OFF_16
     return np.full(exact.shape, steps), True

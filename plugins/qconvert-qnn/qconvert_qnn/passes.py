@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, lower
-from qconvert_qnn.operators import FIXED_16, refused
+from qconvert_qnn.operators import FIXED_16, refusal_reason
 
 __all__ = ["htp_scales", "lower_for_htp"]
 
 
 def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     """Decompose operators for which HTP fails, in float between the data and the result."""
-    found = lower(graph, refused)
+    found = lower(graph, refusal_reason)
     count = len(found.reasons)
     return (found.graph, (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
 

@@ -22,7 +22,7 @@ _PATIENCE = 600.0
 _TOKEN = re.compile(r"_token_\d+$")
 
 
-def _loaded(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
+def _load_in_child(file: ModelFile) -> tuple[Child, Mapping[str, Any]]:
     """Start a process and load a model in it; return the process and its description of the model.
 
     Raises:
@@ -62,7 +62,7 @@ class HtpModel:
     def __init__(self, file: ModelFile) -> None:
         import onnx
 
-        self._child, found = _loaded(file)
+        self._child, found = _load_in_child(file)
         self._taken, self._given = ({name: (dtype, tuple(shape)) for name, dtype, shape in found[side]} for side in ("inputs", "outputs"))
         entries = onnx.load(str(file.path), load_external_data=False).metadata_props
         self._carrier = Carrier(next((item.value for item in entries if item.key == STATES), None), self._taken, self._given)
@@ -95,7 +95,7 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
     """Return the nodes of a file, each with its device; a QuantizeLinear belongs to the node that computes its input."""
     import onnx
 
-    child, found = _loaded(file)
+    child, found = _load_in_child(file)
     child.close()
     units = {_TOKEN.sub("", name): unit for name, _, unit in found["assigned"]}
     nodes = onnx.load(str(file.path), load_external_data=False).graph.node

@@ -26,7 +26,7 @@ def _tolerance(graph: Graph, op: Op, exact: Array) -> tuple[Array, bool]:
     return tolerance(graph, op, exact)
 
 
-_ROWS = Kernels((Kernel(runs="reals", tolerance=_tolerance),))
+_ROWS = Kernels((Kernel(runs="float", tolerance=_tolerance),))
 
 
 @hookimpl

@@ -30,15 +30,15 @@ class TvmModel:
     """
 
     def __init__(self, file: ModelFile) -> None:
-        tvm = _package()
-        model = _proto(file.path)
+        tvm = _import_tvm()
+        model = _load_proto(file.path)
         given = {item.name for item in model.graph.initializer}
         own = [item for item in model.graph.input if item.name not in given]
-        self._taken, self._given = ({item.name: _described(item) for item in side} for side in (own, model.graph.output))
+        self._taken, self._given = ({item.name: _describe_value(item) for item in side} for side in (own, model.graph.output))
         states = next((entry.value for entry in model.metadata_props if entry.key == STATES), None)
         self._carrier = Carrier(states, self._taken, self._given)
         self.inputs, self.outputs, self.reset = self._carrier.inputs, self._carrier.outputs, self._carrier.reset
-        self._machine = _compiled(model, str(file.path), file.threads)
+        self._machine = _compile_model(model, str(file.path), file.threads)
         self._tensor, self._device = tvm.runtime.tensor, tvm.cpu()
         self.note = f"TVM {tvm.__version__} compiled it for {_cpu(tvm)}; its layers compute in float between quantize and dequantize"
 
@@ -50,11 +50,11 @@ class TvmModel:
             found = self._machine["main"](*(self._tensor(value, self._device) for value in fed))
             arrays = [found.numpy()] if hasattr(found, "numpy") else [item.numpy() for item in found]
         except Exception as error:  # errors of TVM share no base class but Exception
-            raise RuntimeRefusedError(f"TVM failed while running the model: {_short(error)}", rule="run-failed") from error
+            raise RuntimeRefusedError(f"TVM failed while running the model: {_shorten_error(error)}", rule="run-failed") from error
         return self._carrier.keep_states(dict(zip(self._given, arrays, strict=True)))
 
 
-def _package() -> Any:
+def _import_tvm() -> Any:
     try:
         import tvm
     except ImportError as error:
@@ -65,17 +65,17 @@ def _package() -> Any:
     return tvm
 
 
-def _proto(path: Path) -> Any:
+def _load_proto(path: Path) -> Any:
     """Load the onnx.ModelProto of a file, with external constants."""
     import onnx
 
     try:
         return onnx.load(str(path))
     except Exception as error:  # of protobuf, of onnx's own, of the file system
-        raise InvalidModelError(f"cannot be read as ONNX: {_short(error)}", file=str(path), rule="malformed-model") from error
+        raise InvalidModelError(f"cannot be read as ONNX: {_shorten_error(error)}", file=str(path), rule="malformed-model") from error
 
 
-def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
+def _describe_value(item: Any) -> tuple[str, tuple[Any, ...]]:
     from onnx import helper
 
     kind = item.type.tensor_type
@@ -88,9 +88,9 @@ def _described(item: Any) -> tuple[str, tuple[Any, ...]]:
     return dtype, tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or "?" for size in kind.shape.dim)
 
 
-def _compiled(model: Any, path: str, threads: int) -> Any:
+def _compile_model(model: Any, path: str, threads: int) -> Any:
     """Compile a model for Relax's virtual machine. Raise RuntimeRefusedError with the operators that the importer lacks."""
-    tvm = _package()
+    tvm = _import_tvm()
     from tvm import relax
     from tvm.relax.frontend.onnx import from_onnx
 
@@ -99,7 +99,7 @@ def _compiled(model: Any, path: str, threads: int) -> Any:
     except Exception as error:  # OpNotImplemented for unknown operators; any exception for unsupported attributes
         remedy = "Check it in another runtime, such as --kernels onnxruntime."
         raise RuntimeRefusedError(
-            f"TVM cannot import the model: {_short(error)}", file=path, remedy=remedy, rule="runtime-refused-model"
+            f"TVM cannot import the model: {_shorten_error(error)}", file=path, remedy=remedy, rule="runtime-refused-model"
         ) from error
     try:
         if threads:
@@ -107,14 +107,16 @@ def _compiled(model: Any, path: str, threads: int) -> Any:
         with tvm.transform.PassContext(opt_level=3):
             return relax.VirtualMachine(tvm.compile(module, target=tvm.target.Target("llvm")), tvm.cpu())
     except Exception as error:
-        raise RuntimeRefusedError(f"TVM cannot compile the model: {_short(error)}", file=path, rule="runtime-refused-model") from error
+        raise RuntimeRefusedError(
+            f"TVM cannot compile the model: {_shorten_error(error)}", file=path, rule="runtime-refused-model"
+        ) from error
 
 
 def _cpu(tvm: Any) -> str:
     return str(tvm.target.Target("llvm").attrs.get("mtriple", "this machine's CPU"))
 
 
-def _short(error: Exception) -> str:
+def _shorten_error(error: Exception) -> str:
     """Return TVM's message without its stack trace."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if not line.startswith(("File ", "Traceback", "^", "[bt]"))][:_LINES]

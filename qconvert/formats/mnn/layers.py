@@ -17,10 +17,10 @@ from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph, Op
 
-__all__ = ["BEHIND_LAYOUT", "Activation", "Layer", "activations_of", "layers_of"]
+__all__ = ["BEFORE_TRANSPOSE", "Activation", "Layer", "activations_of", "layers_of"]
 
 #: What MNN appends to the name of a convolution's result before the change of layout of a network's output.
-BEHIND_LAYOUT = "__before_tr"
+BEFORE_TRANSPOSE = "__before_tr"
 _RELU6 = (0.0, 6.0)
 #: Between the name of a convolution's result and the number of a group, which is a convolution of its own in MNN.
 _GROUP = "___output___"
@@ -179,7 +179,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | s
     following = _activation(result, encodings, "output", op)
     if isinstance(following, str):
         return f"its result has {following}"
-    name = f"{result}{BEHIND_LAYOUT}" if op.kind == "Conv" and result in graph.outputs else result
+    name = f"{result}{BEFORE_TRANSPOSE}" if op.kind == "Conv" and result in graph.outputs else result
     return Layer(name, op.source or result, data, following, op.inputs[1], *weights)
 
 

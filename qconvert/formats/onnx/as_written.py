@@ -19,7 +19,7 @@ from qconvert.graph.metadata import DECOMPOSED
 __all__ = ["as_written"]
 
 #: The function that holds the nodes of all operators that are decomposed.
-_SPELLED_OUT = "decomposed"
+_DECOMPOSED = "decomposed"
 
 
 def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
@@ -42,11 +42,11 @@ def as_written(path: Path, graph: Graph, proto: Any) -> Graph:
         return graph
     part = _read(_cut_decomposed(proto, graph, decomposed), graph, files)
     ops = [_call(op) if decomposed.intersection(op.outputs) else op for op in graph.ops]
-    return graph.evolve(ops=ops, functions={**part.functions, _SPELLED_OUT: replace(part, functions={})})
+    return graph.evolve(ops=ops, functions={**part.functions, _DECOMPOSED: replace(part, functions={})})
 
 
 def _call(op: Op) -> Op:
-    return Op("Call", op.inputs, op.outputs, {"function": _SPELLED_OUT}, op.source)
+    return Op("Call", op.inputs, op.outputs, {"function": _DECOMPOSED}, op.source)
 
 
 def _read(proto: Any, graph: Graph, files: Files) -> Graph:

@@ -275,7 +275,7 @@ class Builder:
         self._initializer(name, data)
         return name
 
-    def real(self, name: str) -> str:
+    def float_value(self, name: str) -> str:
         """The tensor's float values: after a DequantizeLinear if it is quantized, else the tensor itself. "" stays ""."""
         tensor = self.graph.tensors[name] if name else None
         if tensor is None or tensor.quantization is None:
@@ -424,9 +424,9 @@ class Builder:
         """Records `real` as the value that holds the float values of the quantized tensor `name`."""
         self._real[name], self._stored[real] = real, name
 
-    def reals(self, op: Op) -> list[str]:
+    def float_values(self, op: Op) -> list[str]:
         """The float values of all inputs."""
-        return [self.real(name) for name in op.inputs]
+        return [self.float_value(name) for name in op.inputs]
 
     def ints(self, op: Op, index: int) -> list[int]:
         """The integers of constant input `index`."""

@@ -30,7 +30,7 @@ def apply_noted_quantizations(graph: Graph, labelled: Graph, ops: Sequence[Op]) 
 
 
 #: Kinds that give the same plain numbers of the same integers, with any quantization or none.
-_ON_ANY_GRID = frozenset(("Shape", "ArgMax", "ArgMin", "Cast"))
+_ANY_QUANTIZATION = frozenset(("Shape", "ArgMax", "ArgMin", "Cast"))
 
 
 class _Quantizations:
@@ -91,7 +91,7 @@ class _Quantizations:
             self._move(op)
         elif op.kind == "Clip" and touched and self._clip(op):
             return
-        elif touched and op.kind not in _ON_ANY_GRID:
+        elif touched and op.kind not in _ANY_QUANTIZATION:
             self._write(op, {}, [name for name in op.outputs if name in self._found], None)
         else:
             self._append(op)

@@ -46,7 +46,7 @@ _LARGEST_FILE = 2**31 - 1
 #: Counted where regions of a partition become no functions.
 _FLAT = ("", "regions")
 #: Values of `arithmetic` that become other nodes than the operator's own.
-_SPELLED_OUT = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish")
+_DECOMPOSED = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish")
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
@@ -157,7 +157,7 @@ def _properties(
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
-    notes = decomposition_notes(graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _SPELLED_OUT
+    notes = decomposition_notes(graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _DECOMPOSED
                     or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(builder.kernel_fault(op))
                     or is_doubling(op, graph) or _hides_quantizations(op, graph))  # fmt: skip
     if notes:

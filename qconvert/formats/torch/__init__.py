@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.torch.reader import read
 
-    if idle := [option.name for option in _READ_OPTIONS if option.beside and options.get(option.name)]:
+    if idle := [option.name for option in _READ_OPTIONS if option.about_graph and options.get(option.name)]:
         raise OptionError(
             f"the option {idle[0]} applies to a file without a graph",
             remedy="Leave out the option, or give a graph with --graph.",
@@ -91,11 +91,11 @@ _WRITE_OPTIONS = (
 )
 _READ_OPTIONS = (
     Option("input_shape", str, "", "Sizes of inputs, such as 1,3,224,224 or x=1,3,224,224; y=batch,10."),
-    Option("graph", str, "", "The network of a state_dict without quantization: .onnx or .pt2.", is_file=True, beside=True),
+    Option("graph", str, "", "The network of a state_dict without quantization: .onnx or .pt2.", is_file=True, about_graph=True),
     Option(
-        "modules", str, "", "With --graph, the tensors of the graph that the scales of modules belong to: module=tensor; ….", beside=True
+        "modules", str, "", "With --graph, the tensors that the scales of modules belong to: module=tensor; ….", about_graph=True
     ),
-    Option("oneflow", str, "", "How OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", beside=True),
+    Option("oneflow", str, "", "How OneFlow's observers quantize, such as google,affine,per_channel,8 or cambricon,16.", about_graph=True),
     Option(
         "engine", str, "", "PyTorch's engine whose arithmetic the model has: x86, fbgemm, onednn, qnnpack; by default guessed from "
         "the file.",

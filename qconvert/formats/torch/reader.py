@@ -20,7 +20,7 @@ from qconvert.graph import Graph
 
 __all__ = ["holds_graph", "modules", "open_archive", "read"]
 
-_GRAPH_BESIDE = (
+_NEEDS_GRAPH = (
     "Give a graph of the network without quantization, whose modules have the same names: --graph float.pt2, written by\n"
     "    import torch\n"
     "    program = torch.export.export(float_model.eval(), example_inputs)  # before it is fused and prepared\n"
@@ -64,7 +64,7 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
 
     if is_safetensors(path):
         layers = layers_in_blocks(read_checkpoint(path).tensors)  # a graph does not help where they are not covered
-        remedy = f"{_GRAPH_BESIDE}\n{_OTHER_TOOLS}" if layers else _GRAPH_BESIDE
+        remedy = f"{_NEEDS_GRAPH}\n{_OTHER_TOOLS}" if layers else _NEEDS_GRAPH
         raise UnsupportedError("the file holds tensors and no graph", remedy=remedy, rule="graph-missing")
     archive = open_archive(path)
     stated = str(options.get("input_shape", ""))
@@ -140,7 +140,7 @@ def _without_graph(archive: Archive) -> QConvertError:
         return UnsupportedError("the file holds no graph", remedy=READABLE, rule="graph-missing")
     return UnsupportedError(
         f"the file holds a dictionary with {len(found)} entries, such as a state_dict, and no graph",
-        remedy=_GRAPH_BESIDE,
+        remedy=_NEEDS_GRAPH,
         rule="graph-missing",
     )
 

@@ -136,7 +136,7 @@ class Builder:
         self._values[name] = node
         self.names[node] = name
 
-    def real(self, name: str) -> Any:
+    def float_value(self, name: str) -> Any:
         """The node of a tensor's float values: dequantized if it is quantized, else the tensor itself. None for ""."""
         if not name:
             return None
@@ -156,9 +156,9 @@ class Builder:
         if self.op is not None and id(self.op) not in self._whole:
             self.decomposed[id(self.op)] = self.op
 
-    def reals(self, op: Op) -> list[Any]:
+    def float_values(self, op: Op) -> list[Any]:
         """The nodes of the float values of all inputs."""
-        return [self.real(name) for name in op.inputs]
+        return [self.float_value(name) for name in op.inputs]
 
     def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
         """Adds a dequantize of stored integers."""

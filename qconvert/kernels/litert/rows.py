@@ -40,7 +40,7 @@ _DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(limits.sums), factor_fault(li
 
 def _rows(plain: bool) -> tuple[Kernel, ...]:
     """Return the rows of TFLite's own kernels: the reference or the optimized ones. Both round alike except where `plain` is read."""
-    either = partial(Kernel, as_fast_on_reals=True)
+    either = partial(Kernel, as_fast_in_float=True)
     twice = Requantizer("tflite_double_rounding")
     conv, dense = (twice, Requantizer("tflite_float")) if plain else (None, None)
     curve, total = partial(references.curve, plain=plain), limits.reduce_sum if plain else factor_fault(limits.total)
@@ -113,13 +113,13 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=references.requantize),
         Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=references.requantize),
-        Kernel(("Div",), runs="reals", tolerance=off.division, reference=references.divide),
-        Kernel(tuple(references.COMPARISONS), runs="reals", reference=references.compare),
-        Kernel(("Gelu",), _INT16, "reals", tolerance=off.lookup_table),
-        Kernel(("PRelu", "Where"), _INT16, "reals", tolerance=off.by_sign),
-        Kernel(("Resize",), _INT16, "reals", tolerance=partial(off.interpolation, fraction_of_size=True)),
-        Kernel((), _INT16, "reals", tolerance=off.sixteen_bits),
-        Kernel(runs="reals", tolerance=off.table),
+        Kernel(("Div",), runs="float", tolerance=off.division, reference=references.divide),
+        Kernel(tuple(references.COMPARISONS), runs="float", reference=references.compare),
+        Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table),
+        Kernel(("PRelu", "Where"), _INT16, "float", tolerance=off.by_sign),
+        Kernel(("Resize",), _INT16, "float", tolerance=partial(off.interpolation, fraction_of_size=True)),
+        Kernel((), _INT16, "float", tolerance=off.sixteen_bits),
+        Kernel(runs="float", tolerance=off.table),
     )
 
 
@@ -202,13 +202,13 @@ def _either(graph: Graph, op: Op, exact: Array) -> Found:
     return np.maximum(one, other), first or second
 
 
-MIXED = (Kernel(runs="reals", tolerance=_either),)
+MIXED = (Kernel(runs="float", tolerance=_either),)
 
 
 def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
     """Return the rows of tflite-micro's kernels; they require and round as the reference ones. Their overflows were not measured."""
     rows = (*_among(_OPTIMIZED, ("Elu", "ReduceSum"), _ALL), *REFERENCE)  # LiteRT's reference kernels have no ELU, and another SUM
-    return tuple(replace(row, reference=None, as_fast_on_reals=False) for row in _among(rows, kinds, types))
+    return tuple(replace(row, reference=None, as_fast_in_float=False) for row in _among(rows, kinds, types))
 
 
 #: tflite-micro, which has no uint8 kernels.
@@ -222,5 +222,5 @@ MICRO = (
     *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
              "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
     Kernel(("SpaceToBatch", "BatchToSpace"), _INT8),
-    *(row.on_reals() for row in REFERENCE),
+    *(row.as_float_row() for row in REFERENCE),
 )  # fmt: skip

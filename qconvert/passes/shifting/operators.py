@@ -211,7 +211,7 @@ def shift_average(s: Shifting, op: Op) -> None:
     """Emit the average of shifted float values, and the factor."""
     attributes = {key: value for key, value in op.attributes.items() if key != "arithmetic"}
     name = op.outputs[0]
-    value = s.real(op.inputs[0], op.source)
+    value = s.dequantize(op.inputs[0], op.source)
     value = s.compute("AveragePool", (value,), f"{name}/average", name, op.source, **attributes)
     factor = s.rewriter.constant(f"{name}/away", NUDGE)
     value = s.compute("Mul", (value, factor), f"{name}/away_from_zero", name, op.source)

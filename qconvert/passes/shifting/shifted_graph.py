@@ -120,7 +120,7 @@ class Shifting:
         short = self.rewriter[value].dtype in _SHORT
         return self.compute("Cast", (value,), f"{value}/float32", value, source, to="float32") if short else value
 
-    def real(self, name: str, source: str = "") -> str:
+    def dequantize(self, name: str, source: str = "") -> str:
         """Dequantize what stands for a tensor; its float values are shifted if that is."""
         return self.compute("Dequantize", (self[name],), f"{name}/shifted_value", name, source)
 
@@ -155,7 +155,7 @@ class Shifting:
         more = [before + after for before, after in zip(amounts[: len(shape)], amounts[len(shape) :], strict=True)]
         sizes = tuple(size + extra if isinstance(size, int) else size if not extra else f"{size}+{extra}"
                       for size, extra in zip(shape, more, strict=True))  # fmt: skip
-        value = self.real(name)
+        value = self.dequantize(name)
         wide = self.rewriter.add(f"{name}/padded_value", self.rewriter[value], shape=sizes)
         zero = self.rewriter.constant(f"{name}/zero", self.shift(name))
         self.emit("Pad", (value, self.rewriter.constant(f"{name}/pads", amounts), zero), wide)

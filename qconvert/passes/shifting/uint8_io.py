@@ -59,7 +59,7 @@ def to_unsigned(s: Shifting, op: Op) -> None:
     """Emit a Requantize to uint8: the float values in steps, moved, rounded, limited and stored."""
     name, result = op.inputs[0], op.outputs[0]
     own, new = s.quantization(name), s.quantization(result)
-    value, moved = s.real(name, op.source), s.shift(name)
+    value, moved = s.dequantize(name, op.source), s.shift(name)
     same = own.scale[0] == new.scale[0]
     point = int(new.zero_point[0]) - (round(moved / float(own.scale[0])) if same else 0)
     value = value if same else s.plus(value, -moved, op.source)

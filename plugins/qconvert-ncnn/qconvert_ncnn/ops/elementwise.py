@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op, conditions
-from qconvert_ncnn.blobs import unsupported
-from qconvert_ncnn.container import packed
+from qconvert_ncnn.blobs import unsupported_error
+from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import CLIP, MULTIPLIED, ROUND, Step, Writing
 
@@ -42,7 +42,7 @@ def write_unary(op: Op, w: Writing) -> None:
 def read_unary(r: Reading) -> None:
     number = r.layer.integer(0)
     if number not in _UNARY:
-        raise r.unsupported(f"of the kind {number}")
+        raise r.unsupported_error(f"of the kind {number}")
     r.emit(_UNARY[number], [r.value()])
 
 
@@ -52,7 +52,7 @@ def write_named(op: Op, w: Writing) -> None:
 
 def read_named(r: Reading) -> None:
     if r.layer.kind == "Exp" and (r.layer.number(0, -1.0), r.layer.number(1, 1.0), r.layer.number(2)) != (-1.0, 1.0, 0.0):
-        raise r.unsupported("with a base or factors")
+        raise r.unsupported_error("with a base or factors")
     r.emit(_LAYERS[r.layer.kind], [r.value()])
 
 
@@ -69,7 +69,7 @@ def write_softplus(op: Op, w: Writing) -> None:
 def write_binary(op: Op, w: Writing) -> None:
     """BinaryOp of two blobs, or of one and a number."""
     rank = len(w.sizes(op.outputs[0]))
-    numbers = [_number(op, w, index) for index in (0, 1)]
+    numbers = [_constant_number(op, w, index) for index in (0, 1)]
     if numbers[1] is not None:
         w.finish(op, "BinaryOp", {0: _BINARY_OF[op.kind], 1: 1, 2: numbers[1]}, inputs=[w.value(op.inputs[0], rank)])
     elif numbers[0] is not None:
@@ -78,7 +78,7 @@ def write_binary(op: Op, w: Writing) -> None:
         w.finish(op, "BinaryOp", {0: _BINARY_OF[op.kind]}, inputs=[w.value(name, rank) for name in op.inputs])
 
 
-def _number(op: Op, w: Writing, index: int) -> float | None:
+def _constant_number(op: Op, w: Writing, index: int) -> float | None:
     """Return the only number of a constant operand, as float32; None for other operands."""
     tensor = w.graph[op.inputs[index]]
     if tensor.data is None or tensor.data.size != 1 or len(tensor.data.shape) > len(w.sizes(op.outputs[0])) + 1:
@@ -91,15 +91,15 @@ def read_binary(r: Reading) -> None:
     number = r.layer.integer(0)
     kind, turned = _BINARY.get(number) or _TURNED.get(number, ""), number in _TURNED
     if not kind:
-        raise r.unsupported(f"of the kind {number}")
+        raise r.unsupported_error(f"of the kind {number}")
     if r.layer.integer(1):
         names = [r.value(), r.scalar(r.layer.number(2))]
     else:
-        names = _along(r)
+        names = _align_operands(r)
     r.emit(kind, names[::-1] if turned else names)
 
 
-def _along(r: Reading) -> list[str]:
+def _align_operands(r: Reading) -> list[str]:
     """Return both operands, with sizes of 1 as ncnn adds them: trailing ones; leading ones for a vector that is not along channels."""
     shapes, names = [r.shape(index)[1:] for index in (0, 1)], [r.value(0), r.value(1)]
     rank = max(len(shape) for shape in shapes)
@@ -114,16 +114,16 @@ def _along(r: Reading) -> list[str]:
 
 def write_pow(op: Op, w: Writing) -> None:
     """Powers by squares, products, roots and reciprocals: ncnn's Pow computes a logarithm, which fails for negative values."""
-    exponent = _number(op, w, 1)
+    exponent = _constant_number(op, w, 1)
     root = {0.5: _ROOT, -0.5: _ROOT_BELOW}.get(exponent or 0.0)
     if exponent is None or (root is None and not (exponent.is_integer() and 1 <= abs(exponent) <= _HIGHEST)):
-        raise unsupported(op, f"with the exponent {'that is computed' if exponent is None else exponent}")
+        raise unsupported_error(op, f"with the exponent {'that is computed' if exponent is None else exponent}")
     value = w.value(op.inputs[0], len(w.sizes(op.outputs[0])))
-    steps = [Step("UnaryOp", {0: root}, suffix="root")] if root is not None else _whole_power(int(exponent), value)
+    steps = [Step("UnaryOp", {0: root}, suffix="root")] if root is not None else _power_steps(int(exponent), value)
     w.steps(op, [replace(steps[0], inputs=(value,)), *steps[1:]])
 
 
-def _whole_power(exponent: int, value: str) -> list[Step]:
+def _power_steps(exponent: int, value: str) -> list[Step]:
     """Return the steps of an integer power: squares, and a product with the value for each further 1 in the exponent's bits."""
     steps = list[Step]()
     for bit in f"{abs(exponent):b}"[1:]:
@@ -137,7 +137,7 @@ def read_eltwise(r: Reading) -> None:
     """Eltwise: a product, a sum or a maximum of blobs of one shape."""
     kind = {0: "Mul", 1: "Add", 2: "Max"}.get(r.layer.integer(0))
     if kind is None or any(number != 1 for number in r.layer.numbers(1)) or len(r.layer.inputs) < 2:
-        raise r.unsupported("with factors, or of one blob")
+        raise r.unsupported_error("with factors, or of one blob")
     value = r.value(0)
     for index in range(1, len(r.layer.inputs) - 1):
         value = r.step(kind, [value, r.value(index)])
@@ -164,7 +164,7 @@ def write_clip(op: Op, w: Writing) -> None:
     """Clip; a missing bound is the largest number."""
     bounds = [w.graph[op.inputs[index]] if op.has(index) else None for index in (1, 2)]
     if any(bound is not None and bound.data is None for bound in bounds):
-        raise unsupported(op, "with bounds that are computed when the model runs", rule="not-constant")
+        raise unsupported_error(op, "with bounds that are computed when the model runs", rule="not-constant")
     low, high = (
         limit if bound is None else float(w.real(bound).reshape(-1)[0]) for bound, limit in zip(bounds, (-_LARGEST, _LARGEST), strict=True)
     )
@@ -181,12 +181,12 @@ def write_prelu(op: Op, w: Writing) -> None:
     """PReLU with one slope, or one for each channel."""
     slope, sizes = w.graph[op.inputs[1]], w.sizes(op.outputs[0])
     if slope.data is None:
-        raise unsupported(op, "with slopes that are computed when the model runs", rule="not-constant")
+        raise unsupported_error(op, "with slopes that are computed when the model runs", rule="not-constant")
     real = w.real(slope)
     along = real.reshape((1,) * (len(sizes) + 1 - real.ndim) + real.shape)
     if real.size not in (1, sizes[0]) or along.shape[1] != real.size:
-        raise unsupported(op, "with slopes that are not one for each channel")
-    w.finish(op, "PReLU", {0: real.size}, packed(real.reshape(-1), marked=False))
+        raise unsupported_error(op, "with slopes that are not one for each channel")
+    w.finish(op, "PReLU", {0: real.size}, pack_weights(real.reshape(-1), marked=False))
 
 
 def read_prelu(r: Reading) -> None:
@@ -198,13 +198,13 @@ def read_prelu(r: Reading) -> None:
     r.emit("PRelu", [r.value(), r.parameter(slopes.reshape(1, -1, *(1,) * (len(shape) - 2)), "slopes")])
 
 
-def write_hard(op: Op, w: Writing) -> None:
+def write_hard_activation(op: Op, w: Writing) -> None:
     """HardSigmoid and HardSwish: x * alpha + beta between 0 and 1, times x."""
     alpha, beta = (1 / 6, 0.5) if op.kind == "HardSwish" else (float(op["alpha"]), float(op["beta"]))
     w.finish(op, op.kind, {0: alpha, 1: beta})
 
 
-def read_hard(r: Reading) -> None:
+def read_hard_activation(r: Reading) -> None:
     alpha, beta = r.layer.number(0, 0.2), r.layer.number(1, 0.5)
     if r.layer.kind == "HardSigmoid":
         r.emit("HardSigmoid", [r.value()], alpha=alpha, beta=beta)
@@ -251,8 +251,8 @@ READERS: dict[str, Callable[[Reading], Any]] = {
     "ReLU": read_relu,
     CLIP: read_clip,
     "PReLU": read_prelu,
-    "HardSigmoid": read_hard,
-    "HardSwish": read_hard,
+    "HardSigmoid": read_hard_activation,
+    "HardSwish": read_hard_activation,
     "GELU": read_gelu,
     "ELU": read_elu,
     "SELU": read_selu,
@@ -267,8 +267,8 @@ WRITERS: dict[str, Callable[[Op, Writing], Any]] = {
     "LeakyRelu": write_leaky_relu,
     "Clip": write_clip,
     "PRelu": write_prelu,
-    "HardSigmoid": write_hard,
-    "HardSwish": write_hard,
+    "HardSigmoid": write_hard_activation,
+    "HardSwish": write_hard_activation,
     "Swish": write_swish,
     "Gelu": write_gelu,
     "Elu": write_elu,

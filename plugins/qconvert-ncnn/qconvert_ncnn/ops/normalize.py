@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op
-from qconvert_ncnn.blobs import axis_of, unsupported
-from qconvert_ncnn.container import packed
+from qconvert_ncnn.blobs import axis_of, unsupported_error
+from qconvert_ncnn.container import pack_weights
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import MULTIPLIED, Step, Writing, blob_params
 
@@ -30,7 +30,7 @@ def write_softmax(op: Op, w: Writing) -> None:
 
 def read_softmax(r: Reading) -> None:
     if not r.layer.integer(1):
-        raise r.unsupported("of an older form", rule="form-not-covered")
+        raise r.unsupported_error("of an older form", rule="form-not-covered")
     r.emit("Softmax", [r.value()], axis=r.axis(0))
 
 
@@ -38,8 +38,8 @@ def write_batch_norm(op: Op, w: Writing) -> None:
     """BatchNorm: channels, epsilon; factors, means, variances and addends."""
     scale, shift, mean, variance = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:5])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
-    parts = (packed(item, marked=False) for item in (scale, mean, variance, shift))
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+    parts = (pack_weights(item, marked=False) for item in (scale, mean, variance, shift))
     w.finish(op, "BatchNorm", {0: scale.size, 1: float(op["epsilon"])}, *parts)
 
 
@@ -53,10 +53,10 @@ def read_batch_norm(r: Reading) -> None:
 def read_scale(r: Reading) -> None:
     """Scale and Bias: a product and a sum with one number for each channel."""
     if len(r.layer.inputs) > 1:
-        raise r.unsupported("by values that another layer computes")
+        raise r.unsupported_error("by values that another layer computes")
     _require_channels(r, r.weights[0].size)
     if r.layer.kind == "Bias" and len(r.shape()) != 1 + _PICTURE:
-        raise r.unsupported(f"of data of the shape {r.shape()}")
+        raise r.unsupported_error(f"of data of the shape {r.shape()}")
     shape = (1, -1, *(1,) * (len(r.shape()) - 2))
     is_whole = r.layer.kind == "Bias" or len(r.weights) > 1
     value, (*factors, last) = r.value(), r.weights if is_whole else (*r.weights, np.zeros(0, np.float32))
@@ -80,7 +80,7 @@ def write_layer_norm(op: Op, w: Writing) -> None:
     sizes, axis = w.sizes(op.inputs[0]), axis_of(w.graph, op, int(op["axis"]))
     over, count = sizes[axis:], math.prod(sizes[axis:])
     parts = [w.real(w.graph[op.inputs[index]]) if op.has(index) else np.full(over, 2 - index, np.float32) for index in (1, 2)]
-    weights = (packed(np.broadcast_to(item, over), marked=False) for item in parts)
+    weights = (pack_weights(np.broadcast_to(item, over), marked=False) for item in parts)
     first, params = w.value(op.inputs[0]), {0: count, 1: float(op["epsilon"]), 2: 1}
     if len(sizes) <= _PICTURE and len(over) == (2 if len(sizes) == _PICTURE and len(over) > 1 else 1):
         w.finish(op, "LayerNorm", params, *weights)
@@ -97,7 +97,7 @@ def read_layer_norm(r: Reading) -> None:
     """LayerNorm over a vector or each row; of three dimensions over each plane if the number of elements is not that of a row."""
     shape, count = r.shape(), r.layer.integer(0)
     if len(shape) > 1 + _PICTURE:
-        raise r.unsupported(f"of data of the shape {shape}")
+        raise r.unsupported_error(f"of data of the shape {shape}")
     axis = len(shape) - (2 if len(shape) > _PICTURE and count != shape[-1] else 1)
     if math.prod(shape[axis:]) != count:
         raise InvalidModelError(
@@ -112,8 +112,8 @@ def write_instance_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
     sizes = w.sizes(op.inputs[0])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
-    parts, params = tuple(packed(item, marked=False) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+    parts, params = tuple(pack_weights(item, marked=False) for item in (scale, shift)), {0: scale.size, 1: float(op["epsilon"]), 2: 1}
     if len(sizes) == _PICTURE:
         w.finish(op, "InstanceNorm", params, *parts)
         return
@@ -135,8 +135,8 @@ def read_instance_norm(r: Reading) -> None:
 def write_group_norm(op: Op, w: Writing) -> None:
     scale, shift = (w.real(w.graph[name]).reshape(-1) for name in op.inputs[1:3])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
-    parts = (packed(item, marked=False) for item in (scale, shift))
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+    parts = (pack_weights(item, marked=False) for item in (scale, shift))
     w.finish(op, "GroupNorm", {0: int(op["num_groups"]), 1: scale.size, 2: float(op["epsilon"]), 3: 1}, *parts)
 
 

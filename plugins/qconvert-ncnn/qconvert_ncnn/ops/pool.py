@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from qconvert.plugin import InvalidModelError, Op
-from qconvert_ncnn.blobs import axis_of, unsupported
+from qconvert_ncnn.blobs import axis_of, unsupported_error
 from qconvert_ncnn.container import Layer
-from qconvert_ncnn.ops.products import pads_of, square
+from qconvert_ncnn.ops.products import pads_of, size_2d
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ADDED, SUBTRACTED, Step, Writing, blob_params
 
@@ -33,9 +33,9 @@ def write_pool(op: Op, w: Writing) -> None:
     """Pooling with explicit padding, extended so that every window is whole."""
     kernel = [int(size) for size in op["kernel_shape"]]
     if op["data_format"] != "channels_first" or len(kernel) != 2:
-        raise unsupported(op, "that is not over two dimensions, channels first,")
+        raise unsupported_error(op, "that is not over two dimensions, channels first,")
     if op.kind == "MaxPool" and any(size != 1 for size in op["dilations"]):
-        raise unsupported(op, "with dilations")
+        raise unsupported_error(op, "with dilations")
     top, left, bottom, right = pads_of(op, w, kernel)
     average = op.kind == "AveragePool"
     counts = average and bool(op["count_include_pad"]) and any((top, left, bottom, right))
@@ -44,7 +44,7 @@ def write_pool(op: Op, w: Writing) -> None:
         whole = [(after - 1) * stride + size for after, stride, size in zip(result, op["strides"], kernel, strict=True)]
         more = whole[0] - data[0] - top, whole[1] - data[1] - left
         if counts and (more[0] > bottom or more[1] > right):
-            raise unsupported(op, "whose last windows hang over padding that counts")
+            raise unsupported_error(op, "whose last windows hang over padding that counts")
         bottom, right = max(bottom, more[0]), max(right, more[1])
     params: dict[int, Any] = {
         0: _AVERAGE if average else _MAX, 1: kernel[1], 11: kernel[0], 2: int(op["strides"][1]), 12: int(op["strides"][0]),
@@ -60,13 +60,13 @@ def read_pool(r: Reading) -> None:
     layer = r.layer
     kind, average = layer.integer(0), layer.integer(0) == _AVERAGE
     if kind not in (_MAX, _AVERAGE) or len(r.shape()) != 4:
-        raise r.unsupported(f"of the kind {kind} over data of the shape {r.shape()}")
+        raise r.unsupported_error(f"of the kind {kind} over data of the shape {r.shape()}")
     if layer.integer(4):
         value = r.step("GlobalAveragePool" if average else "GlobalMaxPool", [r.value()], data_format="channels_first")
         r.emit("Reshape", [value, r.numbers((1, -1))])
         return
     if layer.integer(7):
-        _adaptive(r, "AveragePool" if average else "MaxPool")
+        _read_adaptive_pool(r, "AveragePool" if average else "MaxPool")
         return
     mode, extra = layer.integer(5), dict[str, Any]()
     left = layer.integer(3)
@@ -74,28 +74,28 @@ def read_pool(r: Reading) -> None:
     pads = (top, left, layer.integer(15, top), layer.integer(14, left))
     if mode in _AUTO:
         if any(pads):
-            raise r.unsupported("with padding other than that of its size")
+            raise r.unsupported_error("with padding other than that of its size")
         extra = {"auto_pad": _AUTO[mode]}
     elif mode == _FULL:
         # ncnn adds a last window if it begins in the data or its padding, and counts all of its elements if padding counts.
         pads = _full_pads(layer, r.shape(), pads)
     elif mode != _VALID:
-        raise r.unsupported(f"with the padding {mode}")
+        raise r.unsupported_error(f"with the padding {mode}")
     if min(pads) < 0:
         raise InvalidModelError(f"the padding is {pads}", where=str(layer), rule="padding-out-of-range")
     if average and (layer.integer(6) or mode in _AUTO):  # automatic padding counts in ncnn
         extra["count_include_pad"] = 1
-    r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=square(layer, 1), strides=square(layer, 2), pads=pads,
+    r.emit("AveragePool" if average else "MaxPool", [r.value()], kernel_shape=size_2d(layer, 1), strides=size_2d(layer, 2), pads=pads,
            data_format="channels_first", **extra)  # fmt: skip
 
 
-def _adaptive(r: Reading, kind: str) -> None:
+def _read_adaptive_pool(r: Reading, kind: str) -> None:
     """Read a pool to given sizes, which must divide those of the data, so that all windows are equal."""
     width = r.layer.integer(8)
     wanted, before = (r.layer.integer(18, width), width), r.shape()[2:]
     sizes = [old if new == _KEPT else new for old, new in zip(before, wanted, strict=True)]
     if min(sizes) < 1 or any(old % new for old, new in zip(before, sizes, strict=True)):
-        raise r.unsupported(f"to {sizes[0]} x {sizes[1]} elements of {before[0]} x {before[1]}")
+        raise r.unsupported_error(f"to {sizes[0]} x {sizes[1]} elements of {before[0]} x {before[1]}")
     window = tuple(old // new for old, new in zip(before, sizes, strict=True))
     r.emit(kind, [r.value()], kernel_shape=window, strides=window, pads=(0, 0, 0, 0), data_format="channels_first")
 
@@ -103,7 +103,7 @@ def _adaptive(r: Reading, kind: str) -> None:
 def _full_pads(layer: Layer, shape: tuple[int, ...], pads: tuple[int, ...]) -> tuple[int, int, int, int]:
     """Return the padding with which the last windows are whole."""
     found = list(pads)
-    for axis, (kernel, stride) in enumerate(zip(square(layer, 1), square(layer, 2), strict=True)):
+    for axis, (kernel, stride) in enumerate(zip(size_2d(layer, 1), size_2d(layer, 2), strict=True)):
         tail = (shape[axis + 2] + pads[axis] + pads[axis + 2] - kernel) % stride
         found[axis + 2] += stride - tail if tail else 0
     return found[0], found[1], found[2], found[3]
@@ -113,7 +113,7 @@ def write_global_pool(op: Op, w: Writing) -> None:
     """Global Pooling and a Reshape of its vector; a Reduction for blobs of other than three dimensions."""
     sizes = w.sizes(op.inputs[0])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     if len(sizes) == _PICTURE:
         pool = Step("Pooling", {0: _AVERAGE if op.kind == "GlobalAveragePool" else _MAX, 4: 1}, inputs=(w.value(op.inputs[0]),))
         w.steps(op, [pool, Step("Reshape", blob_params(w.sizes(op.outputs[0])), suffix="real")])
@@ -126,7 +126,7 @@ def write_reduction(op: Op, w: Writing) -> None:
     rank = len(w.sizes(op.inputs[0])) + 1
     axes = sorted({axis_of(w.graph, op, axis) for axis in (w.integers(op, 1, "axes") if op.has(1) else range(1, rank))})
     if not op["keepdims"] and len(axes) == rank - 1:
-        raise unsupported(op, "to a single number")
+        raise unsupported_error(op, "to a single number")
     params = {1: 0, 3: tuple(axes), 4: 1, 5: 1}
     if op.kind != "ReduceLogSumExp":
         w.finish(op, "Reduction", {**params, 0: _OPERATIONS[op.kind], 4: int(op["keepdims"])})
@@ -146,10 +146,10 @@ def read_reduction(r: Reading) -> None:
     layer, rank = r.layer, len(r.shape())
     kind = _REDUCTIONS.get(layer.integer(0))
     if kind is None or layer.number(2, 1.0) != 1 or not layer.integer(5):
-        raise r.unsupported("of an older form, or with a factor", rule="form-not-covered")
+        raise r.unsupported_error("of an older form, or with a factor", rule="form-not-covered")
     axes, every = [int(axis) for axis in layer.numbers(3)], bool(layer.integer(1, 1))
     if not every and not axes:
-        raise r.unsupported("over no axes")
+        raise r.unsupported_error("over no axes")
     if any(not 1 - rank <= axis < rank - 1 for axis in axes):
         raise InvalidModelError(f"the axes are {axes} of {rank - 1}", where=str(layer), rule="axis-out-of-range")
     found = sorted({*range(1, rank)} if every else {axis % (rank - 1) + 1 for axis in axes})
@@ -166,17 +166,17 @@ def write_resize(op: Op, w: Writing) -> None:
     known = {("nearest", "asymmetric"): _NEAREST, ("linear", "half_pixel"): _LINEAR, ("linear", "pytorch_half_pixel"): _LINEAR,
              ("linear", "align_corners"): _LINEAR}.get((mode, coordinates))  # fmt: skip
     is_flat = len(sizes) == 3 and op["data_format"] == "channels_first"
-    if mode == "nearest" and is_flat and _copies_whole(op, w.sizes(op.inputs[0])[1:], sizes[1:]):
+    if mode == "nearest" and is_flat and _has_whole_factors(op, w.sizes(op.inputs[0])[1:], sizes[1:]):
         known = _NEAREST
     elif known is None or not is_flat or (known == _NEAREST and op["nearest_mode"] != "floor"):
-        raise unsupported(op, f"with mode {mode!r} and {coordinates!r}")
+        raise unsupported_error(op, f"with mode {mode!r} and {coordinates!r}")
     if coordinates == "pytorch_half_pixel" and any(new == 1 < old for old, new in zip(w.sizes(op.inputs[0])[1:], sizes[1:], strict=True)):
-        raise unsupported(op, "to one row or column")
+        raise unsupported_error(op, "to one row or column")
     params = {0: known, 3: sizes[1], 4: sizes[2]}
     w.finish(op, "Interp", {**params, 6: 1} if coordinates == "align_corners" else params)
 
 
-def _copies_whole(op: Op, before: Sequence[int], after: Sequence[int]) -> bool:
+def _has_whole_factors(op: Op, before: Sequence[int], after: Sequence[int]) -> bool:
     """Return whether a nearest Resize with half-pixel centres copies each element a whole number of times."""
     middle = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel")
     rounds = op["coordinate_transformation_mode"] in middle and op["nearest_mode"] in ("round_prefer_floor", "round_prefer_ceil")
@@ -188,13 +188,13 @@ def read_resize(r: Reading) -> None:
     layer, shape = r.layer, r.shape()
     kind = layer.integer(0)
     if kind not in (_NEAREST, _LINEAR) or layer.integer(5) or len(shape) != 4 or len(layer.inputs) > 1:
-        raise r.unsupported(f"of the kind {kind} over data of the shape {shape}")
+        raise r.unsupported_error(f"of the kind {kind} over data of the shape {shape}")
     height, width = layer.integer(3), layer.integer(4)
     if not height or not width:
         sizes = shape[2] * layer.number(1, 1.0), shape[3] * layer.number(2, 1.0)
         height, width = (int(size) for size in sizes)
         if (height, width) != sizes:  # ncnn then uses the factors, not the sizes
-            raise r.unsupported(f"to {sizes[0]} x {sizes[1]} elements")
+            raise r.unsupported_error(f"to {sizes[0]} x {sizes[1]} elements")
     if not 0 < height < 2**16 or not 0 < width < 2**16:
         raise InvalidModelError(f"the size of the result is {height} x {width}", where=str(layer), rule="empty-result")
     attributes = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}

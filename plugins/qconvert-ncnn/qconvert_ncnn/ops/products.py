@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op
-from qconvert_ncnn.blobs import order_of, unsupported
-from qconvert_ncnn.container import Layer, packed
+from qconvert_ncnn.blobs import order_of, unsupported_error
+from qconvert_ncnn.container import Layer, pack_weights
 from qconvert_ncnn.loading import REQUANTIZED, scales_of, top_scale
-from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_connected, is_layer, outputs_axis
+from qconvert_ncnn.quantizations import INT8, LIMIT, inverse, is_fully_connected, is_int8_layer, outputs_axis
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import ACTIVATIONS, Writing
 
-__all__ = ["READERS", "WRITERS", "pads_of", "read_pads", "square"]
+__all__ = ["READERS", "WRITERS", "pads_of", "read_pads", "size_2d"]
 
 _RELU, _CLIP = 1, 3
 _LARGEST = float(np.finfo(np.float32).max)
@@ -27,7 +27,7 @@ _SAME = {-233: "SAME_UPPER", -234: "SAME_LOWER"}
 # windows
 
 
-def square(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
+def size_2d(layer: Layer, key: int, default: int = 1) -> tuple[int, int]:
     """Return height and width of a window: the key of the height is that of the width + 10; by default both are equal."""
     width = layer.integer(key, default)
     found = layer.integer(key + 10, width), width
@@ -67,10 +67,10 @@ def read_pads(layer: Layer) -> dict[str, Any]:
     return {"pads": found}
 
 
-def _window(op: Op, w: Writing) -> dict[int, Any]:
+def _window_params(op: Op, w: Writing) -> dict[int, Any]:
     kernel = w.graph[op.inputs[1]].static_shape
     if op["data_format"] != "channels_first" or kernel is None or len(kernel) != 4:
-        raise unsupported(op, "that is not over two dimensions, channels first,")
+        raise unsupported_error(op, "that is not over two dimensions, channels first,")
     height, width = kernel[2:]
     top, left, bottom, right = (
         (int(pad) for pad in op["pads"]) if op.kind == "ConvTranspose" else pads_of(op, w, kernel[2:], op["dilations"])
@@ -86,41 +86,41 @@ def _window(op: Op, w: Writing) -> dict[int, Any]:
 
 def write_conv(op: Op, w: Writing) -> None:
     """Convolution, or with groups ConvolutionDepthWise."""
-    params, group = _window(op, w), int(op["group"])
+    params, group = _window_params(op, w), int(op["group"])
     kind = "Convolution" if group == 1 else "ConvolutionDepthWise"
     if group != 1:
         params[7] = group
-    _finish(op, w, kind, params, 5)
+    _write_product(op, w, kind, params, 5)
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
     """Deconvolution, or with groups DeconvolutionDepthWise; in float."""
-    params, group = _window(op, w), int(op["group"])
+    params, group = _window_params(op, w), int(op["group"])
     if group != 1:
         params[7] = group
     extra = [int(size) for size in op["output_padding"]]
     params |= {18: extra[1], 19: extra[0]} if any(extra) else {}
-    _finish(op, w, "Deconvolution" if group == 1 else "DeconvolutionDepthWise", params, 5)
+    _write_product(op, w, "Deconvolution" if group == 1 else "DeconvolutionDepthWise", params, 5)
 
 
 def write_gemm(op: Op, w: Writing) -> None:
     """InnerProduct of vectors, or of each row of a matrix."""
     shape = w.graph[op.inputs[1]].static_shape
     if shape is None or len(w.sizes(op.inputs[0])) > 2:
-        raise unsupported(op, "of data over more than two dimensions")
-    _finish(op, w, "InnerProduct", {0: shape[0], 2: math.prod(shape)}, 1)
+        raise unsupported_error(op, "of data over more than two dimensions")
+    _write_product(op, w, "InnerProduct", {0: shape[0], 2: math.prod(shape)}, 1)
 
 
 def write_matmul(op: Op, w: Writing) -> None:
     """InnerProduct of each row with a constant matrix; MatMul of two blobs, after a Permute of a transposed first one."""
-    if is_connected(w.graph, op):
+    if is_fully_connected(w.graph, op):
         outputs = (w.graph[op.inputs[1]].static_shape or ())[outputs_axis(op)]
-        _finish(op, w, "InnerProduct", {0: outputs, 2: math.prod(w.graph[op.inputs[1]].static_shape or ())}, 1)
+        _write_product(op, w, "InnerProduct", {0: outputs, 2: math.prod(w.graph[op.inputs[1]].static_shape or ())}, 1)
         return
     rank = len(w.sizes(op.outputs[0]))
     first, second = (w.value(name, rank) for name in op.inputs)
     if rank == 1:
-        raise unsupported(op, "of vectors")
+        raise unsupported_error(op, "of vectors")
     if op["trans_a"]:
         turned = w.blobs.fresh(f"{op.inputs[0]}/turned")
         w.add("Permute", turned, [first], [turned], {0: order_of([*range(rank - 2), rank - 1, rank - 2])})
@@ -128,29 +128,29 @@ def write_matmul(op: Op, w: Writing) -> None:
     w.finish(op, "MatMul", {0: int(op["trans_b"])}, inputs=[first, second])
 
 
-def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int) -> None:
+def _write_product(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int) -> None:
     """Add the layer with its weights: integers and scales if ncnn runs it on int8."""
     weights, bias = w.graph[op.inputs[1]], w.graph[op.inputs[2]] if op.has(2) else None
     if weights.data is None or (bias is not None and bias.data is None):
-        raise unsupported(op, "with weights or a bias that are computed when the model runs", rule="not-constant")
-    real_bias = [] if bias is None else [packed(w.real(bias).reshape(-1), marked=False)]
+        raise unsupported_error(op, "with weights or a bias that are computed when the model runs", rule="not-constant")
+    real_bias = [] if bias is None else [pack_weights(w.real(bias).reshape(-1), marked=False)]
     for item, part in ((weights, "weights"), (bias, "bias")):
         if item is not None:
             w.notes.names[f"{w.layer(op)}/{part}"] = item.name
     params[bias_key] = int(bias is not None)
-    params |= _activation(str(op["activation"]))
+    params |= _activation_params(str(op["activation"]))
     turns = outputs_axis(op) == 1
-    if not is_layer(w.graph, op):
+    if not is_int8_layer(w.graph, op):
         real = w.real(weights)
-        w.finish(op, kind, params, packed(real.T if turns else real, marked=True), *real_bias)
+        w.finish(op, kind, params, pack_weights(real.T if turns else real, marked=True), *real_bias)
         return
     q, data = weights.quantization, w.graph[op.inputs[0]].quantization
     assert q is not None and data is not None
     groups = int(params.get(7, params[0]))
     scales = inverse(np.broadcast_to(q.scale.reshape(-1), params[0])[:: max(params[0] // groups, 1)])
     integers = np.asarray(weights.data).astype(np.int8)
-    parts = [packed(integers.T if turns else integers, marked=True), *real_bias, packed(scales, marked=False)]
-    parts.append(packed(inverse(data.scale.reshape(-1)), marked=False))
+    parts = [pack_weights(integers.T if turns else integers, marked=True), *real_bias, pack_weights(scales, marked=False)]
+    parts.append(pack_weights(inverse(data.scale.reshape(-1)), marked=False))
     params[8] = 1
     name = op.outputs[0]
     if name not in w.stored:
@@ -160,12 +160,18 @@ def _finish(op: Op, w: Writing, kind: str, params: dict[int, Any], bias_key: int
     assert quantization is not None
     low, high = quantization.limits(INT8)
     scale = float(quantization.scale.reshape(-1)[0])
-    bounds = _narrower(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), scale)
+    bounds = _limit_activation(ACTIVATIONS.get(str(op["activation"]), (-_LARGEST, None)), (low, high), scale)
     params |= bounds
     params[8] = REQUANTIZED + 1
     output = w.blobs.name(name)
     w.add(
-        kind, w.layer(op), [w.value(op.inputs[0])], [output], params, *parts, packed(inverse(quantization.scale.reshape(-1)), marked=False)
+        kind,
+        w.layer(op),
+        [w.value(op.inputs[0])],
+        [output],
+        params,
+        *parts,
+        pack_weights(inverse(quantization.scale.reshape(-1)), marked=False),
     )
     w.values[name] = output
 
@@ -174,13 +180,13 @@ def _without_activation(op: Op) -> Op:
     return op.with_attributes(activation="")
 
 
-def _activation(name: str) -> dict[int, Any]:
+def _activation_params(name: str) -> dict[int, Any]:
     if not name:
         return {}
     return {9: _RELU} if name == "relu" else {9: _CLIP, 10: tuple(float(bound or 0) for bound in ACTIVATIONS[name])}
 
 
-def _narrower(activation: tuple[float, float | None], limits: tuple[int, int], scale: float) -> dict[int, Any]:
+def _limit_activation(activation: tuple[float, float | None], limits: tuple[int, int], scale: float) -> dict[int, Any]:
     """Return the activation parameters that also clip to the limits of the quantization."""
     low, high = activation[0], _LARGEST if activation[1] is None else activation[1]
     low = low if limits[0] == -LIMIT or low >= limits[0] * scale else limits[0] * scale
@@ -198,20 +204,20 @@ def read_convolution(r: Reading) -> None:
     layer, transposed = r.layer, r.layer.kind.startswith("Deconvolution")
     group = r.layer.integer(7, 1) if layer.kind.endswith("DepthWise") else 1
     attributes: dict[str, Any] = {
-        "data_format": "channels_first", "strides": square(layer, 3), "dilations": square(layer, 2), "group": group, **read_pads(layer),
+        "data_format": "channels_first", "strides": size_2d(layer, 3), "dilations": size_2d(layer, 2), "group": group, **read_pads(layer),
     }  # fmt: skip
     if transposed:
         if attributes.pop("auto_pad", "") or layer.integer(20) or layer.integer(21):
-            raise r.unsupported("with a size of its result")
+            raise r.unsupported_error("with a size of its result")
         attributes["output_padding"] = (layer.integer(19, layer.integer(18)), layer.integer(18))
     if layer.number(18) and not transposed:
-        raise r.unsupported(f"padded with {layer.number(18)}")
+        raise r.unsupported_error(f"padded with {layer.number(18)}")
     outputs, channels = layer.integer(0), r.shape()[1] if len(r.shape()) == 4 else 0
     if group < 1 or not channels or channels % group or outputs % group:
         raise InvalidModelError(
             f"{group} groups of {outputs} outputs do not fit data of the shape {r.shape()}", where=str(layer), rule="counts-differ"
         )
-    shape = (outputs, channels // group, *square(layer, 1))
+    shape = (outputs, channels // group, *size_2d(layer, 1))
     _read_product(r, "ConvTranspose" if transposed else "Conv", shape, attributes)
 
 
@@ -257,10 +263,10 @@ def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Map
     value, data, turns = r.value(), weights.reshape(shape), kind == "MatMul"
     data = np.ascontiguousarray(data.T) if turns else data
     if len(r.weights) > 2:
-        value = r.rounded(float(r.weights[3][0]))
+        value = r.round_input(float(r.weights[3][0]))
         scales = scales_of(r.weights)
         same = scales.size == 1 or bool((scales == scales[0]).all())
-        own = r.dequantized(data, scales[:1] if same else np.repeat(scales, shape[0] // scales.size), int(turns))
+        own = r.dequantize_weights(data, scales[:1] if same else np.repeat(scales, shape[0] // scales.size), int(turns))
     else:
         own = r.parameter(data, "weights")
     if flat:
@@ -274,12 +280,12 @@ def _read_product(r: Reading, kind: str, shape: tuple[int, ...], attributes: Map
     result = r.step(kind, inputs, **attributes)
     if turns and bias.size:
         result = r.step("Add", [result, r.parameter(bias, "bias")], **named)
-    r.emit_rounded("Identity", [r.activated(result) if activation is None else result], top, {})
+    r.emit_rounded("Identity", [r.apply_activation(result) if activation is None else result], top, {})
 
 
 def read_matmul(r: Reading) -> None:
     if len(r.shape(0)) != len(r.shape(1)):
-        raise r.unsupported("of blobs of several dimensions")
+        raise r.unsupported_error("of blobs of several dimensions")
     r.emit("MatMul", [r.value(0), r.value(1)], **({"trans_b": 1} if r.layer.integer(0) else {}))
 
 

@@ -18,7 +18,7 @@ _TYPES = ("int8", "int16")
 
 def write_quantize(op: Op, w: Writing) -> None:
     """Quantize and Requantize: the steps of the rounding, or nothing if the readers round."""
-    steps = w.following(op)
+    steps = w.following_steps(op)
     if not steps:
         w.alias(op)
         return
@@ -46,7 +46,7 @@ def read_quantization(r: Reading) -> None:
         q = Quantization(scale, np.array([point]), None, 0, *(None if limit == end else limit for limit, end in own))
     stored = r.draft.add(f"{blob}/{dtype}", dtype, None, None, q)
     r.draft.emit(Op("Quantize", (r.value(),), (stored,), {}, str(r.layer)))
-    r.draft.values[blob] = r.draft.dequantized(stored, str(r.layer), blob)
+    r.draft.values[blob] = r.draft.emit_dequantize(stored, str(r.layer), blob)
     if is_data_quantization(dtype, q):
         r.draft.quantizations[blob] = float(inverse(scale)[0])
 

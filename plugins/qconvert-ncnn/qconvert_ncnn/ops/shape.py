@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.plugin import InvalidModelError, Op
-from qconvert_ncnn.blobs import axis_of, order_of, perm_of, unsupported
+from qconvert_ncnn.blobs import axis_of, order_of, perm_of, unsupported_error
 from qconvert_ncnn.reading import Reading
 from qconvert_ncnn.writing import Writing, blob_params
 
@@ -28,7 +28,7 @@ def write_reshape(op: Op, w: Writing) -> None:
 def read_reshape(r: Reading) -> None:
     """Reshape; 0 keeps a size, -1 is inferred."""
     if r.layer.numbers(6) or len(r.layer.inputs) > 1:
-        raise r.unsupported("to sizes that are computed")
+        raise r.unsupported_error("to sizes that are computed")
     given = {key: r.layer.integer(key, _REST) for key in _SIZE_KEYS}
     found = [(key, size) for key, size in given.items() if size != _REST]
     own = blob_params(r.shape()[1:])
@@ -42,13 +42,13 @@ def read_flatten(r: Reading) -> None:
     r.emit("Reshape", [r.value(), r.numbers((1, -1))])
 
 
-def read_sizes_of_one(r: Reading) -> None:
+def read_squeeze(r: Reading) -> None:
     """ExpandDims and Squeeze by axes, as a Reshape."""
     axes, sizes = [int(axis) for axis in r.layer.numbers(3)], [*r.shape()[1:]]
     rank = len(sizes) + (len(axes) if r.layer.kind == "ExpandDims" else 0)
     places = sorted({axis + rank if axis < 0 else axis for axis in axes})
     if not axes or len(places) != len(axes) or not 0 <= places[0] <= places[-1] < rank:
-        raise r.unsupported(f"along the axes {axes} of {rank}")
+        raise r.unsupported_error(f"along the axes {axes} of {rank}")
     for place in places if r.layer.kind == "ExpandDims" else places[::-1]:
         if r.layer.kind == "ExpandDims":
             sizes.insert(place, 1)
@@ -62,7 +62,7 @@ def read_sizes_of_one(r: Reading) -> None:
 def write_transpose(op: Op, w: Writing) -> None:
     perm = [int(axis) for axis in op["perm"]]
     if perm[0]:
-        raise unsupported(op, "of the samples", rule="several-samples")
+        raise unsupported_error(op, "of the samples", rule="several-samples")
     sizes = w.sizes(op.inputs[0])
     moved = [axis - 1 for axis in perm[1:]]
     if [axis for axis in moved if sizes[axis] > 1] == sorted(axis for axis in moved if sizes[axis] > 1):
@@ -89,9 +89,9 @@ def write_identity(op: Op, w: Writing) -> None:
 def read_identity(r: Reading) -> None:
     """Noop, Dropout: an Identity."""
     if r.layer.kind == "Dropout" and r.layer.number(0, 1.0) != 1:
-        raise r.unsupported("with a factor")
+        raise r.unsupported_error("with a factor")
     if len(r.layer.inputs) != 1 or len(r.layer.outputs) != 1:
-        raise r.unsupported(f"of {len(r.layer.inputs)} blobs to {len(r.layer.outputs)}")
+        raise r.unsupported_error(f"of {len(r.layer.inputs)} blobs to {len(r.layer.outputs)}")
     (blob,), taken = r.layer.outputs, r.draft.origins.get(r.layer.inputs[0], r.layer.inputs[0])
     names = r.draft.notes.names
     if taken in r.draft.entered and blob in r.draft.given and names.get(blob) == names.get(taken, taken):
@@ -116,13 +116,13 @@ def write_slice(op: Op, w: Writing) -> None:
     axes = w.integers(op, 3, "axes") if op.has(3) else [*range(len(starts))]
     steps = w.integers(op, 4, "steps") if op.has(4) else [1] * len(axes)
     if any(step != 1 for step in steps):
-        raise unsupported(op, "with steps")
+        raise unsupported_error(op, "with steps")
     found: dict[int, tuple[int, int]] = {}
     for axis, start, end in zip((axis % len(shape) for axis in axes), starts, ends, strict=True):
         size = shape[axis]
         bounds = [min(max(place + size if place < 0 else place, 0), size) for place in (start, end)]
         if axis == 0 and bounds != [0, 1]:
-            raise unsupported(op, "of the samples", rule="several-samples")
+            raise unsupported_error(op, "of the samples", rule="several-samples")
         if axis:
             found[axis - 1] = bounds[0], bounds[1]
     if not found:
@@ -138,7 +138,7 @@ def read_crop(r: Reading) -> None:
     starts, ends = ([int(number) for number in r.layer.numbers(key)] for key in (9, 10))
     axes = [int(axis) for axis in r.layer.numbers(11)] or [*range(len(starts))]
     if not starts or not len(starts) == len(ends) == len(axes) or len(r.layer.inputs) > 1:
-        raise r.unsupported("of an older form", rule="form-not-covered")
+        raise r.unsupported_error("of an older form", rule="form-not-covered")
     far = 2**31
     ends = [far if end == _REST else end for end in ends]
     if any(not -rank <= axis < rank for axis in axes):
@@ -161,7 +161,7 @@ def read_slice(r: Reading) -> None:
     size, sizes = r.shape()[axis], list[int]()
     given = [int(number) for number in r.layer.numbers(0)]
     if len(given) != len(r.layer.outputs):
-        raise r.unsupported("at places instead of sizes")
+        raise r.unsupported_error("at places instead of sizes")
     for index, part in enumerate(given):
         sizes.append((size - sum(sizes)) // (len(given) - index) if part == _REST else part)
     if min(sizes, default=0) <= 0 or sum(sizes) != size:
@@ -183,15 +183,15 @@ def write_pad(op: Op, w: Writing) -> None:
     pads, rank = w.integers(op, 1, "pads"), len(w.sizes(op.inputs[0]))
     mode = _PADDINGS.get(str(op["mode"]))
     if mode is None or min(pads) < 0 or pads[0] or pads[rank + 1] or rank == _SPATIAL:
-        raise unsupported(op, f"with mode {op['mode']!r}, cut off, or of the samples", rule="several-samples")
+        raise unsupported_error(op, f"with mode {op['mode']!r}, cut off, or of the samples", rule="several-samples")
     begin, end = ([0] * (3 - rank) + pads[1 : rank + 1], [0] * (3 - rank) + pads[rank + 2 :])
     if mode and (begin[0] or end[0]):
-        raise unsupported(op, f"of channels with mode {op['mode']!r}")
+        raise unsupported_error(op, f"of channels with mode {op['mode']!r}")
     value = 0.0
     if op.has(2):
         filler = w.graph[op.inputs[2]]
         if filler.data is None:
-            raise unsupported(op, "with a value that is computed when the model runs", rule="not-constant")
+            raise unsupported_error(op, "with a value that is computed when the model runs", rule="not-constant")
         value = float(w.real(filler).reshape(-1)[0])
     params: dict[int, Any] = {0: begin[1], 1: end[1], 2: begin[2], 3: end[2], 4: mode, 5: value}
     w.finish(op, "Padding", {**params, 7: begin[0], 8: end[0]} if begin[0] or end[0] else params)
@@ -201,7 +201,7 @@ def read_padding(r: Reading) -> None:
     rank, layer = len(r.shape()) - 1, r.layer
     mode = next((name for name, number in _PADDINGS.items() if number == layer.integer(4)), None)
     if mode is None or layer.integer(6) or rank == _SPATIAL or len(layer.inputs) > 1:
-        raise r.unsupported("of several values, or of another form", rule="form-not-covered")
+        raise r.unsupported_error("of several values, or of another form", rule="form-not-covered")
     begin, end = [layer.integer(7), layer.integer(0), layer.integer(2)], [layer.integer(8), layer.integer(1), layer.integer(3)]
     if min(*begin, *end) < 0 or any((*begin[: 3 - rank], *end[: 3 - rank])):
         raise InvalidModelError(f"the padding is {begin} and {end}", where=str(layer), rule="padding-out-of-range")
@@ -223,7 +223,7 @@ def read_memory(r: Reading) -> None:
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     w.finish(op, "PixelShuffle", {0: int(op["blocksize"]), 1: int(op["mode"] == "DCR")})
 
 
@@ -245,8 +245,8 @@ def read_shuffle(r: Reading) -> None:
 READERS: dict[str, Callable[[Reading], Any]] = {
     "Reshape": read_reshape,
     "Flatten": read_flatten,
-    "ExpandDims": read_sizes_of_one,
-    "Squeeze": read_sizes_of_one,
+    "ExpandDims": read_squeeze,
+    "Squeeze": read_squeeze,
     "Permute": read_permute,
     "Noop": read_identity,
     "Dropout": read_identity,

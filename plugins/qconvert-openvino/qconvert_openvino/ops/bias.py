@@ -32,7 +32,7 @@ def read_bias(r: Reading, channels: int, rank: int, axis: int) -> tuple[Reading,
     if shape != tuple(channels if place == axis else 1 for place in range(rank)):
         return r, []
     r.draft.done.add(add.id)
-    return Reading(r.draft, add), [r.draft.constant(item.reshaped((channels,)), "bias")]
+    return Reading(r.draft, add), [r.draft.constant(item.reshape((channels,)), "bias")]
 
 
 def write_bias(op: Op, w: Writing, found: Any, axis: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from qconvert.plugin import Array, Op, Quantization
 from qconvert_openvino.ops.bias import read_bias, write_bias
 from qconvert_openvino.reading import Reading
-from qconvert_openvino.writing import Writing, unsupported
+from qconvert_openvino.writing import Writing, unsupported_error
 
 __all__ = ["PADDINGS", "READERS", "WRITERS", "write_pads"]
 
@@ -22,10 +22,10 @@ def read_convolution(r: Reading) -> None:
     rank, kind = r.rank(), r.node.type
     weights, group = _read_weights(r, "Group" in kind, "Backprop" in kind)
     if "Backprop" in kind and r.count > 2:
-        raise r.unsupported("with an output shape that an input says")
+        raise r.unsupported_error("with an output shape that an input says")
     auto = r.choice("auto_pad", PADDINGS, "explicit")
     if "Backprop" in kind and auto != "NOTSET":
-        raise r.unsupported(f"with auto_pad {auto}")
+        raise r.unsupported_error(f"with auto_pad {auto}")
     attributes: dict[str, Any] = {
         "data_format": "channels_first",
         "strides": tuple(r.integers("strides")),
@@ -49,18 +49,18 @@ def _read_weights(r: Reading, grouped: bool, transposed: bool) -> tuple[str, int
     item = r.constant(1)
     if item is None:
         if grouped or transposed:
-            raise r.unsupported("with weights that are computed when the model runs", rule="not-constant")
+            raise r.unsupported_error("with weights that are computed when the model runs", rule="not-constant")
         return r.value(1), 1
     group = item.data.shape[0] if grouped else 1
     if item.data.ndim < 3 + grouped or not item.data.size:
-        raise r.unsupported(f"with weights of shape {item.data.shape}")
+        raise r.unsupported_error(f"with weights of shape {item.data.shape}")
     if transposed:
         first = 1 if grouped else 0
         axes = [*range(item.data.ndim)]
         axes[first], axes[first + 1] = axes[first + 1], axes[first]
-        item = item.transposed(tuple(axes))
+        item = item.transpose(tuple(axes))
     if grouped:
-        item = item.reshaped((item.data.shape[0] * item.data.shape[1], *item.data.shape[2:]))
+        item = item.reshape((item.data.shape[0] * item.data.shape[1], *item.data.shape[2:]))
     return r.draft.constant(item, f"{group}{transposed}"), group
 
 
@@ -94,21 +94,21 @@ def _weights(op: Op, w: Writing, *, transposed: bool) -> Any:
     """Return weights O,I,spatial in OpenVINO's order, quantized along their outputs or with one scale."""
     tensor, group = w.graph[op.inputs[1]], int(op["group"])
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     if tensor.data is None:
         if group != 1 or transposed:
-            raise unsupported(op, "with weights that are computed when the model runs", rule="not-constant")
+            raise unsupported_error(op, "with weights that are computed when the model runs", rule="not-constant")
         return w.value(tensor.name)
     q = tensor.quantization
-    data = _arranged(np.asarray(tensor.data), group, transposed)
+    data = _arrange_weights(np.asarray(tensor.data), group, transposed)
     if q is None:
         return w.array(data, tensor.dtype, tensor.name)
     if q.block_size or q.axis not in (None, 0):
-        raise unsupported(op, "with weights that are not quantized along their outputs")
+        raise unsupported_error(op, "with weights that are not quantized along their outputs")
     return w.integers(tensor, q, data, _scale_sizes(q, data.ndim, group, transposed))
 
 
-def _arranged(data: Array, group: int, transposed: bool) -> Array:
+def _arrange_weights(data: Array, group: int, transposed: bool) -> Array:
     if group != 1:
         data = data.reshape(group, data.shape[0] // group, *data.shape[1:])
     return data.swapaxes(int(group != 1), int(group != 1) + 1) if transposed else data

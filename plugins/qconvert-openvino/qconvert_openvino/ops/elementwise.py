@@ -10,7 +10,7 @@ import numpy as np
 
 from qconvert.plugin import Op
 from qconvert_openvino.reading import Reading
-from qconvert_openvino.writing import Writing, unsupported
+from qconvert_openvino.writing import Writing, unsupported_error
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -47,7 +47,7 @@ def write_unary(op: Op, w: Writing) -> None:
 
 def read_binary(r: Reading) -> None:
     if r.text("auto_broadcast", "numpy") not in ("numpy", "none"):
-        raise r.unsupported(f"with auto_broadcast {r.text('auto_broadcast')!r}")
+        raise r.unsupported_error(f"with auto_broadcast {r.text('auto_broadcast')!r}")
     r.emit(_LAYERS[r.node.type], [r.value(0), r.value(1)])
 
 
@@ -69,7 +69,7 @@ def read_clamp(r: Reading) -> None:
     bounds = [r.number(name) for name in ("min", "max")]
     port = r.port(0)
     if port.type not in ("f32", "f16"):
-        raise r.unsupported(f"of {port.type}")
+        raise r.unsupported_error(f"of {port.type}")
     names = [r.draft.add(f"{r.node.name}/{side}", "float32", (), np.array(value, np.float32)) if abs(value) < _LARGEST else ""
              for side, value in zip(("min", "max"), bounds, strict=True)]  # fmt: skip
     r.emit("Clip", [r.value(0), *([*names] if names[1] else names[:1] if names[0] else [])])
@@ -86,7 +86,7 @@ def write_clip(op: Op, w: Writing) -> None:
         return
     low, high = (float(bound.reshape(-1)[0]) for bound in bounds if bound is not None)
     if math.isnan(low) or math.isnan(high):
-        raise unsupported(op, "with a bound that is no number")
+        raise unsupported_error(op, "with a bound that is no number")
     w.finish(op, w.op.clamp(data, min(low, high), high))
 
 
@@ -111,7 +111,7 @@ def read_prelu(r: Reading) -> None:
 def _constant_number(r: Reading, index: int) -> float:
     data = r.data(index)
     if data is None or data.size != 1:
-        raise r.unsupported("with parameters that are computed when the model runs", rule="not-constant")
+        raise r.unsupported_error("with parameters that are computed when the model runs", rule="not-constant")
     return float(data.reshape(-1)[0])
 
 
@@ -158,7 +158,7 @@ def write_gelu(op: Op, w: Writing) -> None:
 
 def read_round(r: Reading) -> None:
     if r.text("mode", "half_to_even") != "half_to_even":
-        raise r.unsupported("of halves away from zero")
+        raise r.unsupported_error("of halves away from zero")
     r.emit("Round", [r.value(0)])
 
 

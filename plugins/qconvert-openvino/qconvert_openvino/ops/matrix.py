@@ -19,11 +19,11 @@ def read_matmul(r: Reading) -> None:
     flipped = r.flag("transpose_a"), r.flag("transpose_b")
     ranks, item = (r.rank(0), r.rank(1)), r.constant(1)
     if min(ranks) < 2:
-        raise r.unsupported("with a vector")
+        raise r.unsupported_error("with a vector")
     if item is None or ranks != (2, 2) or flipped[0]:
         r.emit("MatMul", [r.value(0), r.value(1)], trans_a=int(flipped[0]), trans_b=int(flipped[1]))
         return
-    item = item if flipped[1] else item.transposed((1, 0))
+    item = item if flipped[1] else item.transpose((1, 0))
     result, bias = read_bias(r, item.data.shape[0], 2, 1)
     result.emit("Gemm", [r.value(0), r.draft.constant(item, "weights"), *bias])
 
@@ -49,14 +49,14 @@ def write_einsum(op: Op, w: Writing) -> None:
 def read_attention(r: Reading) -> None:
     """ScaledDotProductAttention (query, key, value, mask?, scale?): products, a Softmax and a product."""
     if r.flag("causal"):
-        raise r.unsupported("that is causal")
+        raise r.unsupported_error("that is causal")
     query, key = r.port(0).shape, r.port(1).shape
     scale = r.data(4) if r.count > 4 else np.array(1 / math.sqrt(query[-1]) if query[-1] > 0 else 0.0)
     if scale is None or scale.size != 1 or not scale.any() or len(query) != len(key):
-        raise r.unsupported("whose scale, or the size that it follows from, is computed when the model runs", rule="not-constant")
+        raise r.unsupported_error("whose scale, or the size that it follows from, is computed when the model runs", rule="not-constant")
     mask = r.data(3) if r.count > 3 else np.zeros(())
     if r.count > 3 and r.port(3).type == "boolean":
-        raise r.unsupported("with a mask of truth values")
+        raise r.unsupported_error("with a mask of truth values")
     sizes = tuple(size if size >= 0 else f"{r.node.name}.{axis}" for axis, size in enumerate((*query[:-1], key[-2])))
     found = r.step("MatMul", [r.value(0), r.value(1)], sizes, trans_b=1)
     factor = r.draft.add(f"{r.node.name}/scale", "float32", (), np.array(scale.reshape(()), np.float32))

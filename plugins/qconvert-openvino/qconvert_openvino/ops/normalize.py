@@ -7,7 +7,7 @@ import numpy as np
 from qconvert.plugin import Op, conditions
 from qconvert_openvino.container import Node
 from qconvert_openvino.reading import Reading
-from qconvert_openvino.writing import Writing, unsupported
+from qconvert_openvino.writing import Writing, unsupported_error
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -33,7 +33,7 @@ def read_batch_norm(r: Reading) -> None:
 
 def write_batch_norm(op: Op, w: Writing) -> None:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     w.finish(op, w.op.batch_norm_inference(*w.inputs(op), float(op["epsilon"])))
 
 
@@ -45,16 +45,16 @@ def read_mvn(r: Reading) -> None:
     shape = next(iter(r.node.ports.values())).shape[first:]
     inside = r.text("eps_mode", "inside_sqrt").lower() == "inside_sqrt"
     if sorted(axes) != [*range(first, rank)] or not axes or not inside or not r.flag("normalize_variance", True) or -1 in shape:
-        raise r.unsupported("over other than the last axes, of sizes that are known, with the variance")
-    result, scale = _parameter(r, "Multiply", shape)
+        raise r.unsupported_error("over other than the last axes, of sizes that are known, with the variance")
+    result, scale = _read_parameter(r, "Multiply", shape)
     names = [scale or r.draft.add(f"{r.node.name}/ones", "float32", shape, np.ones(shape, np.float32))]
     if scale:
-        result, shift = _parameter(result, "Add", shape)
+        result, shift = _read_parameter(result, "Add", shape)
         names += [shift] if shift else []
     result.emit("LayerNormalization", [r.value(0), *names], axis=first - rank, epsilon=r.number("eps"))
 
 
-def _parameter(r: Reading, kind: str, shape: tuple[int, ...]) -> tuple[Reading, str]:
+def _read_parameter(r: Reading, kind: str, shape: tuple[int, ...]) -> tuple[Reading, str]:
     """Return the only layer that reads this one, with its float constant, if type and shape match; else this layer and ""."""
     node: Node | None = r.sole_reader()
     if node is None or node.type != kind or len(node.inputs) != 2:
@@ -81,7 +81,7 @@ def write_layer_norm(op: Op, w: Writing) -> None:
 def read_normalize_l2(r: Reading) -> None:
     axes = r.axes(1, r.rank())
     if len(axes) != 1 or r.number("eps") > 1e-6:
-        raise r.unsupported("over several axes, or with a large epsilon")
+        raise r.unsupported_error("over several axes, or with a large epsilon")
     r.emit("LpNormalization", [r.value(0)], axis=axes[0], p=2)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from qconvert.plugin import Op
 from qconvert_openvino.ops.conv import PADDINGS, write_pads
 from qconvert_openvino.reading import Reading
-from qconvert_openvino.writing import Writing, unsupported
+from qconvert_openvino.writing import Writing, unsupported_error
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -38,19 +38,19 @@ def read_avg_pool(r: Reading) -> None:
 def write_avg_pool(op: Op, w: Writing) -> None:
     begin, end = write_pads(op)
     if op["ceil_mode"] and op["count_include_pad"] and any((*begin, *end)):
-        raise unsupported(op, "whose last windows hang over padding that counts, which OpenVINO divides by more elements,")
+        raise unsupported_error(op, "whose last windows hang over padding that counts, which OpenVINO divides by more elements,")
     exclude, rounding = not op["count_include_pad"], _rounding(op)
     kernel, strides = list(op["kernel_shape"]), list(op["strides"])
     from openvino import opset14  # its ceil_torch is ONNX's ceil_mode
 
-    w.finish(op, opset14.avg_pool(_planes(op, w), strides, begin, end, kernel, exclude, rounding, _auto(op)))
+    w.finish(op, opset14.avg_pool(_channels_first_data(op, w), strides, begin, end, kernel, exclude, rounding, _auto(op)))
 
 
 def read_max_pool(r: Reading) -> None:
     """MaxPool, without the second result of opset8, the indices."""
     ports = [*r.node.ports]
     if any(r.draft.readers.get((r.node.id, port)) for port in ports[1:]):
-        raise r.unsupported("with indices")
+        raise r.unsupported_error("with indices")
     for port in ports[1:]:
         del r.node.ports[port]
     dilations = r.integers("dilations", "")
@@ -63,20 +63,20 @@ def write_max_pool(op: Op, w: Writing) -> None:
     dilations = list(op["dilations"] or [1] * len(kernel))
     from openvino import opset14
 
-    w.finish(op, opset14.max_pool(_planes(op, w), strides, dilations, begin, end, kernel, _rounding(op), _auto(op)).output(0))
+    w.finish(op, opset14.max_pool(_channels_first_data(op, w), strides, dilations, begin, end, kernel, _rounding(op), _auto(op)).output(0))
 
 
 def write_global_pool(op: Op, w: Writing) -> None:
     """A mean, or the maximum, over the spatial axes."""
-    data = _planes(op, w)
+    data = _channels_first_data(op, w)
     axes = w.numbers(range(2, data.get_partial_shape().rank.get_length()))
     make = w.op.reduce_mean if op.kind == "GlobalAveragePool" else w.op.reduce_max
     w.finish(op, make(data, axes, True))
 
 
-def _planes(op: Op, w: Writing) -> Any:
+def _channels_first_data(op: Op, w: Writing) -> Any:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     return w.value(op.inputs[0])
 
 
@@ -95,9 +95,9 @@ def read_interpolate(r: Reading) -> None:
     sizes = shape[2:]
     kept = r.port(0).shape[:2] == shape[:2]
     if -1 in sizes or not kept or rank < 3 or any(axis < 2 and shape[axis] != r.port(0).shape[axis] for axis in axes):
-        raise r.unsupported("to sizes that are computed when the model runs, or along batch or channels", rule="not-constant")
+        raise r.unsupported_error("to sizes that are computed when the model runs, or along batch or channels", rule="not-constant")
     if any(r.integers("pads_begin", "0")) or any(r.integers("pads_end", "0")) or r.flag("antialias"):
-        raise r.unsupported("with padding or antialias")
+        raise r.unsupported_error("with padding or antialias")
     mode, nearest = r.choice("mode", _MODES), r.choice("nearest_mode", _NEAREST, "round_prefer_floor")
     coordinates = r.choice("coordinate_transformation_mode", _COORDINATES, "half_pixel")
     extra = {"nearest_mode": nearest} if mode == "nearest" else {}
@@ -110,8 +110,8 @@ def write_resize(op: Op, w: Writing) -> None:
     mode = {"nearest": "nearest", "linear": "linear_onnx"}.get(op["mode"], "")
     coordinates = op["coordinate_transformation_mode"]
     if not mode or coordinates not in _COORDINATES:
-        raise unsupported(op, f"with mode {op['mode']!r} and {coordinates!r}")
-    data = _planes(op, w)
+        raise unsupported_error(op, f"with mode {op['mode']!r} and {coordinates!r}")
+    data = _channels_first_data(op, w)
     axes = w.numbers(range(2, data.get_partial_shape().rank.get_length()))
     from openvino import opset11
 

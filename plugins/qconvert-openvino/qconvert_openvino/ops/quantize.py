@@ -14,7 +14,7 @@ from qconvert_openvino.notes import Noted
 from qconvert_openvino.ranges import quantization_of
 from qconvert_openvino.reading import Reading
 from qconvert_openvino.stated import Stated, fake_quantize_of
-from qconvert_openvino.writing import Writing, unsupported
+from qconvert_openvino.writing import Writing, unsupported_error
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -25,24 +25,24 @@ def read_fake_quantize(r: Reading) -> None:
     """FakeQuantize: Quantize and Dequantize; followed by a Convert to integers only a Quantize."""
     stated = fake_quantize_of(r.node)
     if stated is None:
-        raise r.unsupported("whose bounds are computed, are not finite, or run along several axes")
+        raise r.unsupported_error("whose bounds are computed, are not finite, or run along several axes")
     convert = r.sole_reader()
     to = DTYPES.get(convert.attributes.get("destination_type", ""), "") if convert is not None and convert.type == "Convert" else ""
-    if convert is not None and _counts(stated, to):
+    if convert is not None and _has_consecutive_levels(stated, to):
         _read_quantize(r, stated, convert)
         return
     port = next(iter(r.node.ports))
-    name, described = r.draft.called(r.node, port)[0], r.node.ports[port]
+    name, described = r.draft.port_names(r.node, port)[0], r.node.ports[port]
     noted = r.draft.notes.quantizations.get(name)
     dtype, q = _quantization(r, stated, noted)
     shape = tuple(size if size >= 0 else f"{r.node.name}.{axis}" for axis, size in enumerate(described.shape))
     own = noted.name if noted is not None and noted.name not in r.draft.tensors and noted.name else name
-    given_out = r.draft.is_given_out(r.node, port)
+    given_out = r.draft.is_output(r.node, port)
     free = not given_out or own != name
     stored = r.draft.add(own if free else f"{name}/{dtype}", dtype, shape, None, q, own=free)
     r.draft.ops.append(Op("Quantize", (r.value(0),), (stored,), {}, str(r.node)))
     if not stated.is_plain:
-        stored = _relabelled(r, stated, stored)
+        stored = _relabel_tensor(r, stated, stored)
     if given_out:
         r.emit("Dequantize", [stored])
     else:
@@ -55,10 +55,10 @@ def _quantization(r: Reading, stated: Stated, noted: Noted | None) -> tuple[str,
     try:
         return quantization_of(stated.taken, stated.axis, None if noted is None else (noted.dtype, noted.quantization))
     except UnsupportedError as error:
-        raise r.unsupported(f", which {error.reason},") from error
+        raise r.unsupported_error(f", which {error.reason},") from error
 
 
-def _counts(stated: Stated, dtype: str) -> bool:
+def _has_consecutive_levels(stated: Stated, dtype: str) -> bool:
     """Return whether the levels of a FakeQuantize are consecutive integers of a type."""
     if dtype not in _GRIDS or (stated.axis is not None and len(np.unique(stated.given.low)) > 1):
         return False
@@ -71,7 +71,7 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
     """Read a FakeQuantize and the Convert after it as a Quantize."""
     result = Reading(r.draft, convert)
     dtype = DTYPES[convert.attributes["destination_type"]]
-    name = r.draft.called(convert, next(iter(convert.ports)))[0]
+    name = r.draft.port_names(convert, next(iter(convert.ports)))[0]
     noted = r.draft.notes.quantizations.get(name)
     smallest = int(stated.given.low[0])
     if noted is not None and noted.dtype == dtype:
@@ -89,14 +89,14 @@ def _read_quantize(r: Reading, stated: Stated, convert: Node) -> None:
     r.draft.tensors[stored] = replace(r.draft.tensors[stored], quantization=q)
 
 
-def _relabelled(r: Reading, stated: Stated, stored: str) -> str:
+def _relabel_tensor(r: Reading, stated: Stated, stored: str) -> str:
     """Add a Reinterpret of the levels with the quantization of the output bounds."""
     tensor = r.draft.tensors[stored]
     assert tensor.quantization is not None
     try:
         dtype, q = quantization_of(stated.given, stated.axis)
     except UnsupportedError as error:
-        raise r.unsupported(f", which gives out what {error.reason},") from error
+        raise r.unsupported_error(f", which gives out what {error.reason},") from error
     smallest = tensor.quantization.limits(tensor.dtype)[0]
     q = replace(tensor.quantization, scale=q.scale, zero_point=q.zero_point - q.limits(dtype)[0] + smallest)
     name = r.draft.add(f"{stored}/given", tensor.dtype, tensor.shape, None, q)
@@ -109,7 +109,7 @@ def read_convert(r: Reading) -> None:
     dtype = DTYPES.get(r.text("destination_type"), "bool" if r.text("destination_type") == "bool" else "")
     source = r.draft.tensors[r.value(0)]
     if not dtype:
-        raise r.unsupported(f"to {r.text('destination_type')!r}")
+        raise r.unsupported_error(f"to {r.text('destination_type')!r}")
     if dtype == "float32" and source.dtype in _GRIDS and _read_dequantize(r):
         return
     if source.dtype == dtype and source.quantization is None:
@@ -142,15 +142,15 @@ def _read_dequantize(r: Reading) -> bool:
     if not (np.isfinite(item.data).all() and (item.data > 0).all()):
         return False
     source = r.draft.tensors[r.value(0)]
-    q = _along(item.data, point, source.rank or 0)
+    q = _match_quantization(item.data, point, source.rank or 0)
     if q is None:
         return False
     r.draft.done.update(step.id for step in (*taken, node))
-    Reading(r.draft, node).emit("Dequantize", [_labelled(r, source.name, q)])
+    Reading(r.draft, node).emit("Dequantize", [_label_tensor(r, source.name, q)])
     return True
 
 
-def _along(scale: Array, point: Array, rank: int) -> Quantization | None:
+def _match_quantization(scale: Array, point: Array, rank: int) -> Quantization | None:
     try:
         shape = np.broadcast_shapes(scale.shape, point.shape, (1,) * rank)
     except ValueError:
@@ -161,7 +161,7 @@ def _along(scale: Array, point: Array, rank: int) -> Quantization | None:
     return None if q is None or q.block_size else q
 
 
-def _labelled(r: Reading, name: str, q: Quantization) -> str:
+def _label_tensor(r: Reading, name: str, q: Quantization) -> str:
     """Return integers with a quantization: an input of the model gets it, other tensors a Reinterpret if theirs differs."""
     tensor = r.draft.tensors[name]
     if tensor.quantization is None and not any(name in (*op.inputs, *op.outputs) for op in r.draft.ops):
@@ -178,16 +178,16 @@ def _labelled(r: Reading, name: str, q: Quantization) -> str:
 def write_cast(op: Op, w: Writing) -> None:
     to = TYPES.get(op["to"])
     if to is None:
-        raise unsupported(op, f"to {op['to']}")
+        raise unsupported_error(op, f"to {op['to']}")
     w.finish(op, w.op.convert(w.value(op.inputs[0]), to))
 
 
-def write_rounded(op: Op, w: Writing) -> None:
+def write_quantize(op: Op, w: Writing) -> None:
     """Quantize and Requantize: a FakeQuantize of the float values."""
-    w.give(op.outputs[0], w.value(op.inputs[0]), rounds=True)
+    w.set_value(op.outputs[0], w.value(op.inputs[0]), rounds=True)
 
 
-def write_same(op: Op, w: Writing) -> None:
+def write_identity(op: Op, w: Writing) -> None:
     """Dequantize and Identity: the value of the input."""
     w.values[op.outputs[0]] = w.value(op.inputs[0])
     if op.inputs[0] in w.unrounded and w.graph[op.outputs[0]].is_quantized:
@@ -201,22 +201,22 @@ def write_reinterpret(op: Op, w: Writing) -> None:
     if source.quantization is not None:
         value = w.unrounded.get(source.name, found)
         note = w.notes.quantizations.get(source.name)
-        found = w.quantized(value, source).output(0)
+        found = w.emit_quantize(value, source).output(0)
         if note is None:
             w.notes.quantizations.pop(source.name, None)
     if result.quantization is None:
-        w.values[result.name] = w.called(found, result.name)
+        w.values[result.name] = w.set_name(found, result.name)
         return
     q = w.quantization(result)
-    w.values[result.name] = w.scaled(w.op.convert(found, "f32"), result.dtype, q, w.sizes(result, q)).output(0)
+    w.values[result.name] = w.dequantize(w.op.convert(found, "f32"), result.dtype, q, w.sizes(result, q)).output(0)
 
 
 READERS = {"FakeQuantize": read_fake_quantize, "Convert": read_convert}
 WRITERS = {
     "Cast": write_cast,
-    "Quantize": write_rounded,
-    "Requantize": write_rounded,
-    "Dequantize": write_same,
-    "Identity": write_same,
+    "Quantize": write_quantize,
+    "Requantize": write_quantize,
+    "Dequantize": write_identity,
+    "Identity": write_identity,
     "Reinterpret": write_reinterpret,
 }

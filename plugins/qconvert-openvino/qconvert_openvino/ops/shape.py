@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.plugin import Op
 from qconvert_openvino.reading import Reading
-from qconvert_openvino.writing import Writing, unsupported
+from qconvert_openvino.writing import Writing, unsupported_error
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -71,11 +71,11 @@ def read_split(r: Reading) -> None:
     if not sizes:
         count = len(r.node.ports)
         if total < 0 or total % count:
-            raise r.unsupported("of a size that is known only at run time", rule="not-constant")
+            raise r.unsupported_error("of a size that is known only at run time", rule="not-constant")
         sizes = [total // count] * count
     if -1 in sizes:
         if total < 0:
-            raise r.unsupported("of a size that is known only at run time", rule="not-constant")
+            raise r.unsupported_error("of a size that is known only at run time", rule="not-constant")
         sizes = [size if size >= 0 else total - sum(sizes) - 1 for size in sizes]
     r.emit("Split", [r.value(0), r.index(sizes)], axis=axis)
 
@@ -104,7 +104,7 @@ def read_strided_slice(r: Reading) -> None:
     steps = r.numbers(3, "steps") if r.count > 3 else [1] * len(begin)
     masks = {name: r.integers(name, "") for name in ("begin_mask", "end_mask", "new_axis_mask", "shrink_axis_mask", "ellipsis_mask")}
     if any(masks["ellipsis_mask"]) or any(masks["new_axis_mask"]) or not len(begin) == len(end) == len(steps) <= r.rank():
-        raise r.unsupported("with an ellipsis or new axes")
+        raise r.unsupported_error("with an ellipsis or new axes")
     far = 2**31 - 1
     starts, ends, gone = [], [], []
     for axis, step in enumerate(steps):
@@ -137,14 +137,14 @@ def read_pad(r: Reading) -> None:
     if value is not None and not value.any():
         filler = []
     if min(pads, default=0) < 0 and r.node.opset != "opset12":
-        raise r.unsupported("with pads below zero")
+        raise r.unsupported_error("with pads below zero")
     r.emit("Pad", [r.value(0), r.index(pads), *filler], **({} if mode == "constant" else {"mode": mode}))
 
 
 def write_pad(op: Op, w: Writing) -> None:
     pads, mode = w.integers_of(op, 1, "pads"), str(op["mode"])
     if mode == "wrap":
-        raise unsupported(op, "that wraps around")
+        raise unsupported_error(op, "that wraps around")
     data, half = w.value(op.inputs[0]), len(pads) // 2
     filler = w.value(op.inputs[2]) if op.has(2) else None
     if filler is None and mode == "constant":
@@ -186,7 +186,7 @@ def write_gather_elements(op: Op, w: Writing) -> None:
 def read_tile(r: Reading) -> None:
     """Tile with a count for each axis."""
     if len(r.numbers(1, "counts")) != r.rank():
-        raise r.unsupported("to another rank")
+        raise r.unsupported_error("to another rank")
     r.emit("Tile", [r.value(0), r.int64(1)])
 
 
@@ -196,7 +196,7 @@ def write_tile(op: Op, w: Writing) -> None:
 
 def read_broadcast(r: Reading) -> None:
     if r.text("mode", "numpy").lower() not in ("numpy", "bidirectional"):
-        raise r.unsupported(f"with mode {r.text('mode')!r}")
+        raise r.unsupported_error(f"with mode {r.text('mode')!r}")
     r.emit("Expand", [r.value(0), r.int64(1)])
 
 
@@ -228,7 +228,7 @@ def read_range(r: Reading) -> None:
     """Range of numbers of one type."""
     dtype = next(iter(r.node.ports.values())).type
     if any(r.port(index).type != dtype for index in range(3)):
-        raise r.unsupported("of numbers of several types")
+        raise r.unsupported_error("of numbers of several types")
     r.emit("Range", [r.value(index) for index in range(3)])
 
 
@@ -245,22 +245,22 @@ def read_depth_to_space(r: Reading) -> None:
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
     mode = next(own for own, name in _DEPTHS.items() if name == op["mode"])
-    w.finish(op, w.op.depth_to_space(_planes(op, w), mode, int(op["blocksize"])))
+    w.finish(op, w.op.depth_to_space(_channels_first_data(op, w), mode, int(op["blocksize"])))
 
 
 def read_space_to_depth(r: Reading) -> None:
     if r.text("mode") != "blocks_first":
-        raise r.unsupported("with the depth first")
+        raise r.unsupported_error("with the depth first")
     r.emit("SpaceToDepth", [r.value(0)], data_format="channels_first", blocksize=r.integer("block_size"))
 
 
 def write_space_to_depth(op: Op, w: Writing) -> None:
-    w.finish(op, w.op.space_to_depth(_planes(op, w), "blocks_first", int(op["blocksize"])))
+    w.finish(op, w.op.space_to_depth(_channels_first_data(op, w), "blocks_first", int(op["blocksize"])))
 
 
-def _planes(op: Op, w: Writing) -> Any:
+def _channels_first_data(op: Op, w: Writing) -> Any:
     if op["data_format"] != "channels_first":
-        raise unsupported(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
+        raise unsupported_error(op, "with channels_last data (the layout pass has not run)", rule="channels-last")
     return w.value(op.inputs[0])
 
 

@@ -48,14 +48,14 @@ def write_clip(op: Op, b: Builder) -> None:
     if data.is_quantized and data.shares_quantization(result) and result.dtype in ("int8", "uint8") and is_exact(bounds, result):
         b.clip_stored(b.stored_value(data.name), result, *clip_range(result, bounds))
         return
-    values = [b.real(data.name), *(b.stored_value(name) for name in op.inputs[1:])]
+    values = [b.float_value(data.name), *(b.stored_value(name) for name in op.inputs[1:])]
     b.finish(op, b.node(op.kind, values, hint=f"{result.name}/real_result")[0])
 
 
 def write_parametric(op: Op, b: Builder) -> None:
     """An activation with numbers as attributes."""
     attributes: dict[str, Any] = {name: float(op[name]) for name in _PARAMETERS[op.kind]}
-    b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.finish(op, b.node(op.kind, b.float_values(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
 @conditions(lambda op, scope: "" if op["arithmetic"] else since(14)(op, scope))
@@ -73,7 +73,7 @@ def write_hard_swish(op: Op, b: Builder) -> None:
 @conditions(since(24))
 def write_swish(op: Op, b: Builder) -> None:
     """Swish."""
-    b.finish(op, b.node("Swish", b.reals(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
+    b.finish(op, b.node("Swish", b.float_values(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
 
 
 @conditions(since(18))
@@ -91,7 +91,7 @@ def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
 @conditions(lambda op, scope: "" if _has_own_gelu(scope.metadata) else since(20)(op, scope))
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
-    x, hint = b.reals(op), f"{op.outputs[0]}/real_result"
+    x, hint = b.float_values(op), f"{op.outputs[0]}/real_result"
     if b.opset >= 20:
         b.finish(op, b.node("Gelu", x, hint=hint, approximate=op["approximate"])[0])
         return
@@ -114,7 +114,7 @@ def real_dtype(op: Op, b: Builder) -> Any:
 @conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")
 def write_softmax(op: Op, b: Builder) -> None:
     """Softmax; in float64 where onnxruntime's integer kernel would be wrong."""
-    value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
+    value, hint = b.float_value(op.inputs[0]), f"{op.outputs[0]}/real_result"
     if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
     else:
@@ -123,13 +123,13 @@ def write_softmax(op: Op, b: Builder) -> None:
 
 def write_log_softmax(op: Op, b: Builder) -> None:
     """LogSoftmax."""
-    b.finish(op, b.node("LogSoftmax", b.reals(op), hint=f"{op.outputs[0]}/real_result", axis=int(op["axis"]))[0])
+    b.finish(op, b.node("LogSoftmax", b.float_values(op), hint=f"{op.outputs[0]}/real_result", axis=int(op["axis"]))[0])
 
 
 def write_lp_normalization(op: Op, b: Builder) -> None:
     """LpNormalization."""
     attributes: dict[str, Any] = {"axis": int(op["axis"]), "p": int(op["p"])}
-    b.finish(op, b.node("LpNormalization", b.reals(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.finish(op, b.node("LpNormalization", b.float_values(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
 def read_clip(r: Reading) -> None:

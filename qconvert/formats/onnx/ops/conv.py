@@ -29,7 +29,7 @@ def write_conv(op: Op, b: Builder) -> None:
     if op["arithmetic"] == "tflite" and b.opset >= 13 and convolution(b.graph, op):
         write_sixteen_bits(op, b, **window_attributes(op))
         return
-    operands = [dynamic_data(op, b), b.real(op.inputs[1]), *real_bias(op, b)]
+    operands = [dynamic_data(op, b), b.float_value(op.inputs[1]), *real_bias(op, b)]
     b.finish(op, guard_large_bias(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0]))
 
 
@@ -67,7 +67,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
     if weights.data is None:
         if group != 1 or weights.rank is None:
             raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="weights-not-constant")
-        return b.node("Transpose", [b.real(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
+        return b.node("Transpose", [b.float_value(name)], hint=f"{name}/turned", perm=[1, 0, *range(2, weights.rank)])[0]
     rows = len(weights.data) // group
     turned = b.replace_constant(name, swapped_weights(weights.data, group))
     if weights.quantization is None:
@@ -84,7 +84,7 @@ def real_bias(op: Op, b: Builder) -> list[str]:
         return []
     bias = b.tensor(op.inputs[2])
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
-        return [b.real(bias.name)]
+        return [b.float_value(bias.name)]
     if abs(bias.data).max(initial=0) < 2**31:
         narrow = b.const(bias.data.astype("int32"), f"{bias.name}/int32")
         return [b.dequantize(narrow, "int32", bias.quantization)]

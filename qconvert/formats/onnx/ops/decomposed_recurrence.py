@@ -131,17 +131,17 @@ class _Lstm(Recurrence):
         """A state at first, of shape (rows, cells)."""
         b = self._b
         if self._op.has(index):
-            return b.node("Squeeze", [b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/first")[0]
+            return b.node("Squeeze", [b.float_value(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/first")[0]
         recurrent = b.tensor(self._op.inputs[2]).static_shape
         size = self._cells if index == _CELL or recurrent is None else recurrent[2]
         if shape is None or not isinstance(shape[1], int):
-            return zero_states(b, b.real(self._op.inputs[0]), size, f"{self._hint}/first")
+            return zero_states(b, b.float_value(self._op.inputs[0]), size, f"{self._hint}/first")
         return b.const(np.zeros((shape[1], size), np.float32), f"{self._hint}/first")
 
     def _data_parts(self) -> str:
         """What the data give to each gate for all steps, with all biases, unless these stand after normalizations."""
         b, op = self._b, self._op
-        sums = self._product(b, b.real(op.inputs[0]), 1, f"{self._hint}/sums")
+        sums = self._product(b, b.float_value(op.inputs[0]), 1, f"{self._hint}/sums")
         if not op.has(BIAS) or op.has(NORM):
             return sums
         return b.node("Add", [sums, self._bias(b)], hint=f"{self._hint}/sums")[0]
@@ -156,7 +156,7 @@ class _Lstm(Recurrence):
         if index == _PEEPHOLES and is_dynamic(self._op) and self._b.tensor(self._op.inputs[index]).is_quantized:
             whole = to.node("Squeeze", [self._b.stored_value(self._op.inputs[index]), self._axis(0)], hint="flat")
             return to.node("Mul", [*to.node("Cast", whole, hint="flat", to=FLOAT32), self._scales(index)], hint="flat")[0]
-        return to.node("Squeeze", [self._b.real(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/flat")[0]
+        return to.node("Squeeze", [self._b.float_value(self._op.inputs[index]), self._axis(0)], hint=f"{self._hint}/flat")[0]
 
     def _product(self, to: Emitter, rows: str, index: int, hint: str) -> str:
         """Real rows times the weights that an input is, which have a row for each column; rounded first, where the operator does that."""
@@ -261,7 +261,7 @@ def write_decomposed_gates(op: Op, b: Builder) -> None:
 class _Gates(Recurrence):
     def write(self) -> None:
         op, b = self._op, self._b
-        data = b.real(op.inputs[0])
+        data = b.float_value(op.inputs[0])
         sums = self._with_bias(b, self._product(b, data, 1, f"{self._hint}/sums"), 0)
         body = ScanBody(b, f"{self._hint}/body", dict.fromkeys(("hidden", "part"), FLOAT32))
         after = self._step(body, body.inputs[1], body.inputs[0])
@@ -274,7 +274,7 @@ class _Gates(Recurrence):
         """The hidden values at first, of shape (rows, cells)."""
         b, op = self._b, self._op
         if op.has(HIDDEN):
-            return b.node("Squeeze", [b.real(op.inputs[HIDDEN]), self._sizes([0])], hint=f"{self._hint}/first")[0]
+            return b.node("Squeeze", [b.float_value(op.inputs[HIDDEN]), self._sizes([0])], hint=f"{self._hint}/first")[0]
         return zero_states(b, data, self._cells, f"{self._hint}/first")
 
     def _product(self, to: Emitter, values: str, index: int, hint: str) -> str:
@@ -299,7 +299,7 @@ class _Gates(Recurrence):
         """With the biases of the data (0) or of the hidden values (1)."""
         if not self._op.has(BIAS):
             return value
-        flat = to.node("Squeeze", [self._b.real(self._op.inputs[BIAS]), self._sizes([0])], hint="bias")
+        flat = to.node("Squeeze", [self._b.float_value(self._op.inputs[BIAS]), self._sizes([0])], hint="bias")
         half = GATES[self._op.kind] * self._cells
         both = to.node("Split", [*flat, self._sizes([half, half])], 2, hint="bias")
         return to.node("Add", [value, both[which]], hint="biased")[0]

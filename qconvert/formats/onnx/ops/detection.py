@@ -28,7 +28,7 @@ def read_roi_align(r: Reading) -> None:
 @conditions(lambda op, scope: since(16 if op["coordinate_transformation_mode"] == "half_pixel" else 10)(op, scope))
 def write_roi_align(op: Op, b: Builder) -> None:
     """RoiAlign, which knew half pixels of the output alone before opset 16."""
-    inputs = [*(b.real(name) for name in op.inputs[:2]), b.int64(op.inputs[2])]
+    inputs = [*(b.float_value(name) for name in op.inputs[:2]), b.int64(op.inputs[2])]
     stated = {name: op[name] for name in ("output_height", "output_width", "sampling_ratio", "spatial_scale")}
     mode = str(op["coordinate_transformation_mode"]) if b.opset >= 16 else None
     b.finish(op, b.node("RoiAlign", inputs, mode="avg", coordinate_transformation_mode=mode, **stated)[0])

@@ -19,7 +19,7 @@ __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
 
 def write_same_named(op: Op, b: Builder) -> None:
     """An operator that ONNX has under the same name, in float, without attributes."""
-    b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
+    b.finish(op, b.node(op.kind, b.float_values(op), hint=f"{op.outputs[0]}/real_result")[0])
 
 
 def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
@@ -49,7 +49,7 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
         return None
     row = b.const(vector.data.reshape(1, -1), f"{vector.name}/row")
     value = row if quantization is None else b.dequantize(row, vector.dtype, quantization)
-    return [value if name == vector.name else b.real(name) for name in op.inputs]
+    return [value if name == vector.name else b.float_value(name) for name in op.inputs]
 
 
 def write_add(op: Op, b: Builder) -> None:
@@ -155,12 +155,12 @@ def write_neg(op: Op, b: Builder) -> None:
             if scope.tensors[op.outputs[0]].is_quantized or "float" in scope.tensors[op.outputs[0]].dtype else "")  # fmt: skip
 def write_floor_mod(op: Op, b: Builder) -> None:
     """The remainder of integers with the sign of the divisor."""
-    b.node("Mod", b.reals(op), op.outputs)
+    b.node("Mod", b.float_values(op), op.outputs)
 
 
 def write_mod(op: Op, b: Builder) -> None:
     """The remainder with the sign of the dividend."""
-    b.finish(op, b.node("Mod", b.reals(op), hint=f"{op.outputs[0]}/real_result", fmod=1)[0])
+    b.finish(op, b.node("Mod", b.float_values(op), hint=f"{op.outputs[0]}/real_result", fmod=1)[0])
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
@@ -170,7 +170,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
         write_same_named(op, b)
         return
     scale = b.const(np.float32(quantization.scale[0]), f"{op.outputs[0]}/step")
-    steps = b.node("Floor", b.node("Div", [*b.node("Sqrt", b.reals(op)), scale]))
+    steps = b.node("Floor", b.node("Div", [*b.node("Sqrt", b.float_values(op)), scale]))
     b.finish(op, b.node("Mul", [*steps, scale], hint=f"{op.outputs[0]}/real_result")[0])
 
 
@@ -184,7 +184,7 @@ def write_atan(op: Op, b: Builder) -> None:
 
 def write_comparison(op: Op, b: Builder) -> None:
     """A comparison of float values."""
-    b.node(op.kind, b.reals(op), op.outputs)
+    b.node(op.kind, b.float_values(op), op.outputs)
 
 
 def write_logic(op: Op, b: Builder) -> None:
@@ -209,7 +209,7 @@ def write_where(op: Op, b: Builder) -> None:
         wide = "float32" if "float" in result.dtype else "int64" if result.dtype in ("uint32", "uint64") else "int32"
         b.cast(b.node("Where", [condition, *(b.cast(value, wide) for value in values)])[0], result.dtype, result.name)
         return
-    values = [b.real(name) for name in op.inputs[1:]]
+    values = [b.float_value(name) for name in op.inputs[1:]]
     b.finish(op, b.node("Where", [condition, *values], hint=f"{result.name}/real_result")[0])
 
 
@@ -220,12 +220,12 @@ def write_cast(op: Op, b: Builder) -> None:
 
 def write_is(op: Op, b: Builder) -> None:
     """IsNaN and IsInf of float values."""
-    b.node(op.kind, b.reals(op), op.outputs)
+    b.node(op.kind, b.float_values(op), op.outputs)
 
 
 def write_einsum(op: Op, b: Builder) -> None:
     """Einsum."""
-    b.finish(op, b.node("Einsum", b.reals(op), hint=f"{op.outputs[0]}/real_result", equation=op["equation"])[0])
+    b.finish(op, b.node("Einsum", b.float_values(op), hint=f"{op.outputs[0]}/real_result", equation=op["equation"])[0])
 
 
 def read_same_named(r: Reading) -> None:

@@ -131,7 +131,7 @@ def write_topk(op: Op, b: Builder) -> None:
     if tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
         b.node("TopK", [b.stored_value(tensor.name), k], op.outputs, **attributes)
     elif tensor.quantization is not None:
-        values = b.node("TopK", [b.real(tensor.name), k], [b.name(f"{name}/real_result"), op.outputs[1]], **attributes)
+        values = b.node("TopK", [b.float_value(tensor.name), k], [b.name(f"{name}/real_result"), op.outputs[1]], **attributes)
         b.finish(op, values[0])
     else:
         wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
@@ -195,7 +195,7 @@ def read_non_zero(r: Reading) -> None:
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero."""
     tensor = b.tensor(op.inputs[0])
-    value = b.real(tensor.name)
+    value = b.float_value(tensor.name)
     if tensor.quantization is None and tensor.dtype not in ("bool", "float32", "int32", "int64", "uint8"):
         value = b.node("Cast", [value], to=ELEMENT_TYPES["float32" if "float" in tensor.dtype else "int32"])[0]
     b.node("NonZero", [value], op.outputs)

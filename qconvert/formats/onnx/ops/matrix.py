@@ -23,7 +23,7 @@ def write_gemm(op: Op, b: Builder) -> None:
     if is_dynamic(op) and weights.data is not None and weights.quantization is not None and not weights.quantization.block_size:
         write_dynamic(op, b, weights.data.swapaxes(0, 1), weights.quantization.transpose((1, 0)), real_bias(op, b))
         return
-    operands = [b.real(op.inputs[0]), b.real(op.inputs[1]), *real_bias(op, b)]
+    operands = [b.float_value(op.inputs[0]), b.float_value(op.inputs[1]), *real_bias(op, b)]
     b.finish(op, guard_large_bias(op, b, b.node("Gemm", operands, hint=f"{op.outputs[0]}/real_result", transB=1)[0]))
 
 
@@ -39,7 +39,7 @@ def write_matmul(op: Op, b: Builder) -> None:
     for index, name in enumerate(op.inputs):
         value, quantization = matmul_operand(op, b, index)
         if value == name:
-            operands.append(b.real(name))
+            operands.append(b.float_value(name))
         else:
             operands.append(value if quantization is None else b.dequantize(value, b.tensor(name).dtype, quantization))
     hint = f"{op.outputs[0]}/real_result"

@@ -21,14 +21,14 @@ _MOST_AXES = 64
 def write_channel_normalization(op: Op, b: Builder) -> None:
     """BatchNormalization and InstanceNormalization."""
     require_channels_first(op, b)
-    b.finish(op, b.node(op.kind, b.reals(op), hint=f"{op.outputs[0]}/real_result", epsilon=float(op["epsilon"]))[0])
+    b.finish(op, b.node(op.kind, b.float_values(op), hint=f"{op.outputs[0]}/real_result", epsilon=float(op["epsilon"]))[0])
 
 
 def write_group_normalization(op: Op, b: Builder) -> None:
     """GroupNormalization (opset 21); below, an InstanceNormalization of the groups, scaled channel by channel."""
     require_channels_first(op, b)
     name, epsilon, groups = op.outputs[0], float(op["epsilon"]), int(op["num_groups"])
-    x, scale, bias = b.reals(op)
+    x, scale, bias = b.float_values(op)
     if b.opset >= 21:
         value = b.node("GroupNormalization", [x, scale, bias], hint=f"{name}/real_result", epsilon=epsilon, num_groups=groups)[0]
         b.finish(op, value)
@@ -49,7 +49,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
 def write_layer_normalization(op: Op, b: Builder) -> None:
     """LayerNormalization (opset 17) and RMSNormalization (opset 23); below, their definitions."""
     name, axis, epsilon = op.outputs[0], int(op["axis"]), float(op["epsilon"])
-    operands = b.reals(op)
+    operands = b.float_values(op)
     if b.opset >= (17 if op.kind == "LayerNormalization" else 23):
         b.finish(op, b.node(op.kind, operands, hint=f"{name}/real_result", axis=axis, epsilon=epsilon)[0])
         return

@@ -34,7 +34,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     if fault and covers_all(b.graph, op):
         _write_mean(op, b)
         return
-    value = b.node("AveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))
+    value = b.node("AveragePool", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))
     b.finish(op, b.node("Max", value, hint=f"{op.outputs[0]}/apart")[0] if fault else value[0])  # a Max of one is fused to nothing
 
 
@@ -86,7 +86,7 @@ def _averaging_conv(op: Op, b: Builder, bias: int, output: str) -> str:
     real_weights = b.dequantize(weights, "int8", Quantization.per_tensor(float(scale)))
     offset = b.const(np.full(channels, bias, np.int32), f"{output}/tie_bias")
     real_offset = b.dequantize(offset, "int32", Quantization.per_tensor(float(data.quantization.scale[0] * scale)))
-    operands = [b.real(op.inputs[0]), real_weights, real_offset]
+    operands = [b.float_value(op.inputs[0]), real_weights, real_offset]
     value = b.node("Conv", operands, hint=f"{output}/real_result", kernel_shape=kernel, strides=list(op["strides"]), group=channels)
     b.quantize(value[0], result, output)
     return output
@@ -106,7 +106,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
-        b.finish(op, b.node("MaxPool", [b.real(op.inputs[0])], hint=f"{tensor.name}/real_result", **_attributes(op))[0])
+        b.finish(op, b.node("MaxPool", [b.float_value(op.inputs[0])], hint=f"{tensor.name}/real_result", **_attributes(op))[0])
         return
     pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
     if op["activation"]:
@@ -126,13 +126,13 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         _write_mean(op, b)
         return
-    b.finish(op, b.node("GlobalAveragePool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
+    b.finish(op, b.node("GlobalAveragePool", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
 
 
 def _write_mean(op: Op, b: Builder) -> None:
     """An average of all positions as a ReduceMean, for which onnxruntime has no integer kernel that would fail."""
     axes: list[int] = [*range(2, b.tensor(op.inputs[0]).rank or 2)]
-    value, hint = b.real(op.inputs[0]), f"{op.outputs[0]}/real_result"
+    value, hint = b.float_value(op.inputs[0]), f"{op.outputs[0]}/real_result"
     if b.opset < 18:
         b.finish(op, b.node("ReduceMean", [value], hint=hint, axes=axes)[0])
     else:
@@ -147,7 +147,7 @@ def read_global_max_pool(r: Reading) -> None:
 def write_global_max_pool(op: Op, b: Builder) -> None:
     """GlobalMaxPool: ONNX has it for float values alone."""
     require_channels_first(op, b)
-    b.finish(op, b.node("GlobalMaxPool", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
+    b.finish(op, b.node("GlobalMaxPool", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result")[0])
 
 
 def _read_attributes(r: Reading) -> dict[str, Any]:

@@ -25,13 +25,13 @@ def write_conversion(op: Op, b: Builder) -> None:
     elif op.kind == "Requantize" and write_line(op, b):
         return
     elif op.kind == "Quantize" and _would_be_quantized(op, b):
-        b.finish(op, b.node("Max", [b.real(source.name)], hint=f"{source.name}/apart")[0])
+        b.finish(op, b.node("Max", [b.float_value(source.name)], hint=f"{source.name}/apart")[0])
     elif op.kind == "Quantize" and source.dtype != "float32":
         b.quantize(b.stored_value(source.name), result, result.name, source.dtype)
     elif op.kind == "Dequantize" and result.dtype != "float32" and source.quantization is not None:
         b.rename(b.dequantize(b.stored_value(source.name), source.dtype, source.quantization, result.dtype), result.name)
     else:
-        b.finish(op, b.real(source.name))
+        b.finish(op, b.float_value(source.name))
 
 
 def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
@@ -160,7 +160,7 @@ def read_dynamic_quantize_linear(r: Reading) -> None:
 
 def write_dynamic_quantize_linear(op: Op, b: Builder) -> None:
     """DynamicQuantizeLinear."""
-    b.node("DynamicQuantizeLinear", [b.real(op.inputs[0])], op.outputs)
+    b.node("DynamicQuantizeLinear", [b.float_value(op.inputs[0])], op.outputs)
 
 
 WRITERS: dict[str, WriteFunction] = {

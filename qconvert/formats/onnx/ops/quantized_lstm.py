@@ -181,7 +181,7 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
         for name, value in op.attributes.items()
         if value not in ((), 0, 0.0, "", "forward") and name != "arithmetic"
     }
-    names = [b.real(op.inputs[_DATA])]
+    names = [b.float_value(op.inputs[_DATA])]
     quantizations = []
     for index in (_WEIGHTS, _RECURRENT):
         tensor = b.tensor(op.inputs[index])
@@ -192,7 +192,7 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
         quantizations.append(b.const(quantization.zero_point.astype(tensor.data.dtype).reshape(along), f"{tensor.name}/zero_point"))
     for index in range(_BIAS, _PEEPHOLES + 1):
         name = op.inputs[index] if index < len(op.inputs) else ""
-        names.append(b.stored_value(name) if index == _LENGTHS else b.real(name))
+        names.append(b.stored_value(name) if index == _LENGTHS else b.float_value(name))
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node("DynamicQuantizeLSTM", [*names, *quantizations], values, domain=CONTRIB, **attributes)
     position = len(b.nodes) - 1

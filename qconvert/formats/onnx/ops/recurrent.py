@@ -77,7 +77,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
         return
     stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
     lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
-    names = [b.stored_value(name) if index == 4 else b.real(name) for index, name in enumerate(op.inputs)]
+    names = [b.stored_value(name) if index == 4 else b.float_value(name) for index, name in enumerate(op.inputs)]
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node(op.kind, names, values, **{**stated, **lists})
     position = len(b.nodes) - 1

@@ -117,7 +117,7 @@ def write_reduce(op: Op, b: Builder) -> None:
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW or op.kind not in _ON_INTEGERS:
         kind = "ReduceSum" if _is_empty_mean(op, b) else op.kind
-        value = _reduce(op, b, kind, b.real(op.inputs[0]))
+        value = _reduce(op, b, kind, b.float_value(op.inputs[0]))
         if kind != op.kind:
             value = b.node("Mul", [value, b.const(np.array(np.nan, numpy_dtype(tensor.dtype)), f"{op.outputs[0]}/nothing")])[0]
         b.finish(op, value)
@@ -147,13 +147,13 @@ def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd; ONNX takes the axis as an input."""
     axis = b.const(np.int64(op["axis"]), f"{op.outputs[0]}/axis")
     attributes: dict[str, Any] = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
-    b.finish(op, b.node(op.kind, [b.real(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.finish(op, b.node(op.kind, [b.float_value(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
 
 
 def write_arg(op: Op, b: Builder) -> None:
     """ArgMax and ArgMin of stored integers: a positive scale keeps their order."""
     tensor = b.tensor(op.inputs[0])
-    value = b.stored_value(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.real(tensor.name)
+    value = b.stored_value(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.float_value(tensor.name)
     if tensor.dtype in ("int16", "int64", "bool") and tensor.quantization is None:
         value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
     b.node(op.kind, [value], op.outputs, axis=int(op["axis"]), keepdims=int(op["keepdims"]))

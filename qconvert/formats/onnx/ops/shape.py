@@ -23,7 +23,7 @@ def write_data_movement(op: Op, b: Builder, kind: str, parameters: list[str], **
     if tensor.dtype not in _NO_KERNEL.get(kind, ()):
         b.node(kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
     elif tensor.quantization is not None:
-        b.finish(op, b.node(kind, [b.real(tensor.name), *parameters], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+        b.finish(op, b.node(kind, [b.float_value(tensor.name), *parameters], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
     else:
         wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
         result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
@@ -119,7 +119,7 @@ def write_concat(op: Op, b: Builder) -> None:
     if equal and not op["activation"]:
         b.node("Concat", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
     else:
-        b.finish(op, b.node("Concat", b.reals(op), hint=f"{result.name}/real_result", axis=int(op["axis"]))[0])
+        b.finish(op, b.node("Concat", b.float_values(op), hint=f"{result.name}/real_result", axis=int(op["axis"]))[0])
 
 
 def write_pack(op: Op, b: Builder) -> None:
@@ -168,7 +168,7 @@ def _split_stored(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
         b.node("Split", [b.stored_value(tensor.name), sizes], outputs, axis=axis)
         return
     is_real = tensor.quantization is not None
-    value = b.real(tensor.name)
+    value = b.float_value(tensor.name)
     if not is_real:
         value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
     parts = b.node("Split", [value, sizes], len(outputs), hint=f"{tensor.name}/part", axis=axis)
@@ -245,7 +245,7 @@ def write_pad(op: Op, b: Builder) -> None:
     filler: list[str] = []
     if value:
         is_real = wide and tensor.quantization is not None
-        filler = [b.real(value) if is_real else b.stored_value(value)]
+        filler = [b.float_value(value) if is_real else b.stored_value(value)]
         if b.tensor(value).rank != 0:
             filler = b.node("Reshape", [*filler, b.const(np.array([], np.int64), f"{tensor.name}/scalar")])
         if wide and not is_real:

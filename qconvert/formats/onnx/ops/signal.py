@@ -22,7 +22,7 @@ def write_lrn(op: Op, b: Builder) -> None:
     """LRN."""
     require_channels_first(op, b)
     attributes: dict[str, Any] = {name: float(op[name]) for name in ("alpha", "beta", "bias")}
-    b.finish(op, b.node("LRN", [b.real(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", size=int(op["size"]), **attributes)[0])
+    b.finish(op, b.node("LRN", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", size=int(op["size"]), **attributes)[0])
 
 
 def read_lrn(r: Reading) -> None:
@@ -37,7 +37,7 @@ def read_lrn(r: Reading) -> None:
             else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
 def write_sum(op: Op, b: Builder) -> None:
     """Sum of floats."""
-    b.finish(op, b.node("Sum", b.reals(op), hint=f"{op.outputs[0]}/real_result")[0])
+    b.finish(op, b.node("Sum", b.float_values(op), hint=f"{op.outputs[0]}/real_result")[0])
 
 
 def read_dft(r: Reading) -> None:
@@ -56,7 +56,7 @@ def read_dft(r: Reading) -> None:
 def write_dft(op: Op, b: Builder) -> None:
     name, axis = op.outputs[0], int(op["axis"]) % (b.tensor(op.inputs[0]).rank or 1)
     length = b.const(np.int64(op["length"]), f"{name}/length") if op["length"] else ""
-    inputs = [b.real(op.inputs[0]), length]
+    inputs = [b.float_value(op.inputs[0]), length]
     stated: dict[str, Any] = {"inverse": int(op["inverse"]), "onesided": int(op["onesided"])}
     if b.opset < _AXIS_AS_INPUT:
         stated["axis"] = axis
@@ -78,8 +78,8 @@ def read_stft(r: Reading) -> None:
 @conditions(since(17))
 def write_stft(op: Op, b: Builder) -> None:
     step, length = (b.const(np.int64(op[name]), f"{op.outputs[0]}/{name}") for name in ("step", "length"))
-    window = b.real(op.inputs[1]) if op.has(1) else ""
-    inputs = [b.real(op.inputs[0]), step, window, length]
+    window = b.float_value(op.inputs[1]) if op.has(1) else ""
+    inputs = [b.float_value(op.inputs[0]), step, window, length]
     b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", onesided=int(op["onesided"]))[0])
 
 

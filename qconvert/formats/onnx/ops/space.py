@@ -123,7 +123,7 @@ def write_resize(op: Op, b: Builder) -> None:
         _write_with_ties_up(op, b, data.quantization, sizes)
         return
     moves = op["mode"] == "nearest" and data.shares_quantization(result) and data.dtype in ("uint8", "int8", "float32")
-    value = b.stored_value(data.name) if moves else b.real(data.name)
+    value = b.stored_value(data.name) if moves else b.float_value(data.name)
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
     if moves:
         b.rename(resized, name)

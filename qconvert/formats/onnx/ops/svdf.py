@@ -21,10 +21,10 @@ def write_svdf(op: Op, b: Builder) -> None:
     if shape is None:
         raise b.unsupported_error(op, "weights with dynamic dimensions", rule="dynamic-dimension")
     filters, places = shape
-    kept, moved = shift_memory(b, b.real(op.inputs[_MEMORY]), _filter_products(op, b), (filters, places), hint)
-    total = unit_sums(b, kept, b.real(op.inputs[_TIME]), (filters // rank, rank * places), hint)
+    kept, moved = shift_memory(b, b.float_value(op.inputs[_MEMORY]), _filter_products(op, b), (filters, places), hint)
+    total = unit_sums(b, kept, b.float_value(op.inputs[_TIME]), (filters // rank, rank * places), hint)
     if op.has(_BIAS):
-        total = b.node("Add", [total, b.real(op.inputs[_BIAS])], hint=f"{hint}/total")[0]
+        total = b.node("Add", [total, b.float_value(op.inputs[_BIAS])], hint=f"{hint}/total")[0]
     b.finish(op, total)
     b.rename(moved, op.outputs[1])
 
@@ -33,13 +33,13 @@ def _filter_products(op: Op, b: Builder) -> str:
     """What each filter makes of the data."""
     hint = op.outputs[0]
     if not is_dynamic(op):
-        turned = b.node("Transpose", [b.real(op.inputs[_FEATURE])], hint=f"{hint}/feature", perm=[1, 0])
-        return b.node("MatMul", [b.real(op.inputs[_DATA]), *turned], hint=f"{hint}/newest")[0]
+        turned = b.node("Transpose", [b.float_value(op.inputs[_FEATURE])], hint=f"{hint}/feature", perm=[1, 0])
+        return b.node("MatMul", [b.float_value(op.inputs[_DATA]), *turned], hint=f"{hint}/newest")[0]
     weights = b.tensor(op.inputs[_FEATURE])
     if weights.data is None or weights.quantization is None or not weights.quantization.is_per_tensor or weights.dtype != "int8":
         raise b.unsupported_error(op, "weights that are not an int8 constant with one scale", rule="weight-quantization")
     turned = b.node("Transpose", [b.stored_value(weights.name)], hint=f"{hint}/feature", perm=[1, 0])
-    steps, scale = rounded_rows(b, b, b.real(op.inputs[_DATA]), str(op["arithmetic"]), f"{hint}/rows")
+    steps, scale = rounded_rows(b, b, b.float_value(op.inputs[_DATA]), str(op["arithmetic"]), f"{hint}/rows")
     sums = product(b, b, steps, turned[0], f"{hint}/newest", exact=is_sum_exact(weights.data))
     own = b.const(weights.quantization.scale.reshape(()), f"{hint}/feature/scale")
     return b.node("Mul", [sums, *b.node("Mul", [scale, own], hint=f"{hint}/scale")], hint=f"{hint}/newest")[0]

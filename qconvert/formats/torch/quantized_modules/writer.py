@@ -97,7 +97,7 @@ def _make_quantized_tensor(data: Array, quantization: Quantization) -> Any:
 
 
 #: Operators between the one that stands for a canonical operator and its result: a Quantize, a Relu, a Clip …
-_BEHIND = 4
+_AFTER = 4
 
 
 def collect_names(builder: ModuleBuilder, made: Modules, content: bytes) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
 
 def _find_counterpart(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | None:
     """The nearest operator of op's kind before a tensor; None if none is near."""
-    for _ in range(_BEHIND):
+    for _ in range(_AFTER):
         found = producers.get(name)
         if found is None or found.kind == op.kind:
             return found

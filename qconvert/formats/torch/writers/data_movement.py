@@ -158,7 +158,7 @@ def write_concat(op: Op, b: Builder) -> None:
     if all(side.shares_quantization(sides[-1]) for side in sides) and not op["activation"]:
         b.set_node(op.outputs[0], b.aten("cat", [b.stored_value(name) for name in op.inputs], axis))
     else:
-        b.finish(op, b.aten("cat", b.reals(op), axis))
+        b.finish(op, b.aten("cat", b.float_values(op), axis))
 
 
 def write_pack(op: Op, b: Builder) -> None:
@@ -227,7 +227,7 @@ def write_pad(op: Op, b: Builder) -> None:
         _write_repeated(op, b, pads)
         return
     count = max(rank - max(first, 1), 1) if rank > 1 else 1
-    b.finish(op, b.aten("pad", b.real(data.name), torch_pads(begins[-count:], ends[-count:]), mode))
+    b.finish(op, b.aten("pad", b.float_value(data.name), torch_pads(begins[-count:], ends[-count:]), mode))
 
 
 def _write_repeated(op: Op, b: Builder, pads: list[int]) -> None:

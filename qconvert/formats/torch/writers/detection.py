@@ -60,7 +60,7 @@ def _set_output(op: Op, b: Builder, name: str, node: Node, missing: int) -> None
 
 def _real(b: Builder, name: str) -> Node:
     """Float values in float64."""
-    return b.real(name) if b.wide else b.widen(b.stored_value(name))
+    return b.float_value(name) if b.wide else b.widen(b.stored_value(name))
 
 
 def _decode_boxes(op: Op, b: Builder) -> Node:

@@ -238,7 +238,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     real = b.aten("mul.Tensor", total, b.buffer(scale.reshape(shape if scale.size > 1 else [1] * len(shape)), f"{op.outputs[0]}/factor"))
     if bias is None or joins:
         return real
-    along = b.real(bias.name)
+    along = b.float_value(bias.name)
     return b.aten("add.Tensor", real, b.aten("reshape", along, shape) if len(shape) - axis > 1 else along)
 
 

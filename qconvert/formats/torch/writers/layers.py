@@ -34,7 +34,7 @@ def _bias(op: Op, b: Builder) -> Any:
         return None
     bias = b.tensor(op.inputs[2])
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
-        return b.real(bias.name)
+        return b.float_value(bias.name)
     if abs(bias.data).max(initial=0) < 2**31:
         return b.dequantize(b.buffer(bias.data.astype(np.int32), f"{bias.name}/int32"), "int32", bias.quantization, bias.name)
     real = bias.data * bias.quantization.scale.astype(np.float64)
@@ -53,7 +53,7 @@ def write_conv(op: Op, b: Builder) -> None:
     if b.wide and op["arithmetic"] == "tflite" and sum_as_tflite(op, b, data, emit_conv):
         return
     real = integer_sum(op, b, data, emit_conv, 1, _length(op, b))
-    b.finish(op, emit_conv(_data(op, b, data), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+    b.finish(op, emit_conv(_data(op, b, data), b.float_value(op.inputs[1]), _bias(op, b)) if real is None else real)
 
 
 def _data(op: Op, b: Builder, node: Node) -> Node:
@@ -82,7 +82,7 @@ def write_conv_transpose(op: Op, b: Builder) -> None:
     real = integer_sum(op, b, b.stored_value(op.inputs[0]), emit_conv_transpose, 1, _length(op, b))
     if real is None:
         data = _data(op, b, b.stored_value(op.inputs[0]))
-        weights = _transpose_weights(op, b, b.real(op.inputs[1])) if b.wide else _float_weights(op, b)
+        weights = _transpose_weights(op, b, b.float_value(op.inputs[1])) if b.wide else _float_weights(op, b)
         real = b.aten(operator, data, weights, _bias(op, b), *sizes)
     node = real
     if not is_symmetric(pads):
@@ -112,10 +112,10 @@ def _float_weights(op: Op, b: Builder) -> Any:
     if weights.data is None:
         if group != 1:
             raise b.unsupported_error(op, "weights of groups that are computed at run time", rule="not-constant")
-        return b.aten("transpose.int", b.real(weights.name), 0, 1)
+        return b.aten("transpose.int", b.float_value(weights.name), 0, 1)
     if weights.quantization is not None:
         return _transpose_weights(
-            op, b, b.real(weights.name)
+            op, b, b.float_value(weights.name)
         )  # inductor takes a transposed convolution of dequantized weights for another one
     return b.buffer(swapped_weights(weights.data, group), weights.name)
 
@@ -131,7 +131,7 @@ def write_gemm(op: Op, b: Builder) -> None:
 
     axis = (b.tensor(op.outputs[0]).rank or 0) - 1
     real = integer_sum(op, b, b.stored_value(op.inputs[0]), linear, axis, _length(op, b))
-    b.finish(op, linear(_data(op, b, b.stored_value(op.inputs[0])), b.real(op.inputs[1]), _bias(op, b)) if real is None else real)
+    b.finish(op, linear(_data(op, b, b.stored_value(op.inputs[0])), b.float_value(op.inputs[1]), _bias(op, b)) if real is None else real)
 
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
@@ -177,7 +177,7 @@ def write_conv_integer(op: Op, b: Builder) -> None:
 def write_einsum(op: Op, b: Builder) -> None:
     """Einsum."""
     b.note_operator()
-    b.finish(op, b.aten("einsum", str(op["equation"]).replace(" ", ""), b.reals(op)))
+    b.finish(op, b.aten("einsum", str(op["equation"]).replace(" ", ""), b.float_values(op)))
 
 
 def write_matmul(op: Op, b: Builder) -> None:
@@ -190,7 +190,7 @@ def write_matmul(op: Op, b: Builder) -> None:
     shape = b.shape(op, op.inputs[0])
     length = shape[-2 if op["trans_a"] and len(shape) > 1 else -1]
     real = integer_sum(op, b, b.stored_value(op.inputs[0]), product, 0, length if isinstance(length, int) else 2**24)
-    b.finish(op, product(_data(op, b, b.stored_value(op.inputs[0])), b.real(op.inputs[1]), None) if real is None else real)
+    b.finish(op, product(_data(op, b, b.stored_value(op.inputs[0])), b.float_value(op.inputs[1]), None) if real is None else real)
 
 
 WRITERS: Mapping[str, WriteFunction] = {

@@ -19,7 +19,7 @@ _LEAST_NORM = 2.0**-126
 def write_batch_norm(op: Op, b: Builder) -> None:
     """BatchNormalization by its stored mean and variance."""
     b.channels_first(op)
-    b.finish(op, b.aten("batch_norm", *b.reals(op), False, 0.1, float(op["epsilon"]), False))
+    b.finish(op, b.aten("batch_norm", *b.float_values(op), False, 0.1, float(op["epsilon"]), False))
 
 
 def write_layer_norm(op: Op, b: Builder) -> None:
@@ -33,12 +33,12 @@ def write_layer_norm(op: Op, b: Builder) -> None:
              for place, size in enumerate(sizes)]  # fmt: skip
     names = (*op.inputs[1:3], "", "")[:2]
     if all(not name or b.tensor(name).shape == tuple(sizes) for name in names):
-        parameters = [b.real(name) for name in names]
-        b.finish(op, b.aten("layer_norm", b.real(op.inputs[0]), known, *parameters, float(op["epsilon"])))
+        parameters = [b.float_value(name) for name in names]
+        b.finish(op, b.aten("layer_norm", b.float_value(op.inputs[0]), known, *parameters, float(op["epsilon"])))
         return
-    node = b.aten("layer_norm", b.real(op.inputs[0]), known, None, None, float(op["epsilon"]))
+    node = b.aten("layer_norm", b.float_value(op.inputs[0]), known, None, None, float(op["epsilon"]))
     for operator, name in zip(("mul.Tensor", "add.Tensor"), names, strict=True):  # parameters that are broadcast
-        node = b.aten(operator, node, b.real(name)) if name else node
+        node = b.aten(operator, node, b.float_value(name)) if name else node
     b.note_operator()
     b.finish(op, node)
 
@@ -46,14 +46,14 @@ def write_layer_norm(op: Op, b: Builder) -> None:
 def write_instance_norm(op: Op, b: Builder) -> None:
     """InstanceNormalization."""
     b.channels_first(op)
-    data, weight, bias = b.reals(op)
+    data, weight, bias = b.float_values(op)
     b.finish(op, b.aten("instance_norm", data, weight, bias, None, None, True, 0.1, float(op["epsilon"]), False))
 
 
 def write_group_norm(op: Op, b: Builder) -> None:
     """GroupNormalization."""
     b.channels_first(op)
-    data, weight, bias = b.reals(op)
+    data, weight, bias = b.float_values(op)
     b.finish(op, b.aten("group_norm", data, int(op["num_groups"]), weight, bias, float(op["epsilon"])))
 
 
@@ -63,7 +63,7 @@ def write_softmax(operator: str) -> WriteFunction:
     def write(op: Op, b: Builder) -> None:
         if int(op["axis"]) < 0:  # a reader counts axes from the front
             b.note_operator()
-        b.finish(op, b.aten(operator, b.real(op.inputs[0]), int(op["axis"])))
+        b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), int(op["axis"])))
 
     return write
 
@@ -76,7 +76,7 @@ def write_reduction(operator: str) -> WriteFunction:
             _reduce_integers(op, b)
         elif not write_kernel_reduction(op, b, axes_of(op, b)):
             b.note_operator()  # its axes keep their name
-            b.finish(op, b.aten(operator, b.real(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
+            b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
 
     return write
 
@@ -105,7 +105,7 @@ def write_arg(operator: str) -> WriteFunction:
     """ArgMax and ArgMin: the first of equal ones."""
 
     def write(op: Op, b: Builder) -> None:
-        node = b.aten(operator, b.real(op.inputs[0]), int(op["axis"]), bool(op["keepdims"]))
+        node = b.aten(operator, b.float_value(op.inputs[0]), int(op["axis"]), bool(op["keepdims"]))
         dtype = b.tensor(op.outputs[0]).dtype
         b.set_node(op.outputs[0], node if dtype == "int64" else b.aten("to.dtype", node, b.dtype(dtype)))
 
@@ -114,14 +114,14 @@ def write_arg(operator: str) -> WriteFunction:
 
 def write_norm(op: Op, b: Builder) -> None:
     """LpNormalization: along an axis, divided by the norm; a vector of zeros stays."""
-    node = b.real(op.inputs[0])
+    node = b.float_value(op.inputs[0])
     length = b.aten("clamp_min", b.aten("linalg_vector_norm", node, int(op["p"]), [int(op["axis"])], True), _LEAST_NORM)
     b.finish(op, b.aten("div.Tensor", node, length))
 
 
 def write_product(op: Op, b: Builder) -> None:
     """ReduceProd, one axis after the other."""
-    node = b.real(op.inputs[0])
+    node = b.float_value(op.inputs[0])
     for axis in sorted(axes_of(op, b), reverse=True):
         node = b.aten("prod.dim_int", node, axis, bool(op["keepdims"]))
     dtype = b.tensor(op.outputs[0]).dtype
@@ -131,7 +131,7 @@ def write_product(op: Op, b: Builder) -> None:
 
 def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd, in reverse too; results of integers stay in their type. An exclusive sum is the sum less the element."""
-    axis, node = int(op["axis"]) % b.rank(op), b.real(op.inputs[0])
+    axis, node = int(op["axis"]) % b.rank(op), b.float_value(op.inputs[0])
     node = b.aten("flip", node, [axis]) if op["reverse"] else node
     tensor = b.tensor(op.outputs[0])
     kind = {} if tensor.is_quantized else {"dtype": b.dtype(tensor.dtype)}
@@ -144,7 +144,7 @@ def write_cumulative(op: Op, b: Builder) -> None:
 def write_local_response(op: Op, b: Builder) -> None:
     """LRN: sums of squares of neighbouring channels."""
     b.channels_first(op)
-    node, size, rank = b.real(op.inputs[0]), int(op["size"]), b.rank(op)
+    node, size, rank = b.float_value(op.inputs[0]), int(op["size"]), b.rank(op)
     before = (size - 1) // 2
     squares = b.aten("constant_pad_nd", b.aten("square", node), [*[0] * (2 * rank - 4), before, size - 1 - before], 0.0)
     count = b.shape(op, op.inputs[0])[1]

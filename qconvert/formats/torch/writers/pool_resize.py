@@ -36,7 +36,7 @@ def write_resize(op: Op, b: Builder) -> None:
     elif mode == "linear" and known is not None and (b.wide or not aligned or spatial > 3):
         _write_linear(op, b, *known)
     elif aligned and (mode, spatial) in _SMOOTH:
-        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.real(op.inputs[0]), sizes_of(b, op.inputs[1]), places == "align_corners"))
+        b.finish(op, b.aten(_SMOOTH[mode, spatial], b.float_value(op.inputs[0]), sizes_of(b, op.inputs[1]), places == "align_corners"))
     else:
         raise b.unsupported_error(op, f"mode {mode} over {spatial} axes and {places} places")
 
@@ -53,11 +53,11 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
     places, spatial = str(op["coordinate_transformation_mode"]), b.rank(op) - 2
     name = nearest_operator(op, known)
     if name is not None and spatial <= 3 and not (b.wide and name != "upsample_nearest"):
-        b.finish(op, b.aten(f"{name}{spatial}d", b.real(op.inputs[0]), sizes_of(b, op.inputs[1])))
+        b.finish(op, b.aten(f"{name}{spatial}d", b.float_value(op.inputs[0]), sizes_of(b, op.inputs[1])))
         return
     if known is None:
         raise b.unsupported_error(op, f"{places} places and {op['nearest_mode']} along axes of unknown size", rule="unknown-size")
-    node = b.real(op.inputs[0])
+    node = b.float_value(op.inputs[0])
     b.note_operator()
     for axis, (before, after) in enumerate(zip(*known, strict=True), 2):
         chosen = np.clip(nearest(str(op["nearest_mode"]), *positions(places, before, after)), 0, before - 1)
@@ -81,7 +81,7 @@ def _write_linear(op: Op, b: Builder, before: list[int], after: list[int]) -> No
     node = (
         subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
         if on_quantization and data.quantization
-        else b.real(data.name)
+        else b.float_value(data.name)
     )
     for axis, (size, wanted) in enumerate(zip(before, after, strict=True), 2):
         numerators, denominator = positions(str(op["coordinate_transformation_mode"]), size, wanted)
@@ -145,7 +145,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
         write_average_of_integers(op, b, kernel, strides, pads)
         return
     if fits:
-        data = b.real(op.inputs[0])
+        data = b.float_value(op.inputs[0])
         b.finish(op, b.aten(operator, data, kernel, strides, pads[: len(kernel)], bool(op["ceil_mode"]), counts))
         return
     node = b.aten(operator, real_data(op, b, pad_data(op, b, pads, None)), kernel, strides, [0] * len(kernel), bool(op["ceil_mode"]))
@@ -229,10 +229,10 @@ def write_global_pool(op: Op, b: Builder) -> None:
         finish_torch_average(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
         return
     if op.kind == "GlobalAveragePool" and spatial <= 3:
-        b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.real(op.inputs[0]), [1] * spatial))
+        b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.float_value(op.inputs[0]), [1] * spatial))
         return
     operator = "amax" if op.kind == "GlobalMaxPool" else "mean.dim"
-    b.finish(op, b.aten(operator, b.real(op.inputs[0]), list(range(2, spatial + 2)), True))
+    b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), list(range(2, spatial + 2)), True))
 
 
 WRITERS: Mapping[str, WriteFunction] = {

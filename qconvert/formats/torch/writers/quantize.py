@@ -17,7 +17,7 @@ def write_quantize(op: Op, b: Builder) -> None:
     """Quantize, and Requantize by way of float values. The quantize of quantized_decomposed takes float32 alone."""
     if op.kind == "Requantize" and write_xnnpack_line(op, b):
         return
-    node, source, result = b.real(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+    node, source, result = b.float_value(op.inputs[0]), b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     if b.wide and op.attributes.get("arithmetic") and (quantization := result.quantization) is not None and quantization.is_per_tensor:
         b.note_operator()
         low = integer_range(result.dtype)[0]
@@ -35,7 +35,7 @@ def write_quantize(op: Op, b: Builder) -> None:
 
 def write_dequantize(op: Op, b: Builder) -> None:
     """Dequantize, in float32; another type after a cast."""
-    node, dtype = b.real(op.inputs[0]), b.tensor(op.outputs[0]).dtype
+    node, dtype = b.float_value(op.inputs[0]), b.tensor(op.outputs[0]).dtype
     b.set_node(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
 
 

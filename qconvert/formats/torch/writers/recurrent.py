@@ -28,7 +28,7 @@ def write_recurrence(op: Op, b: Builder) -> None:
     """aten::lstm, gru, rnn_tanh or rnn_relu, in float; a layer that begins at the end of its data reads them turned round."""
     name = f"rnn_{activation_names(op)[0].lower()}" if op.kind == "RNN" else op.kind.lower()
     directions = 2 if op["direction"] == "bidirectional" else 1
-    data = b.real(op.inputs[0])
+    data = b.float_value(op.inputs[0])
     data = b.aten("transpose.int", data, 0, 1) if op["layout"] else data
     turned = op["direction"] == "reverse"
     data = b.aten("flip", data, [0]) if turned else data
@@ -91,7 +91,7 @@ def _direction(b: Builder, name: str, direction: int) -> Node:
     if tensor.data is not None and tensor.quantization is None:
         data = tensor.data[direction]
         return b.buffer(data.astype(np.float64) if b.wide else data, f"{name}/{direction}")
-    return b.aten("select.int", b.real(name), 0, direction)
+    return b.aten("select.int", b.float_value(name), 0, direction)
 
 
 def _reorder_gates(op: Op, b: Builder, node: Node) -> Node:
@@ -111,7 +111,7 @@ def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
     for place in range(2 if op.kind == "LSTM" else 1):
         name = op.inputs[_STATE + place] if len(op.inputs) > _STATE + place else ""
         if name:
-            node = b.real(name)
+            node = b.float_value(name)
             found.append(b.aten("transpose.int", node, 0, 1) if op["layout"] else node)
             continue
         row = b.aten("slice.Tensor", b.aten("select.int", data, 0, 0), 1, 0, 1)

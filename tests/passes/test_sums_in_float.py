@@ -1,4 +1,4 @@
-"""sum_on_reals: MatMulInteger and ConvInteger in LiteRT, every sum exact, whatever its depth."""
+"""sums_in_float: MatMulInteger and ConvInteger in LiteRT, every sum exact, whatever its depth."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_parts_are_no_more_than_needed(tmp_path: Path) -> None:
         data = np.full((2, depth), 255, np.uint8)
         both = model("MatMulInteger", {"a": data, "b": np.full((depth, 3), 255, np.uint8)}, {})
         (tmp_path / "m.onnx").write_bytes(both)
-        changed, notes = BUILTIN["sum_on_reals"].run(load(tmp_path / "m.onnx"), None)
+        changed, notes = BUILTIN["sums_in_float"].run(load(tmp_path / "m.onnx"), None)
         assert [op.kind for op in changed.ops].count("MatMul") == parts and len(notes) == 1
 
 

@@ -1,4 +1,4 @@
-"""moves_on_reals: networks whose activations have 4 or 2 bits, in ONNX again: onnxruntime runs what is written, to the last bit."""
+"""movement_in_float: networks whose activations have 4 or 2 bits, in ONNX again: onnxruntime runs what is written, to the last bit."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def network(path: Path, dtype: str, *, contrib: bool = False, shift: float = 0.0
 def test_data_of_few_bits_are_moved(dtype: str, form: str, tmp_path: Path) -> None:
     source, result = network(tmp_path / "a.onnx", dtype), tmp_path / "b.onnx"
     report = convert(source, result, target="generic", form=form)
-    assert any(change.by == "moves_on_reals" for change in report.changes)
+    assert any(change.by == "movement_in_float" for change in report.changes)
     assert {t.dtype for t in load(result).tensors.values() if t.is_quantized} == {dtype}
     x = np.random.default_rng(1).normal(0, 1, (1, 2, 6, 6)).astype(np.float32)
     wanted, found = (list(OnnxRuntime(path.read_bytes(), optimize=False).run({"x": x}).values()) for path in (source, result))

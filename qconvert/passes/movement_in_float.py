@@ -1,4 +1,4 @@
-"""moves_on_reals: quantized data are moved, chosen and compared as the float values that they stand for. Exact.
+"""movement_in_float: quantized data are moved, chosen and compared as the float values that they stand for. Exact.
 
 Of 2 and 4 bits for every target: ONNX allows few of its operators on such integers, and onnxruntime (1.31) has kernels for Transpose alone.
 Of any number of bits for a target whose `moves_in_float` says so: compilers and accelerators know an operator on integers by the Dequantize

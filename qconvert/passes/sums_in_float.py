@@ -1,4 +1,4 @@
-"""sum_on_reals: MatMulInteger and ConvInteger become products of real numbers, for targets that lack them; every sum stays exact.
+"""sums_in_float: MatMulInteger and ConvInteger become products of real numbers, for targets that lack them; every sum stays exact.
 
 Differences of integers and zero points are whole numbers, and so is every sum of their products; float32 holds those below 2^24, in
 whatever order they are added. Where a sum may be larger, the operator becomes several over parts of the depth. Their sums are added as
