@@ -92,7 +92,7 @@ def test_a_process_that_says_nonsense(monkeypatch: pytest.MonkeyPatch, tmp_path:
     class Liar:
         def __init__(self, *arguments: object) -> None: ...
 
-        def asked(self, question: object) -> dict[str, object]:
+        def request(self, question: object) -> dict[str, object]:
             return {"inputs": [["x", "no type", []]], "outputs": [], "assigned": []}
 
     monkeypatch.setattr(running, "Child", Liar)
