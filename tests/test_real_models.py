@@ -127,7 +127,8 @@ def test_no_transpose_stands_inside_image_models(path: Path, folder: Path, tmp_p
     shapes = [[dim.dim_value for dim in item.type.tensor_type.shape.dim] for item in border]
     moving = [shape for shape in shapes if shape[3] != 1 and shape[1:3] != [1, 1]]
     if "ssd" not in path.name:
-        assert len(transposes(model)) <= len(moving)
+        # DeepLab's classes are interpolated channels last, to 240 times the elements (kernels/onnxruntime.py), after a Transpose.
+        assert len(transposes(model)) <= len(moving) + ("deeplabv3" in path.name)
         return
     # The box and class heads are reshaped to rows of boxes, which needs their data in another order: ten heads of more than one
     # position. onnxruntime runs its convolutions channels last and cancels them all.

@@ -108,7 +108,6 @@ class FlowGraph:
 _IMAGES = 4  # the rank that --io-layout is about
 _RANKS = (_IMAGES, 5)
 _TRANSPOSE_COST = 2**40  # one Transpose costs more than any amount of data
-_LAYOUT_COST = 3 * 2**39  # what an operator's slower layout costs: one Transpose is worth avoiding it, two are not
 
 
 def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tuple[str, ...]]:
@@ -161,12 +160,19 @@ def _cost(tensor: Tensor, perm: Sequence[int]) -> int:
     return _TRANSPOSE_COST + math.prod(size for size in tensor.shape or () if isinstance(size, int))
 
 
+def _other_layout_cost(result: Tensor) -> int:
+    """Return what an operator's other layout costs: more than a Transpose of its data, which are fewer, and less than one of its result."""
+    return _TRANSPOSE_COST + math.prod(size for size in result.shape or () if isinstance(size, int)) // 2
+
+
 class _Labels:
     """The label of every operator: 0 as in the source, 1 transposed. A source's Transpose has one for each side."""
 
     def __init__(self, rewriter: Rewriter, target: Target, perm: tuple[int, ...], io_label: int) -> None:
         graph = rewriter.graph
-        preferred = {id(op): target.kernels.layout(graph, op) for op in graph.ops}
+        # A file's own operators have layouts that its format knows.
+        own = graph.is_from(target.format)
+        preferred = {id(op): str(op.attributes.get("data_format", "")) if own else target.kernels.layout(graph, op) for op in graph.ops}
         self.roles = {id(op): role(graph, op, target.layout, len(perm), preferred[id(op)]) for op in graph.ops}
         self._flow = FlowGraph()
         self._perm = perm
@@ -186,7 +192,7 @@ class _Labels:
             return
         node = self._flow.node() if kind is Role.FREE else kind.value
         if kind is Role.FREE and "data_format" in op.attributes:
-            self._flow.edge(0, node, _LAYOUT_COST)
+            self._flow.edge(0, node, _other_layout_cost(graph[op.outputs[0]]))
         self._reads[id(op)] = self._writes[id(op)] = node
 
     def _add_transpose(self, graph: Graph, op: Op) -> None:

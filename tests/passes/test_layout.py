@@ -242,3 +242,25 @@ def test_a_resize_with_channels_last_is_written_and_read(tmp_path: Path) -> None
     expected = evaluate(source, values)["c"]
     assert np.allclose(evaluate(load(path), values)["c"], expected, rtol=0, atol=1e-5)
     assert np.allclose(run_model(path, values)["c"], expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_a_resize_of_an_onnx_file_keeps_its_layout(mode: str, batch: int | str, tmp_path: Path) -> None:
+    from onnx import TensorProto, helper, save
+
+    sizes = helper.make_tensor("sizes", TensorProto.INT64, [4], [2, 7, 8, 3])
+    nodes = [
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["y"], mode=mode, coordinate_transformation_mode="asymmetric"),
+        helper.make_node("Relu", ["y"], ["z"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2 if batch == 1 else batch, 3, 4, 3])
+    z = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    network = helper.make_graph(nodes, "resize", [x], [z], [sizes])
+    save(helper.make_model(network, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), first)
+    convert(first, second)
+    assert [op["data_format"] for op in load(second).ops if op.kind == "Resize"] == ["channels_last"]
+    values = {"x": RNG.normal(size=(2, 3, 4, 3)).astype(np.float32)}
+    assert np.allclose(run_model(second, values)["z"], run_model(first, values)["z"], rtol=0, atol=1e-6)

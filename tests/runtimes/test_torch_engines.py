@@ -10,7 +10,7 @@ import pytest
 from formats.torch.written import needs_torch
 
 import qconvert
-from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average, torch_kernels
+from qconvert.arithmetic import ADDITIONS, qnnpack_bias, torch_average, torch_quantize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_ENGINE
@@ -81,7 +81,7 @@ def test_data_on_a_quantization(tmp_path: Path) -> None:
         scale, point = _float32(10 ** rng.uniform(-4, 1)), int(rng.integers(0, 256))
         data = _next_to_ties(scale, point)
         wanted = torch.quantize_per_tensor(torch.from_numpy(data), scale, point, torch.quint8).int_repr().numpy()
-        assert np.array_equal(torch_kernels(data, scale, point), wanted)
+        assert np.array_equal(torch_quantize(data, scale, point), wanted)
         if index > 3:
             continue
         for dtype, low in (("uint8", 0), ("int8", -128)):

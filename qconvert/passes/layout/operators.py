@@ -32,7 +32,7 @@ class Role(Enum):
 def role(graph: Graph, op: Op, wanted: str, rank: int, preferred: str = "") -> Role:
     """The role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`.
 
-    `preferred` is the layout in which its kernel is faster: it may keep that one.
+    `preferred` is the layout in which its kernel is faster, or which its file has: it may keep that one.
     """
     suits = kind_of(op).layout.suits
     if suits is Suits.DECIDES:

@@ -105,10 +105,8 @@ def read_space_to_depth(r: Reading) -> None:
 
 
 def write_resize(op: Op, b: Builder) -> None:
-    """Resize: of float values if it interpolates, of stored integers if it takes the nearest; only the former also with the channels last
-    (kernels/onnxruntime.py)."""
-    if op["mode"] != "linear":
-        require_channels_first(op, b)
+    """Resize in either layout (kernels/onnxruntime.py says when the channels stand last): of float values if it interpolates, of stored
+    integers if it takes the nearest."""
     name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     sizes = _resize_sizes(op, b)
     coordinates, nearest = op["coordinate_transformation_mode"], op["nearest_mode"]
@@ -160,24 +158,25 @@ def is_doubling(op: Op, graph: Graph) -> bool:
 
 
 def _resize_sizes(op: Op, b: Builder) -> str:
-    """All four sizes of a Resize's result: a constant if they are known, else batch and channels of the data, then input 1."""
-    name, data = op.outputs[0], b.tensor(op.inputs[0])
-    front, spatial = (data.shape or ())[:2], b.graph.constant(op.inputs[1])
-    known = all(isinstance(size, int) for size in front)
-    if op["data_format"] == "channels_last":
-        sizes = b.tensor(name).static_shape
-        if sizes is None:
-            require_channels_first(op, b)
-        return b.const(np.array(sizes, np.int64), f"{name}/sizes")
+    """All four sizes of a Resize's result: a constant if they are known, else batch and channels of the data around input 1."""
+    name, data, spatial = op.outputs[0], b.tensor(op.inputs[0]), b.graph.constant(op.inputs[1])
+    shape = data.shape or ()
+    sides = ((0, 2), (2, 2)) if op["data_format"] == "channels_first" else ((0, 1), (3, 4))
+    fixed = [size for first, end in sides for size in shape[first:end]]
+    known = all(isinstance(size, int) for size in fixed)
     if known and spatial is not None:
-        return b.const(np.array([*front, *spatial.reshape(-1)], np.int64), f"{name}/sizes")
-    if known:
-        fixed = b.const(np.array(front, np.int64), f"{name}/batch_and_channels")
-    else:
-        whole = b.node("Shape", [b.stored_value(data.name)], hint=f"{name}/input_shape")[0]
-        ends = [b.const(np.array([v], np.int64), f"{name}/bound") for v in (0, 2)]
-        fixed = b.node("Slice", [whole, *ends], hint=f"{name}/batch_and_channels")[0]
-    return b.node("Concat", [fixed, b.stored_value(op.inputs[1])], hint=f"{name}/sizes", axis=0)[0]
+        middle = sides[0][1]
+        return b.const(np.array([*fixed[:middle], *spatial.reshape(-1), *fixed[middle:]], np.int64), f"{name}/sizes")
+    whole = "" if known else b.node("Shape", [b.stored_value(data.name)], hint=f"{name}/input_shape")[0]
+
+    def side(first: int, end: int) -> str:
+        if known:
+            return b.const(np.array(shape[first:end], np.int64), f"{name}/fixed_sizes")
+        bounds = [b.const(np.array([value], np.int64), f"{name}/bound") for value in (first, end)]
+        return b.node("Slice", [whole, *bounds], hint=f"{name}/fixed_sizes")[0]
+
+    parts = [side(*sides[0]), b.stored_value(op.inputs[1]), *(side(*place) for place in sides[1:] if place[0] < place[1])]
+    return b.node("Concat", parts, hint=f"{name}/sizes", axis=0)[0]
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
