@@ -1,6 +1,6 @@
 """The rooms of qconvert and the imports between them, read from the code; draws the picture in docs/architecture.md.
 
-python docs/make_house.py            writes docs/pictures/house.svg, and the table between the marks in docs/architecture.md
+python docs/make_house.py            writes docs/pictures/house.svg, and the lines between the marks in docs/architecture.md
 python docs/make_house.py --check    says whether they are up to date
 """
 
@@ -122,15 +122,10 @@ def picture() -> str:
     """The marked part of docs/architecture.md, around the picture itself."""
     found = arrows()
     rooms = {room_of(module) for module in modules()}
-    text = [
-        "![The rooms of qconvert](pictures/house.svg)",
-        "",
-        f"{len(rooms & {*ORDER})} rooms, {len(found)} arrows; those that a longer path implies are",
-    ]
-    text += ["not drawn. All of them:", "", "| room | imports |", "|---|---|"]
-    for room in reversed(ORDER):
-        text.append(f"| `{room}` | {', '.join(other for other in ORDER if (room, other) in found) or 'none'} |")
-    return "\n".join(text)
+    return (
+        "![The rooms of qconvert](pictures/house.svg)\n\n"
+        f"{len(rooms & {*ORDER})} rooms, {len(found)} arrows; those that a longer path implies are not drawn."
+    )
 
 
 def svg() -> str:
