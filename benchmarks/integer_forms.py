@@ -180,6 +180,14 @@ def resize(n: Nodes, mode: str, stored: bool, size: int, coordinates: str = "hal
     return value if stored else n.stored(value, *X)
 
 
+def resize_last(n: Nodes, size: int) -> str:
+    """Linear, with the channels last, as a graph has it whose result is read so; the Transpose stands before it."""
+    data = n.real(n("Transpose", "x", perm=[0, 2, 3, 1]), *X)
+    sizes = n.const(np.array([1, 2 * size, 2 * size, 32]))
+    value = n("Resize", data, "", "", sizes, mode="linear", coordinate_transformation_mode="half_pixel")
+    return n.stored(value, *X)
+
+
 def forms(size: int) -> dict[str, dict[str, Form]]:
     """Operator -> form -> its nodes, for data of `size` rows and columns."""
     gate = lambda x: x * np.clip(x / np.float32(6) + np.float32(0.5), 0, 1)  # noqa: E731
@@ -208,6 +216,7 @@ def forms(size: int) -> dict[str, dict[str, Form]]:
         },
         "Resize to the double, linear": {
             "DQ, Resize, Q": lambda n: resize(n, "linear", False, size), "Resize of integers": lambda n: resize(n, "linear", True, size),
+            "Transpose, DQ, Resize, Q: channels last": lambda n: resize_last(n, size),
         },
         "ConvTranspose 2x2, stride 2, 32 to 16 channels": {
             "DQ, ConvTranspose, Q": deconvolution,
@@ -246,6 +255,7 @@ def lines(runs: int) -> list[list[str]]:
                 sessions[way] = OnnxRuntime(nodes.model(form(nodes), shape))
             results = {way: session.run({key: feeds[key] for key in session.inputs})["result"] for way, session in sessions.items()}
             wanted = next(iter(results.values()))
+            results = {way: item if item.shape == wanted.shape else item.transpose(0, 3, 1, 2) for way, item in results.items()}
             for way, (least, median) in measure(sessions, feeds, runs).items():
                 share = float((results[way] == wanted).mean())
                 cells = found.setdefault((operator, way), [operator, way])
@@ -263,7 +273,8 @@ def main() -> None:
     note = (
         f"onnxruntime on the CPU, 1 thread: least processor time of {options.runs} runs in turns, the median in brackets; a busy machine, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}. Equal: to the operator's first form, at the large size. Written are "
-        "Max and Min of integers, doubled data by asymmetric coordinates, and additions as QLinearAdd of equal scales, else in float64. "
+        "Max and Min of integers, doubled data by asymmetric coordinates, linear Resizes to 4 times the elements channels last where no Transpose "
+        "of the result is needed for it, and additions as QLinearAdd of equal scales, else in float64. "
         "Tables by Gather are slower everywhere, ConvTranspose as QLinearConv too (without VNNI), and linear Resize of integers rounds "
         "otherwise. Faster and exact, but not written: Requantize, Tanh and Abs as tables of 256, Sub as QLinearAdd."
     )
