@@ -273,8 +273,8 @@ def main() -> None:
     note = (
         f"onnxruntime on the CPU, 1 thread: least processor time of {options.runs} runs in turns, the median in brackets; a busy machine, "
         f"{os.cpu_count()} cores, Python {platform.python_version()}. Equal: to the operator's first form, at the large size. Written are "
-        "Max and Min of integers, doubled data by asymmetric coordinates, linear Resizes to 4 times the elements channels last where no Transpose "
-        "of the result is needed for it, and additions as QLinearAdd of equal scales, else in float64. "
+        "Max and Min of integers, doubled data by asymmetric coordinates, linear Resizes to 4 times the elements channels last "
+        "where no Transpose of the result is needed for it, and additions as QLinearAdd of equal scales, else in float64. "
         "Tables by Gather are slower everywhere, ConvTranspose as QLinearConv too (without VNNI), and linear Resize of integers rounds "
         "otherwise. Faster and exact, but not written: Requantize, Tanh and Abs as tables of 256, Sub as QLinearAdd."
     )
