@@ -78,6 +78,7 @@ class Layout:
         per_axis: the input that has one or two values for each axis, which are put into the new order; -1 if there is none.
         word: what these values are called.
         flat: the input whose rank must be 1; -1 if there is none.
+        sized: whether its sizes say the layout in a file without data_format (ONNX's Resize), which may then have any.
     """
 
     suits: Suits
@@ -85,6 +86,7 @@ class Layout:
     per_axis: int = -1
     word: str = ""
     flat: int = -1
+    sized: bool = False
 
 
 PINNED = Layout(Suits.PINNED)

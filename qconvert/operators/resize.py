@@ -22,7 +22,7 @@ from qconvert.operators.call import (
     spatial_axes,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import DECIDES, any_value
+from qconvert.operators.properties import Layout, Suits, any_value
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import (
     ShapeContext,
@@ -117,7 +117,7 @@ KINDS = (
         keeps_range=True,
         shape=_resize_shape,
         evaluate=resize,
-        layout=DECIDES,
+        layout=Layout(Suits.DECIDES, sized=True),
         attributes=has(
             DATA_FORMAT,
             mode=choice(("nearest", "linear", "cubic")),

@@ -28,6 +28,7 @@ import numpy as np
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED, transposed_names
+from qconvert.operators import kind_of
 from qconvert.operators.properties import permutation
 from qconvert.passes.layout.operators import Role, data_inputs, permute_op, permute_tensor, role
 from qconvert.plugins import Target
@@ -170,9 +171,10 @@ class _Labels:
 
     def __init__(self, rewriter: Rewriter, target: Target, perm: tuple[int, ...], io_label: int) -> None:
         graph = rewriter.graph
-        # A file's own operators have layouts that its format knows.
         own = graph.is_from(target.format)
-        preferred = {id(op): str(op.attributes.get("data_format", "")) if own else target.kernels.layout(graph, op) for op in graph.ops}
+        preferred = {
+            id(op): str(op["data_format"]) if own and kind_of(op).layout.sized else target.kernels.layout(graph, op) for op in graph.ops
+        }
         self.roles = {id(op): role(graph, op, target.layout, len(perm), preferred[id(op)]) for op in graph.ops}
         self._flow = FlowGraph()
         self._perm = perm
