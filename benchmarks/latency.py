@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from measures import Array, OnnxModel, SourceModel, random_inputs
+from measures import Array, OnnxModel, SourceModel, profile_nodes, random_inputs
 from page import Section, machine, publish
 
 from qconvert import QConvertError, convert, load
@@ -99,22 +99,9 @@ def alone(graph: Graph, op: Op, folder: Path, runs: int) -> float | None:
 def profile(path: Path, feeds: dict[str, Array], graph: Graph, runs: int, folder: Path) -> list[tuple[str, str, float]]:
     """(type, the source's tensor or "", microseconds) of each node of the graph that onnxruntime runs."""
     import onnx
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 4
-    options.profile_file_prefix, options.optimized_model_filepath = str(folder / "profile"), str(folder / "optimized.onnx")
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    for _ in range(runs):
-        session.run(None, feeds)
-    found = Path(session.end_profiling())
-    events: list[Any] = json.loads(found.read_text())
-    found.unlink()
-    times: dict[str, list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            times[event["name"].removesuffix("_kernel_time")].append(event["dur"])
-    nodes = list(onnx.load(options.optimized_model_filepath).graph.node)
+    times = {name: duration for name, _, duration in profile_nodes(path, feeds, runs, folder)}
+    nodes = list(onnx.load(folder / "optimized.onnx").graph.node)
     readers: dict[str, list[Any]] = defaultdict(list)
     for node in nodes:
         for name in node.input:
@@ -134,7 +121,7 @@ def profile(path: Path, feeds: dict[str, Array], graph: Graph, runs: int, folder
             row = [other for item in row for name in item.output for other in readers[name] if id(other) not in seen]
         return ""
 
-    return [(node.op_type, owner(node), statistics.median(times[node.name])) for node in nodes if node.name in times]
+    return [(node.op_type, owner(node), times[node.name]) for node in nodes if node.name in times]
 
 
 def operators(

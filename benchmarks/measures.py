@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import time
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "SAME_STEP", "Array", "Fidelity", "OnnxModel", "Port", "SourceModel", "compare", "count_transposes", "in_layout", "interleaved_latency",
-    "matching", "random_inputs", "stored",
+    "matching", "profile_nodes", "random_inputs", "stored",
 ]  # fmt: skip
 
 Array = NDArray[Any]
@@ -230,6 +231,26 @@ def _difference(source: Array, result: Array, port: Port) -> tuple[int, float]:
     steps = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, steps) if source.dtype == result.dtype else steps
     sizes = np.nan_to_num(np.abs(steps), nan=np.inf)
     return int((sizes <= tolerance).sum()), float(sizes.max(initial=0.0))
+
+
+def profile_nodes(path: Path, feeds: dict[str, Array], runs: int, folder: Path) -> list[tuple[str, str, float]]:
+    """(name, type, median microseconds) of the nodes that onnxruntime runs on one thread; their graph is optimized.onnx in `folder`."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 4
+    options.profile_file_prefix, options.optimized_model_filepath = str(folder / "profile"), str(folder / "optimized.onnx")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    for _ in range(runs):
+        session.run(None, feeds)
+    found = Path(session.end_profiling())
+    events: list[Any] = json.loads(found.read_text())
+    found.unlink()
+    times: dict[tuple[str, str], list[float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
+            times.setdefault((event["name"].removesuffix("_kernel_time"), event["args"]["op_name"]), []).append(event["dur"])
+    return [(name, kind, statistics.median(values)) for (name, kind), values in times.items()]
 
 
 def count_transposes(path: Path) -> int:

@@ -9,18 +9,16 @@ Shares are those of the time in kernels, of the median of each node over the run
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 import tempfile
-from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from measures import profile_nodes
 from networks import shufflenet, yolo
 from page import Section, publish
 
 from qconvert import QConvertError, convert
+from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 #: Columns of the table: nodes of the graph that onnxruntime runs.
@@ -36,30 +34,15 @@ GROUPS = {
 
 def shares(model: Path, runs: int, folder: Path) -> tuple[float, dict[str, float]]:
     """Milliseconds in kernels, and the share of each group; empty if no group has a node."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.enable_profiling, options.log_severity_level = 1, True, 4
-    options.profile_file_prefix = str(folder / "profile")
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
     random, feeds = np.random.default_rng(0), {}
-    for item in session.get_inputs():
+    for item in OnnxRuntime(model).session.get_inputs():
         sizes = [size if isinstance(size, int) else 1 for size in item.shape]
         dtype = item.type.removeprefix("tensor(").removesuffix(")")
         real = dtype == "float"
         feeds[item.name] = random.normal(size=sizes).astype(np.float32) if real else random.integers(0, 100, sizes).astype(dtype)
-    for _ in range(runs):
-        session.run(None, feeds)
-    events: list[Any] = json.loads(Path(session.end_profiling()).read_text())
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for event in events:
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            times[event["args"]["op_name"], event["name"]].append(event["dur"])
-    total = sum(statistics.median(values) for values in times.values())
-    found = {
-        group: sum(statistics.median(values) for (kind, _), values in times.items() if kind in kinds) / total
-        for group, kinds in GROUPS.items()
-    }
+    times = profile_nodes(model, feeds, runs, folder)
+    total = sum(duration for _, _, duration in times)
+    found = {group: sum(duration for _, kind, duration in times if kind in kinds) / total for group, kinds in GROUPS.items()}
     return total / 1000, found if any(found.values()) else {}
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.kernels import has_xnnpack_add, xnnpack_add, xnnpack_add_multipliers
-from qconvert.arithmetic.rounding import saturate
+from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.arithmetic.torch_kernels import fbgemm_add, has_qnnpack_add, qnnpack_add, qnnpack_add_multipliers
 
@@ -163,11 +163,6 @@ def _find_mismatches(a: Array, b: Array, first: Any, second: Any, output: np.flo
     missed = saturate(np.rint(x * ratios[0] + inner), "uint8") != wanted
     for steps in (total / output, total * (np.float32(1) / output)):
         missed |= saturate(np.rint(steps) + zeros[2], "uint8") != wanted
-    fixed = zeros[2] - _fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
-    fused = _fused_multiply_add(x, ratios[0], _fused_multiply_add(y, ratios[1], fixed))
+    fixed = zeros[2] - fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
+    fused = fused_multiply_add(x, ratios[0], fused_multiply_add(y, ratios[1], fixed))
     return np.asarray(missed | (saturate(np.rint(fused), "uint8") != wanted))
-
-
-def _fused_multiply_add(x: Any, y: Any, z: Any) -> Array:
-    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
-    return np.asarray((np.asarray(x, np.float64) * y + z).astype(np.float32))

@@ -17,7 +17,7 @@ from qconvert.arithmetic.requantize import (
     saturating_rounding_doubling_high_mul,
     shift_half_up,
 )
-from qconvert.arithmetic.rounding import round_half_even, saturate
+from qconvert.arithmetic.rounding import fused_multiply_add, round_half_even, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
@@ -96,14 +96,9 @@ def onnxruntime_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], o
     """
     ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
     zeros = [np.float32(item.zero_point[0]) for item in (*inputs, output)]
-    fixed = zeros[2] - _fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
-    inner = _fused_multiply_add(np.asarray(b, np.float32), ratios[1], fixed)
-    return saturate(np.rint(_fused_multiply_add(np.asarray(a, np.float32), ratios[0], inner)), dtype)
-
-
-def _fused_multiply_add(x: Any, y: Any, z: Any) -> Any:
-    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
-    return (np.asarray(x, np.float64) * np.float64(y) + np.asarray(z, np.float64)).astype(np.float32)
+    fixed = zeros[2] - fused_multiply_add(ratios[0], zeros[0], ratios[1] * zeros[1])
+    inner = fused_multiply_add(np.asarray(b, np.float32), ratios[1], fixed)
+    return saturate(np.rint(fused_multiply_add(np.asarray(a, np.float32), ratios[0], inner)), dtype)
 
 
 def xnnpack_requantize(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:

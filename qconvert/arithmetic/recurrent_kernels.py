@@ -239,7 +239,6 @@ def _table(function: str, bits: int) -> Array:
 
 #: The gates in the order of the weights' rows.
 BASIC_GATES = ("input", "cell", "forget", "output")
-_INT16_LIMITS = (-(2**15), 2**15 - 1)
 #: What stored data and hidden values are around, and the power of two of the cell's steps.
 _MIDDLE, _CELL_POWER = 128, -11
 
@@ -275,12 +274,12 @@ class BasicLstm:
         sums = values @ (self.weights.astype(np.int64) - self.zero_point).T + self.bias
         multiplier, shift = quantize_multiplier(self.factor)
         first = saturating_rounding_doubling_high_mul(sums << np.maximum(shift, 0), multiplier)
-        steps = np.clip(shift_half_up(first, np.maximum(-shift, 0)), *_INT16_LIMITS).astype(np.int16)
+        steps = np.clip(shift_half_up(first, np.maximum(-shift, 0)), *_INT16).astype(np.int16)
         enters, update, stays, opens = np.split(steps, len(BASIC_GATES), axis=1)
         added = rounding_divide_by_pot(_product(gemmlowp_logistic(enters), gemmlowp_tanh(update)), 15 + _CELL_POWER)
         kept = _product(gemmlowp_logistic(stays), np.asarray(cell))
-        new = np.clip(added + kept, *_INT16_LIMITS)
-        seen = gemmlowp_tanh(np.clip(new << (12 + _CELL_POWER), *_INT16_LIMITS).astype(np.int16))
+        new = np.clip(added + kept, *_INT16)
+        seen = gemmlowp_tanh(np.clip(new << (12 + _CELL_POWER), *_INT16).astype(np.int16))
         shown = rounding_divide_by_pot(_product(gemmlowp_logistic(opens), seen), 8)
         return (_MIDDLE + np.clip(shown, -128, 127)).astype(np.uint8), new.astype(np.int16)
 
@@ -292,7 +291,7 @@ class BasicLstm:
 
 def _product(a: Array, b: Array) -> Array:
     """Two numbers in steps of 2**-15, one of which may have steps of its own: in those steps."""
-    return np.asarray(np.clip(shift_half_up(a.astype(np.int64) * b.astype(np.int64), 15), *_INT16_LIMITS))
+    return np.asarray(np.clip(shift_half_up(a.astype(np.int64) * b.astype(np.int64), 15), *_INT16))
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ __all__ = [
     "predicted_rate_double_rounding",
     "quantize_multiplier",
     "requantize",
+    "rescale_once",
     "rounding_divide_by_pot",
     "saturating_rounding_doubling_high_mul",
     "shift_half_up",
@@ -106,7 +107,8 @@ def _ruy(acc: Array, scale: Array) -> Array:
     return shift_half_up(high, np.maximum(-shift, 0))
 
 
-def _single_rounding(acc: Array, scale: Array) -> Array:
+def rescale_once(acc: Array, scale: Any) -> Array:
+    """Integers times a factor, by its 31-bit multiplier and one shift with ties up: gemmlowp's rounding in one step."""
     multiplier, shift = quantize_multiplier(scale)
     return shift_half_up(acc * multiplier.astype(np.int64), 31 - shift)
 
@@ -140,7 +142,7 @@ def _float64_even(acc: Array, scale: Array) -> Array:
 REQUANTIZERS: Mapping[str, Callable[[Array, Array], Array]] = {
     "tflite_double_rounding": _double_rounding,
     "tflite_ruy": _ruy,
-    "tflite_single_rounding": _single_rounding,
+    "tflite_single_rounding": rescale_once,
     "tvm_to_nearest": _single_rounding_away,
     "tflite_float": _float64_away,
     "single_float32": _float32_even,

@@ -24,6 +24,7 @@ __all__ = [
     "affine_range",
     "dequantize",
     "dynamic_steps",
+    "fused_multiply_add",
     "lookup_table",
     "quantize",
     "round_half_away",
@@ -36,6 +37,11 @@ __all__ = [
 
 #: Values that are rounded together: what is made on the way takes several times their bytes.
 _PIECE = 2**16
+
+
+def fused_multiply_add(x: Any, y: Any, z: Any) -> Array:
+    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
+    return np.asarray((np.asarray(x, np.float64) * np.asarray(y, np.float64) + np.asarray(z, np.float64)).astype(np.float32))
 
 
 def round_half_even(values: Any) -> Array:

@@ -14,7 +14,13 @@ import numpy as np
 
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh
 from qconvert.arithmetic.kernels import tflite_mean_multiplier
-from qconvert.arithmetic.requantize import effective_scale, multiply_by_quantized_multiplier, quantize_multiplier, shift_half_up
+from qconvert.arithmetic.requantize import (
+    effective_scale,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+    rescale_once,
+    shift_half_up,
+)
 from qconvert.arithmetic.rounding import round_half_away, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
@@ -63,7 +69,7 @@ def tflite_pair(kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantizat
     *factors, last = pair_factors(kind, inputs, output)
     x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
     if kind != "Mul":
-        rounded = _rescale_once if kind == "Add" and x.shape == y.shape else _rescale_twice
+        rounded = rescale_once if kind == "Add" and x.shape == y.shape else _rescale_twice
         x, y = (rounded(steps << PAIR_BITS, factor) for steps, factor in zip((x, y), factors, strict=True))
     total = x * y if kind == "Mul" else x - y if kind == "Sub" else x + y
     return saturate(_rescale_twice(total, last), "int16")
@@ -71,11 +77,6 @@ def tflite_pair(kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantizat
 
 def _rescale_twice(steps: Array, factor: float) -> Array:
     return multiply_by_quantized_multiplier(steps, *quantize_multiplier(factor))
-
-
-def _rescale_once(steps: Array, factor: float) -> Array:
-    multiplier, shift = quantize_multiplier(factor)
-    return shift_half_up(steps * multiplier.astype(np.int64), 31 - shift)
 
 
 def tflite_sums(total: Any, factors: Any, output: Quantization, dtype: str) -> Array:

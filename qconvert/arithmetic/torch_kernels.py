@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.rounding import saturate
+from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
@@ -38,11 +38,6 @@ _Sizes = Sequence[Any]
 #: Sums that averaging_scale() looks at, in order to find a scale.
 _MOST_SUMS = 2**22
 _NEIGHBOURS = 4
-
-
-def _fused_multiply_add(x: Any, y: Any, z: Any) -> Array:
-    """x * y + z rounded once to float32: the product of two float32 is exact in float64."""
-    return np.asarray((np.asarray(x, np.float64) * np.asarray(y, np.float64) + np.asarray(z, np.float64)).astype(np.float32))
 
 
 def qnnpack_bias(bias: Array, scale: Any) -> Array:
@@ -89,7 +84,7 @@ def fbgemm_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
     """
     low = integer_range(dtype)[0]
     values = [
-        _fused_multiply_add(
+        fused_multiply_add(
             np.asarray(stored, np.int64) - low, item.scale[0], -(np.float32(item.zero_point[0] - low) * np.float32(item.scale[0]))
         )
         for stored, item in zip((a, b), inputs, strict=True)
@@ -131,7 +126,7 @@ def _windows(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
 
 def _adaptive(total: Array, quantization: Quantization, sizes: _Sizes) -> Array:
     return np.asarray(
-        np.rint(_fused_multiply_add(_steps(total, quantization, sizes), np.float32(1) / _count(sizes), quantization.zero_point[0]))
+        np.rint(fused_multiply_add(_steps(total, quantization, sizes), np.float32(1) / _count(sizes), quantization.zero_point[0]))
     )
 
 

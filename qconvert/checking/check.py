@@ -15,7 +15,7 @@ from qconvert.checking.adapted_files import Around, cut_around_custom, write_ada
 from qconvert.checking.attributes_and_limits import compare_attributes, compare_limits
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.checking.file_in_runtime import Side, describe_runtimes, sides_of
-from qconvert.checking.file_values import find_fixed_outputs
+from qconvert.checking.file_values import differing_constants, find_fixed_outputs
 from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
 from qconvert.checking.memory import MOST, Room, nbytes
 from qconvert.checking.outputs import Border
@@ -403,7 +403,6 @@ class _Check:
         source, result = self.sides
         found = changed_values(source.graph, result.graph, declared)
         if result.format.name == "onnx":
-            from qconvert.checking.file_values import differing_constants
             from qconvert.formats.onnx.container import load_proto
 
             of_file = differing_constants(source.graph, load_proto(result.path))

@@ -50,7 +50,7 @@ def find_altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
         again: what the conversion gives, as it is read.
         graph: the file's, likewise.
     """
-    others, own = ({_result_key(op): op for op in side.ops} for side in (again, graph))
+    others, own = ({_op_key(op): op for op in side.ops} for side in (again, graph))
     gone = [op for key, op in others.items() if key not in own or not _is_same_op(again, op, graph, own[key])]
     new = [op for key, op in own.items() if key not in others or not _is_same_op(again, others[key], graph, op)]
     if not gone and not new:
@@ -74,10 +74,6 @@ def find_altered_operators(again: Graph, graph: Graph) -> dict[str, str] | None:
         return found
     except QConvertError:
         return None
-
-
-def _result_key(op: Op) -> tuple[object, ...]:
-    return op.outputs or (op.kind, *sorted(op.attributes.items()))
 
 
 def _is_same_op(a: Graph, op: Op, b: Graph, other: Op) -> bool:
@@ -161,11 +157,11 @@ def _difference(a: Array, b: Array) -> str:
 def _describe_altered(again: Graph, graph: Graph, new: Collection[Op], gone: Collection[Op], shared: Collection[str], name: str) -> str:
     """In words, the altered operators that lead to a tensor, and constants of theirs that are others."""
     leading = [op for op in computable_ops(graph, shared, frozenset([name])) if op in new]
-    others = {_result_key(op): op for op in gone}
+    others = {_op_key(op): op for op in gone}
     constants = [
         repr(own)
         for op in leading
-        for own, its in zip(op.inputs, others[_result_key(op)].inputs if _result_key(op) in others else (), strict=False)
+        for own, its in zip(op.inputs, others[_op_key(op)].inputs if _op_key(op) in others else (), strict=False)
         if own and graph[own].is_constant and not _is_same_input(again, its, graph, own)
     ]
     added = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] not in shared]

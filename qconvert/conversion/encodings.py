@@ -12,7 +12,7 @@ from qconvert.encodings import Encodings, extract_encodings
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
-from qconvert.plugins import Change, Format, encodings_format_of, format_named, name_changes, read_encodings
+from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, name_changes, read_encodings
 from qconvert.plugins.options import check_options, fill_defaults, pick_declared
 from qconvert.rules.validation import validate
 
@@ -165,7 +165,6 @@ def extract_file(
     """
     from qconvert.conversion.normalizing import chosen_target, normalize
     from qconvert.conversion.saving import write_file
-    from qconvert.plugins import format_of
 
     result, reads = Path(result), (Path(model),)
     writer = _find_encodings_format(result_format) if result_format else encodings_format_of(result, is_read=False)

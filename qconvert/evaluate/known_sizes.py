@@ -1,8 +1,9 @@
-"""Known integers of shapes, pads and bounds, as polynomials over the names of dynamic sizes, and the arithmetic of these polynomials. Shape
-of (batch, 8, 8, 3) -> Slice of the first -> Pack with 16, 16, 4: (batch, 16, 16, 4)
+"""Known integers of shapes, pads and bounds, as polynomials over the names of dynamic sizes, and the arithmetic of these polynomials.
 
-An element is a Polynomial over the names of sizes and over whatever is not worked out, which stands for itself: two elements are the same
-number in every run if their polynomials are equal. A Polynomial is a sorted tuple of (product, factor); a product is a sorted tuple of
+    Shape of (batch, 8, 8, 3) -> Slice of the first -> Pack with 16, 16, 4: (batch, 16, 16, 4)
+
+An element is a Polynomial over the names of sizes and over whatever is not worked out, which stands for itself: two elements are the
+same number in every run if their polynomials are equal. A Polynomial is a sorted tuple of (product, factor); a product is a sorted tuple of
 atoms, () for the number. An atom is the number of a size with a name, or of an operation on polynomials that is none itself (a remainder, a
 division, the larger of two). Equal polynomials are equal tuples.
 """

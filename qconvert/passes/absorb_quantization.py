@@ -3,19 +3,17 @@
 Exact: a quantized operator means the real-valued function of its dequantized inputs, rounded once onto its output's quantization, which is
 what Dequantize, operator, Quantize compute one after the other. Data movement commutes with both, so it runs on the stored integers.
 
-The steps, in order: constants after Cast, Sub and Mul are after a Dequantize; constants after a Quantize become integers; equal Quantize
-and Dequantize become one; then one walk over the operators. Convolutions and matrix products take integers if both operands have them,
-other operators if their result ends with a quantization; data movement takes them always, and a Dequantize after it keeps the float values
-for whoever still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are quantizations; tensors without one
-are in float:
+The steps, in order: constants after Cast, Sub and Mul are after a Dequantize; constants after a Quantize become integers; equal
+Quantize and Dequantize become one; then one walk over the operators. Convolutions and matrix products take integers if both operands have
+them, other operators if their result ends with a quantization; data movement takes them always, and a Dequantize after it keeps the float
+values for whoever still reads them. What is left of pairs becomes a Requantize or nothing. (s), (t) and (u) are quantizations; tensors
+without one are in float:
 
-x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z (u)
-
-w (v) -> Dequantize ---------^ becomes
-
-x (s) -> Conv, activation relu -> y (t) -> Reshape -> e/int8 (t) -> Requantize -> z (u)
-
-w (v) -----^
+    x (s) -> Dequantize -> a -> Conv -> b -> Relu -> c -> Quantize -> y (t) -> Dequantize -> d -> Reshape -> e -> Quantize -> z (u)
+    w (v) -> Dequantize ---------^
+becomes
+    x (s) -> Conv, activation relu -> y (t) -> Reshape -> e/int8 (t) -> Requantize -> z (u)
+    w (v) -----^
 
 The clips that are left on integers become activations of the operators that write those integers (fuse_clips()).
 """

@@ -1,18 +1,17 @@
 """assign_layout: spatial operators get the layout that the target wants, with the fewest Transposes.
 
-Images and volumes are one after the other. Every tensor of rank 4 (or 5) gets a label: stored as in the source, or transposed. A Transpose
-is needed wherever an operator wants the other label than the one its input has; one serves all such readers. The labelling with the fewest
-(then smallest) Transposes is a minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side. The reduction of
-"paid once, whichever readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3); the cut is found by
-Dinic's algorithm (E. A. Dinic, 1970).
+Images and volumes are one after the other. Every tensor of rank 4 (or 5) gets a label: stored as in the source, or transposed. A
+Transpose is needed wherever an operator wants the other label than the one its input has; one serves all such readers. The labelling
+with the fewest (then smallest) Transposes is a minimum cut: operators are nodes, tensors are edges, fixed operators are tied to a side.
+The reduction of "paid once, whichever readers differ" to edges is the usual one for such terms (Boykov and Kolmogorov, 2004, section 3);
+the cut is found by Dinic's algorithm (E. A. Dinic, 1970).
 
 A graph in channels first, for a target that wants channels last (Relu and Add have no layout, Reshape pins the source's):
 
-x (1,3,8,8) -> Conv -> a (1,4,8,8) -> Relu -> b (1,4,8,8) -> Conv -> c (1,4,8,8) -> Reshape -> y (1,256) becomes
-
-x (1,3,8,8) -> Transpose -> x/channels_last (1,8,8,3) -> Conv -> a (1,8,8,4) -> Relu -> b (1,8,8,4)
-
--> Conv -> c (1,8,8,4) -> Transpose -> c/source_layout (1,4,8,8) -> Reshape -> y (1,256)
+    x (1,3,8,8) -> Conv -> a (1,4,8,8) -> Relu -> b (1,4,8,8) -> Conv -> c (1,4,8,8) -> Reshape -> y (1,256)
+becomes
+    x (1,3,8,8) -> Transpose -> x/channels_last (1,8,8,3) -> Conv -> a (1,8,8,4) -> Relu -> b (1,8,8,4)
+                -> Conv -> c (1,8,8,4) -> Transpose -> c/source_layout (1,4,8,8) -> Reshape -> y (1,256)
 """
 
 from __future__ import annotations
@@ -158,12 +157,16 @@ def _is_trivial(tensor: Tensor, perm: Sequence[int]) -> bool:
 def _cost(tensor: Tensor, perm: Sequence[int]) -> int:
     if _is_trivial(tensor, perm):
         return 1
-    return _TRANSPOSE_COST + math.prod(size for size in tensor.shape or () if isinstance(size, int))
+    return _TRANSPOSE_COST + _known_size(tensor)
 
 
 def _other_layout_cost(result: Tensor) -> int:
     """Return what an operator's other layout costs: more than a Transpose of its data, which are fewer, and less than one of its result."""
-    return _TRANSPOSE_COST + math.prod(size for size in result.shape or () if isinstance(size, int)) // 2
+    return _TRANSPOSE_COST + _known_size(result) // 2
+
+
+def _known_size(tensor: Tensor) -> int:
+    return math.prod(size for size in tensor.shape or () if isinstance(size, int))
 
 
 class _Labels:

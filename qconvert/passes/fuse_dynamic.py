@@ -1,16 +1,12 @@
-"""fuse_dynamic: the nodes with which a file rounds data when it runs become one operator of dynamic range. Exact, but for the order in
-which float32 multiplies both scales.
+"""fuse_dynamic: the nodes with which a file rounds data when it runs become one operator of dynamic range. Exact, but
+for the order in which float32 multiplies both scales.
 
 - DynamicQuantizeLinear, MatMulInteger or ConvInteger of constant weights, a Cast, and the product of both scales after it, as
-
-onnxruntime's quantize_dynamic writes them. - Data that are rounded and made real again, part by part, before a product with weights after a
-Dequantize. torch.export programs choose a
-
-scale and a zero point of the whole tensor (quantized_decomposed::choose_qparams), quantize with them and dequantize again, which
-
-formats/torch/ops/quantize.py decomposes; DecomposedRounding walks the same way back. Steps that PyTorch makes no finer than its eps become
-
-as fine as the data.
+  onnxruntime's quantize_dynamic writes them.
+- Data that are rounded and made real again, part by part, before a product with weights after a Dequantize. torch.export programs choose a
+  scale and a zero point of the whole tensor (quantized_decomposed::choose_qparams), quantize with them and dequantize again, which
+  formats/torch/ops/quantize.py decomposes; DecomposedRounding walks the same way back. Steps that PyTorch makes no finer than its eps
+  become as fine as the data.
 
 What else reads the nodes between keeps them.
 """

@@ -1,24 +1,13 @@
 """requantize_to_fixed_point: sums of products become integers, and what brings them to the result's quantization a multiplier and shifts.
-For targets without real numbers, and for generators of code that are to see each step. Conv, Gemm, MatMul, Mul and Requantize with
-results of 8 bits become operators on plain integers, with int64 between; of Requantize those of 16 and 32 bits too:
 
-acc = ConvInteger(x, w) + bias
+For targets without real numbers, and for generators of code that are to see each step. Conv, Gemm, MatMul, Mul and Requantize with results
+of 8 bits become operators on plain integers, with int64 between; of Requantize those of 16 and 32 bits too:
 
-or MatMulInteger, or a product of differences, or a difference: zero points taken off
-
-steps = (acc * multiplier + half) >> shift
-
-fixed_point=single: ties up, as TFLITE_SINGLE_ROUNDING
-
-steps = (acc * multiplier + half - (acc < 0)) >> shift
-
-fixed_point=away: ties away from zero, as TVM's TONEAREST
-
-steps = (steps + half - (steps < 0)) >> shift
-
-after the first with fixed_point=double: as gemmlowp, and TFLite
-
-y = Clip(steps + zero point, lowest, highest)
+    acc = ConvInteger(x, w) + bias      or MatMulInteger, or a product of differences, or a difference: zero points taken off
+    steps = (acc * multiplier + half) >> shift                      fixed_point=single: ties up, as TFLITE_SINGLE_ROUNDING
+    steps = (acc * multiplier + half - (acc < 0)) >> shift          fixed_point=away: ties away from zero, as TVM's TONEAREST
+    steps = (steps + half - (steps < 0)) >> shift                   after the first with fixed_point=double: as gemmlowp, and TFLite
+    y = Clip(steps + zero point, lowest, highest)
 
 Add and Sub of 8 bits have a multiplier for either operand and one shift (PairSum); with fixed_point=double the shifts of TFLite's kernels.
 

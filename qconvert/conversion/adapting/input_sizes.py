@@ -225,7 +225,6 @@ def _infer_op_shapes(
 
 #: How often a network is walked through until all choices fit.
 _MOST_WALKS = 50
-_LARGEST_BATCH = 2**31 - 1
 
 
 def with_batch(graph: Graph, number: int) -> Graph:
@@ -240,8 +239,8 @@ def with_batch(graph: Graph, number: int) -> Graph:
         OptionError: inputs have different first sizes, or an operator mixes or loses samples, or does not take more; it is named.
     """
 
-    if number > _LARGEST_BATCH:
-        raise OptionError(f"the batch is {number}; at most {_LARGEST_BATCH} is allowed", rule="number-out-of-range")
+    if number > _LARGEST:
+        raise OptionError(f"the batch is {number}; at most {_LARGEST} is allowed", rule="number-out-of-range")
     firsts: dict[str, Size] = {}
     axes: dict[str, int] = {}
     for name in graph.inputs:

@@ -30,7 +30,7 @@ from qconvert.plugins import Change, format_named, pass_named
 
 __all__ = ["as_written", "compare_layers", "write", "write_scales"]
 
-#: Layers that a line names.
+#: Layers that a line or a note names.
 _MOST_NAMED = 5
 
 
@@ -106,8 +106,6 @@ def _same_quantization(wanted: Activation, found: TensorQuantization) -> bool:
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"
 #: Characters of a hash that a .mnn has.
 _OF_HASH = 16
-#: Layers that a note names.
-_NAMED = 5
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:
@@ -271,7 +269,7 @@ def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_NAMED])) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
 
 
 def _convert_to_mnn(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:

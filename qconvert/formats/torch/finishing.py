@@ -1,18 +1,14 @@
-"""Finishing a graph after a program has been read: decomposed fake quantization, scaled products, constant subgraphs and outputs. Brevitas,
-ModelOpt, pytorch-quantization, AIMET and OneFlow's networks leave in an exported program
+"""Finishing a graph after a program has been read: decomposed fake quantization, scaled products, constant subgraphs and outputs.
 
-q = clamp(round(x / s + z), low, high)
+Brevitas, ModelOpt, pytorch-quantization, AIMET and OneFlow's networks leave in an exported program
 
-s, z: constants, for all or along an axis; x * (1 / s) likewise
-
-y = (q - z) * s
-
-or q / (1 / s)
+    q = clamp(round(x / s + z), low, high)        s, z: constants, for all or along an axis; x * (1 / s) likewise
+    y = (q - z) * s                               or q / (1 / s)
 
 with Round and Clip in either order, z inside or outside of the rounding, or none. The integers of constants are those that the program
 computes. Only what is this function becomes a Quantize and a Dequantize: scales have to be the same on both sides, zero points whole and
-within the type. Products whose integer weights are scaled after the sum, as torchao writes them, (x @ q) * s, become x @ (q * s), weights
-with a quantization: one real-valued function, which float32 rounds in another order.
+within the type. Products whose integer weights are scaled after the sum, as torchao writes them, (x @ q) * s, become x @ (q * s),
+weights with a quantization: one real-valued function, which float32 rounds in another order.
 """
 
 from __future__ import annotations

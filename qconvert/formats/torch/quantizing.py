@@ -3,22 +3,11 @@ decomposed.
 
 PyTorch has three roundings, each found exactly, which differ in ties and last bits:
 
-ROUNDED
+    ROUNDED    clamp(rint(x * inv) + zero_point)    fake_quantize_*, quantized_decomposed, torchao; inv = float32(1 / scale)
+    FUSED      clamp(rint(fma(x, inv, zero_point))) torch.quantize_per_tensor
+    SHIFTED    clamp(rint(x * inv + zero_point))    quantized_decomposed's groups and tokens
 
-clamp(rint(x * inv) + zero_point)
-
-fake_quantize_*, quantized_decomposed, torchao; inv = float32(1 / scale)
-
-FUSED
-
-clamp(rint(fma(x, inv, zero_point))) torch.quantize_per_tensor
-
-SHIFTED
-
-clamp(rint(x * inv + zero_point))
-
-quantized_decomposed's groups and tokens ONNX's rule, rint(x / scale) + zero_point, is that of the canonical graph: constants are rounded
-here, by PyTorch's own.
+ONNX's rule, rint(x / scale) + zero_point, is that of the canonical graph: constants are rounded here, by PyTorch's own.
 """
 
 from __future__ import annotations

@@ -74,9 +74,6 @@ def _ranges(limits: tuple[int, int]) -> Iterator[Range]:
                     yield Range(bits, signed, narrow, low - limits[0])
 
 
-_WIDEST = 32
-
-
 @dataclass(frozen=True, slots=True)
 class Stated:
     """What a node states of its quantization.
@@ -163,7 +160,7 @@ def bits_of(r: Reading, index: int) -> int:
     if value.size != 1 or not float(value.reshape(())) >= 1:
         raise r.invalid(f"the bit width is {value.reshape(-1)[:3].tolist()}; it must be one positive number", rule="invalid-bit-width")
     bits = float(value.reshape(()))
-    if bits != int(min(bits, _WIDEST)):
+    if bits != int(min(bits, _MOST_BITS)):
         raise NotCoveredError(f"{bits:g} bits")
     return int(bits)
 

@@ -135,9 +135,6 @@ def concat_steps(r: Reading, first: str, second: str) -> str:
     return r.emit("Concat", [first, second], [result], axis=len(shapes[0]) - 1)[0]
 
 
-_TIME_FIRST = (1, 0, 2)
-
-
 def require_writable(w: Writing, op: Op, **wanted: object) -> None:
     """Raises UnsupportedError for attributes that are not as wanted, lengths of sequences, and states that TFLite's do not match."""
     for name, value in {"layout": 0, **wanted}.items():
@@ -289,7 +286,7 @@ class Frame:
 
 def _is_time_transpose(op: Op | None) -> bool:
     """Whether an operator exchanges steps and rows."""
-    return op is not None and op.kind == "Transpose" and tuple(op["perm"]) == _TIME_FIRST
+    return op is not None and op.kind == "Transpose" and tuple(op["perm"]) == _TO_TIME
 
 
 #: What is integers where weights are.
