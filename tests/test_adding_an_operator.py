@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators import KINDS
 
+ROOT = Path(__file__).parent.parent
 LENGTHS = np.array([4, 1, 0], np.int64)
 
 
@@ -87,6 +89,16 @@ def test_scales_along_another_axis_than_time_survive() -> None:
     op = Op("ReverseSequence", ("x", "n"), ("y",), {"time_axis": 0, "batch_axis": 1})
     assert [keeps(op, lambda index: None, (4, 3, 5), (4, 3, 5), axis, axis) for axis in range(3)] == [False, True, True]
     assert Quantization.per_axis([1.0, 2.0], 1).axis == 1
+
+
+def test_the_code_in_contributing_is_the_projects_own() -> None:
+    """Every block of the example stands to the letter in the file that the page names."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    blocks = re.findall(r"```\n(.*?)```", page[page.index("## Adding an operator") :], re.S)
+    files = ("operators/gather.py", "formats/tflite/ops/gather.py", "operators/formulas/elementwise.py")
+    for block, file in zip(blocks, files, strict=True):
+        text = (ROOT / "qconvert" / file).read_text()
+        assert [part for part in block.split("\n\n\n") if part not in text] == []
 
 
 PLUGIN = """

@@ -1,6 +1,6 @@
 """Models with one operator for every TFLite operator, type and rank, and what the runtimes make of them.
 
-`table(runtime)` is how the tables of qconvert/targets/kernels_tflite.py were found; a test repeats it. Each model runs in a
+`table(runtime)` is how fixtures/make_kernel_table.py finds qconvert/targets/kernel_table_tflite.py; a test repeats it. Each model runs in a
 child process, since the micro interpreter ends the process on some of them, and its outputs are compared with the exact ones.
 
     python tests/targets/one_operator.py default            # prints the table as JSON
