@@ -111,8 +111,8 @@ def evaluate(
         graph: the graph.
         inputs: stored values of the graph's inputs, by tensor name.
         states: stored values of the graph's states, by name, which the run changes; one that is absent has its first value.
-        kernels: what knows the integers of a runtime's kernels, such as KERNELS["litert:default"].stored; without it every operator gives
-            its exact value, rounded once.
+        kernels: what knows the integers of a runtime's kernels, such as KERNELS["litert:default"].compute_stored; without it every operator
+            gives its exact value, rounded once.
 
     Returns:
         Stored values of the graph's outputs, by tensor name.
