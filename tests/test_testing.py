@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert import Format, Graph, Pass, Target
-from qconvert.errors import UnsupportedError
+from qconvert.errors import OptionError, UnsupportedError
 from qconvert.kernels import Kernels
 from qconvert.plugins import passes, temporary_plugin
 from qconvert.pytest_plugin import sample_graph
-from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs
+from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs, try_kernels
 
 pytestmark = pytest.mark.formats
 
@@ -59,6 +60,11 @@ def test_targets_take_or_refuse() -> None:
         assert_target_takes(name)
     with pytest.raises(AssertionError, match=r"picky refuses in .*Softmax"):
         assert_target_takes(Target("picky", "onnx", "", kernels=Kernels().without("Softmax"), floats=False))
+
+
+def test_a_kind_without_random_operators_is_named() -> None:
+    with refused(OptionError, "unknown-kind", holds=("acme.Snake", "kernels/problems.py")):
+        try_kernels("litert:reference", "tflite", kinds=("acme.Snake",))
 
 
 def test_a_format_that_loses_integers_does_not_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.kernels.kernel import Kernels
 from qconvert.operators import KINDS
@@ -114,7 +115,16 @@ def problem(kind: str, dtype: str, rng: np.random.Generator, kernels: Kernels, l
         rng: chooses among the kind's forms, scales, zero points and constants.
         kernels: the kernels to test; the graph has the scales that they fix, and equal ones where they require it.
         layout: of images, "channels_first" or "channels_last".
+
+    Raises:
+        OptionError: the kind is none of these.
     """
+    if kind not in _FORMS:
+        raise OptionError(
+            f"{kind} has no form in qconvert/kernels/problems.py, of which random operators are made",
+            remedy="Give it one there; a plugin compares its runtime with the reference of the row in a test of its own.",
+            rule="unknown-kind",
+        )
     form = _FORMS[kind][int(rng.integers(len(_FORMS[kind])))]
     if layout == "channels_last" and form.attributes is not None and "data_format" in form.attributes:
         moved = tuple((shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape for shape in form.data)
