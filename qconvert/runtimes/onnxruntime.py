@@ -27,6 +27,8 @@ FEW_BITS = {f"tensor({name})": (name, "uint8" if name.startswith("u") else "int8
 #: The opset from which on Cast knows them; before it they stand next to onnxruntime's own conversions.
 _OPSET, _CONTRIB = 21, "com.microsoft"
 _SUFFIX = "/qconvert_bytes"
+#: What onnxruntime says of an operator that it does not have, optimized or not.
+_UNREGISTERED = "is not a registered function/op"
 
 
 class Bytes:
@@ -356,6 +358,6 @@ def open_model(file: ModelFile) -> OnnxRuntime:
         return OnnxRuntime(model, file.threads, optimize=file.kernels == "optimized")
     except RuntimeRefusedError as error:
         error.file = error.file or str(file.path)
-        if file.kernels == "optimized":
+        if file.kernels == "optimized" and _UNREGISTERED not in error.reason:
             error.remedy = "If onnxruntime's optimizer is at fault, --kernels onnxruntime:unoptimized runs the graph as it stands."
         raise

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from custom_models import foreign_model
 from refusals import refused
 
 from qconvert import Graph, Op, Quantization, Tensor
@@ -31,6 +32,16 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 def test_what_runs_a_file(format: str, kernels: str | list[str], expected: tuple[str, str]) -> None:
     runtime, chosen = runtime_of(format, kernels)
     assert (runtime.name, chosen) == expected
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+def test_the_optimizer_is_not_suspected_of_what_onnxruntime_lacks(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(foreign_model().SerializeToString())
+    runtime, chosen = runtime_of("onnx")
+    with refused(RuntimeRefusedError, "model-refused", holds=("Twist",)) as caught:
+        runtime.open(ModelFile(tmp_path / "m.onnx", chosen))
+    assert not caught.value.remedy
 
 
 def test_what_nothing_runs() -> None:
