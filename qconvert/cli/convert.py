@@ -270,7 +270,7 @@ def _extract(
     elif not quiet:
         for change in changes:
             typer.echo(str(change))
-        typer.echo(f"{result}: scales of {len(found) - constants} activations, and of {constants} constants with their integers")
+        typer.echo(f"{result}: scales of {len(found) - constants} activations and {constants} constants")
 
 
 def add_encodings_commands(app: typer.Typer, source_format: str = "", result_format: str = "") -> None:

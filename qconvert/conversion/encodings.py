@@ -183,7 +183,7 @@ def extract_file(
     beside = Path(real)
     kind = format_of(beside)
     with whole_file(result, force=force, reads=(*reads, beside)) as temporary:
-        save_encodings(found, temporary, writer.name, graph=network, **written)
+        notes = save_encodings(found, temporary, writer.name, graph=network, **written)
         fitted, changes = normalize(network, chosen_target(kind, ""))
         changes += write_file(fitted, beside, kind, force=force, reads=(*reads, result))
-    return found, changes
+    return found, (*notes, *changes)
