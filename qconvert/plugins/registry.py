@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
+from qconvert.files.names import unreadable
 from qconvert.plugins.host import collect_items, operator_tables, plugin_cache
 from qconvert.plugins.options import READING, Option, check_options, fill_defaults, parse_options
 from qconvert.plugins.target import Derived, Target
@@ -143,9 +144,9 @@ def format_of(path: Path) -> Format:
     if fitting:
         return fitting[0]
     known = ", ".join(suffix for item in models for suffix in item.suffixes)
-    raise OptionError(
-        f"the suffix {path.suffix!r} belongs to no known format", file=str(path), remedy=f"Known suffixes: {known}.", rule="unknown-suffix"
-    )
+    scales = [item.name for item in formats().values() if item.content == "encodings" and path.suffix.lower() in item.suffixes]
+    reason = f"belongs to files of scales ({', '.join(scales)}), which hold no model" if scales else "belongs to no known format"
+    raise OptionError(f"the suffix {path.suffix!r} {reason}", file=str(path), remedy=f"Known suffixes: {known}.", rule="unknown-suffix")
 
 
 def encodings_format_of(path: Path, *, is_read: bool) -> Format:
@@ -188,15 +189,27 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
     Raises:
         QConvertError: the file cannot be read, is damaged, or is of no such format. The error names it.
     """
+    from qconvert.encodings import Encodings  # which comes with numpy
+
     reader = format_named(format) if format else encodings_format_of(path, is_read=True)
     if reader.read_encodings is None:
         raise OptionError(f"files of the format {reader.name} cannot be read as encodings", file=str(path), rule="not-encodings")
     given = check_options(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        return reader.read_encodings(path, fill_defaults(given, reader.read_options))
+        found = reader.read_encodings(path, fill_defaults(given, reader.read_options))
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
+    except OSError as error:  # a plugin opens the file itself
+        raise unreadable(path, error) from error
+    if not isinstance(found, Encodings):
+        raise OptionError(
+            f"the reader of {reader.name} returned {found!r}"[:200],
+            file=str(path),
+            remedy="Return qconvert.Encodings.",
+            rule="wrong-result",
+        )
+    return found
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
