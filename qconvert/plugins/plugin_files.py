@@ -14,7 +14,8 @@ __all__ = ["register_file"]
 
 
 def register_file(path: Path) -> None:
-    """Runs a Python file and registers it as a plugin by the name of the file. It is code that the user trusts.
+    """Runs a Python file and registers it as a plugin by the name of the file, or of the package whose __init__.py it is. It is code that
+    the user trusts.
 
     Raises:
         FileAccessError: there is no such file.
@@ -22,8 +23,9 @@ def register_file(path: Path) -> None:
     """
     if not os.path.isfile(path):
         raise FileAccessError("the plugin does not exist", file=str(path), rule="file-not-found")
-    name = path.stem
-    spec = spec_from_file_location(name, path)
+    package = Path(os.path.abspath(path)).parent if path.name == "__init__.py" else None
+    name = package.name if package is not None else path.stem
+    spec = spec_from_file_location(name, path, submodule_search_locations=None if package is None else [str(package)])
     if spec is None or spec.loader is None or name in sys.modules:
         reason = f"has the name of the module {name}" if name in sys.modules else "is not a Python file"
         raise OptionError(
