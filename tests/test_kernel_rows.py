@@ -12,9 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from refusals import refused
 
 from qconvert import audit, check, convert
 from qconvert.conversion import normalize
+from qconvert.errors import OptionError
 from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -151,6 +153,16 @@ def test_what_the_kernel_computes_wrongly_is_left_on_real_values() -> None:
     assert [op.kind for op in fitted.ops] == ["Dequantize", "HardSwish", "Quantize"]
     fitted, _ = normalize(network(), target_named("odd"))
     assert [op.kind for op in fitted.ops] == ["HardSwish"]
+
+
+@pytest.mark.formats
+def test_functions_of_a_row_are_functions_and_return_integers() -> None:
+    with refused(OptionError, "not-a-function", holds=("tolerance", 1e-6)):
+        Kernel(tolerance=1e-6)  # type: ignore[arg-type]
+    row = Kernel(("HardSwish",), reference=lambda graph, op, stored: stored[0])
+    graph = network()
+    with refused(OptionError, "wrong-result", holds=("HardSwish", "ndarray")):
+        Kernels((row,)).tolerance(graph, graph.ops[0], np.zeros(4))
 
 
 @pytest.mark.formats

@@ -80,7 +80,14 @@ class Side:
         return replace(self, _graph=graph, _called=names)
 
     def open(self) -> LoadedModel:
-        return self.runtime.open(self.file)
+        model = self.runtime.open(self.file)
+        if lacking := [name for name in ("inputs", "outputs", "note", "run") if not hasattr(model, name)]:  # of a plugin
+            raise OptionError(
+                f"the runtime {self.runtime.name} opened a {type(model).__name__} without {', '.join(lacking)}",
+                remedy="qconvert.plugin.LoadedModel says what a model has.",
+                rule="wrong-result",
+            )
+        return model
 
     def inside(self, graph: Graph) -> Inside | None:
         """The file's inner tensors that a graph names, or None if the runtime does not give them out."""

@@ -108,7 +108,7 @@ class Kernel:
     layout: Form | None = None
 
     def __post_init__(self) -> None:
-        """Raise OptionError for unknown words."""
+        """Raise OptionError for unknown words, and for what is no function."""
         for name, known in (("runs", _RUNS), ("one_quantization", _ONE_QUANTIZATION)):
             if getattr(self, name) not in known:
                 raise OptionError(f"{name} of a kernel is {getattr(self, name)!r}", remedy=f"Use one of {known}.", rule="unknown-word")
@@ -118,6 +118,22 @@ class Kernel:
                 remedy='Write tuples, such as ("Conv",) and ("int8",).',
                 rule="unknown-word",
             )
+        for name in ("lacks", "fault", "tolerance", "reference", "arithmetic", "layout"):
+            if (function := getattr(self, name)) is not None and not callable(function):
+                raise OptionError(
+                    f"{name} of a kernel is {function!r}", remedy="Give it a function of graph and operator.", rule="not-a-function"
+                )
+
+    def compute_integers(self, graph: Graph, op: Op, inputs: Sequence[Any]) -> Integers | None:
+        """Compute the integers of the reference for stored inputs; None without one."""
+        found = self.reference(graph, op, inputs) if self.reference is not None else None
+        if found is not None and not isinstance(found, Integers):  # of a plugin
+            raise OptionError(
+                f"the reference of {op.kind} returned a {type(found).__name__}",
+                remedy="Return qconvert.plugin.Integers.",
+                rule="wrong-result",
+            )
+        return found
 
     def as_float_row(self) -> Kernel:
         """Return the row of the same operators between Dequantize and Quantize; it keeps only the tolerance."""
@@ -302,7 +318,7 @@ class Kernels:
     def integers(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Integers | None:
         """Compute the integers of an operator's kernel for stored inputs, None for those absent or unknown; None without a reference."""
         row = self.of(graph, op) if inputs and inputs[0] is not None else None
-        return row.reference(graph, op, inputs) if row is not None and row.reference is not None else None
+        return row.compute_integers(graph, op, inputs) if row is not None else None
 
     def compute_stored(self, graph: Graph, op: Op, inputs: Sequence[Array | None]) -> Array | None:
         """Compute the stored result of an operator by its kernel's reference, for evaluate(); None without one."""

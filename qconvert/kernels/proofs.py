@@ -40,7 +40,7 @@ def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None) -> Array | Non
         return None
     if kernel is None or kernel.reference is None:
         return evaluate_op(graph, op, list(codes))[0].stored
-    found = kernel.reference(graph, op, codes)
+    found = kernel.compute_integers(graph, op, codes)
     return found.ways[0] if found is not None and len(found.ways) == 1 else None
 
 
@@ -70,7 +70,7 @@ def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
     None without a reference or all_codes(), or if the reference overflows on some input.
     """
     codes, quantization = all_codes(graph, op), graph[op.outputs[0]].quantization
-    found = kernel.reference(graph, op, codes) if codes is not None and kernel.reference is not None else None
+    found = kernel.compute_integers(graph, op, codes) if codes is not None else None
     if codes is None or found is None or found.fault or quantization is None:
         return None
     real = evaluate_op(graph, op, list(codes))[0].real
