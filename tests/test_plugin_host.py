@@ -13,7 +13,8 @@ from refusals import refused
 import qconvert
 from qconvert import Format, Pass, Runtime, Target, register
 from qconvert import plugin as published
-from qconvert.errors import OptionError
+from qconvert.errors import FileAccessError, OptionError
+from qconvert.kernels import Kernels
 from qconvert.plugins import format_of, formats, host, list_plugins, operators, passes, targets
 
 pytestmark = pytest.mark.formats
@@ -164,3 +165,23 @@ def test_what_functions_of_a_plugin_return_is_looked_at(tmp_path: Path) -> None:
         qconvert.load(tmp_path / "model.mine")
     with refused(OptionError, "wrong-result", holds=("alone", "Graph")):
         qconvert.convert(model, tmp_path / "result.onnx", passes=["alone"])
+
+
+def test_a_reader_of_scales_returns_scales_and_its_file_is_there(tmp_path: Path) -> None:
+    mine = Format("mine", (".mine",), "", content="encodings", read_encodings=lambda path, options: path.read_text())  # type: ignore[arg-type, return-value]
+    register(plugin("mine", formats=[mine]))
+    with refused(FileAccessError, "not-readable", holds=("absent.mine",)):
+        qconvert.load_encodings(tmp_path / "absent.mine")
+    (tmp_path / "scales.mine").write_text("x")
+    with refused(OptionError, "wrong-result", holds=("mine", "x")):
+        qconvert.load_encodings(tmp_path / "scales.mine")
+    with refused(OptionError, "unknown-suffix", holds=("mine", ".tflite")):
+        qconvert.load(tmp_path / "scales.mine")
+
+
+def test_a_model_of_a_runtime_has_what_a_run_needs(tmp_path: Path) -> None:
+    runtime: Any = Runtime("mine", ("onnx",), "", "", lambda file: object(), lambda kernels: Kernels(), ("x",))  # type: ignore[arg-type, return-value]
+    register(plugin("mine", runtimes=[runtime]))
+    qconvert.convert(FIXTURES / "tiny_resnet_cifar10_int8.tflite", tmp_path / "result.onnx")
+    with refused(OptionError, "wrong-result", holds=("mine", "note")):
+        qconvert.run(tmp_path / "result.onnx", kernels="mine")
