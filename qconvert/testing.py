@@ -19,8 +19,10 @@ from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate, evaluate_op
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
+from qconvert.graph.names import quote_nearest
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes
+from qconvert.operators import KINDS
 from qconvert.plugins import ModelFile, Pass, Runtime, Target, format_named, kernels_named, target_named
 from qconvert.rules.validation import validate
 
@@ -264,8 +266,12 @@ def assert_kernels_hold(kernels: str, target: Target | str, **options: Any) -> t
         kernels, target, options: as of try_kernels().
 
     Raises:
-        AssertionError: integers differ from a reference, or lie beyond a tolerance, or no operator could be tried.
+        AssertionError: integers differ from a reference, or lie beyond a tolerance, or no operator could be tried; or a row names a kind
+            that does not exist, and would stand for nothing.
     """
+    runtime, name = kernels_named(kernels)
+    unknown = {kind for row in runtime.rows(name).rows for kind in row.kinds} - KINDS.keys()
+    assert not unknown, f"rows of {kernels} name kinds that do not exist: {quote_nearest(sorted(unknown), KINDS)}"
     found = try_kernels(kernels, target, **options)
     assert found, f"{kernels} ran no operator that was written for {target if isinstance(target, str) else target.name}"
     wrong = [f"{item.kind} of {item.dtype}: {item.differing} of {item.elements}, by {item.worst:.3g}" for item in found if item.differing]

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from refusals import refused
 
-from qconvert import Format, Graph, Pass, Target
+from qconvert import Format, Graph, Pass, Runtime, Target
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.kernels import Kernels
+from qconvert.kernels import Kernel, Kernels
+from qconvert.plugin import hookimpl
 from qconvert.plugins import passes, temporary_plugin
 from qconvert.pytest_plugin import sample_graph
-from qconvert.testing import assert_exact, assert_round_trips, assert_target_takes, random_inputs, sample_graphs, try_kernels
+from qconvert.testing import (
+    assert_exact,
+    assert_kernels_hold,
+    assert_round_trips,
+    assert_target_takes,
+    random_inputs,
+    sample_graphs,
+    try_kernels,
+)
 
 pytestmark = pytest.mark.formats
 
@@ -91,3 +101,13 @@ def test_a_format_that_loses_integers_does_not_round_trip(tmp_path: Path, monkey
         with pytest.raises(AssertionError, match="lossy: convolutions: the output 'scores'"):
             assert_round_trips("lossy")
         assert assert_round_trips("lossy", {name: sample_graphs()[name] for name in ("moves", "real")}) == ("moves",)
+
+
+def test_rows_name_kinds_that_exist() -> None:
+    rows = Kernels((Kernel(("SoftMax",), ("int8",)),))
+    runtime: Any = Runtime("mine", ("onnx",), "", "", lambda file: None, lambda kernels: rows, ("x",))  # type: ignore[arg-type, return-value]
+    with (
+        temporary_plugin(SimpleNamespace(qconvert_runtimes=hookimpl(lambda: [runtime])), "mine"),
+        pytest.raises(AssertionError, match="'Softmax'"),
+    ):
+        assert_kernels_hold("mine", "generic", kinds=("Relu",), count=1)
