@@ -33,7 +33,7 @@ if TYPE_CHECKING:
         UnsupportedError,
         WrongFormatError,
     )
-    from qconvert.evaluate import evaluate
+    from qconvert.evaluate import evaluate, evaluate_op
     from qconvert.files import documents, map_file
     from qconvert.formats.onnx.builder import Builder as OnnxBuilder
     from qconvert.formats.onnx.reading import Reading as OnnxReading
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from qconvert.graph.metadata import STATES
     from qconvert.graph.names import quote_nearest
     from qconvert.kernels import KERNELS, Integers, Kernel, Kernels, constant_tolerance
+    from qconvert.kernels.products import Requantizer
     from qconvert.kernels.tolerances import partial_sums
     from qconvert.operators import (
         KINDS,
@@ -147,6 +148,7 @@ _HOMES = {
     "qconvert.graph.metadata": "STATES",
     "qconvert.files": "documents map_file",
     "qconvert.kernels": "KERNELS Integers Kernel Kernels constant_tolerance",
+    "qconvert.kernels.products": "Requantizer",
     "qconvert.kernels.tolerances": "partial_sums",
     "qconvert.rewriting": "Match Pattern Rewriter find_matches with_quantization",
     "qconvert.graph.names": "quote_nearest",
@@ -163,7 +165,7 @@ _HOMES = {
         "KINDS REQUIRED AttributeSpec Call ExactResult Kind choice flag function has integer integers kind number numbers text texts"
     ),
     "qconvert.arithmetic": "choose_quantization dequantize quantize",
-    "qconvert.evaluate": "evaluate",
+    "qconvert.evaluate": "evaluate evaluate_op",
     "qconvert.encodings": "Encoding Encodings QParams Place Range quantization_of",
     "qconvert.conversion": "convert load normalize run_passes save",
     "qconvert.errors": (
@@ -255,6 +257,7 @@ __all__ = [
     "Quantization",
     "Range",
     "Repacked",
+    "Requantizer",
     "Rewriter",
     "Runtime",
     "RuntimeRefusedError",
@@ -289,6 +292,7 @@ __all__ = [
     "documents",
     "dtype_of",
     "evaluate",
+    "evaluate_op",
     "find_matches",
     "fit_weight",
     "fixed_bounds",
