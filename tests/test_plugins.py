@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import qconvert
+
 pytestmark = pytest.mark.end_to_end
 
 ROOT = Path(__file__).parent.parent
@@ -77,6 +79,13 @@ def test_the_documented_examples_work(tmp_path: Path) -> None:
     assert "fewer_bits: 10 weights have 4 bits" in done.stdout
     refused = run(tmp_path, "convert", MODEL, tmp_path / "none.onnx", "--pass", "fewer_bits", "-O", "bits=3")
     assert refused.returncode == 2 and "there is no bits 3\nUse 4 or 5 or 6 or 7 or 8." in refused.stderr
+    done = run(tmp_path, "extract-scales", MODEL, tmp_path / "kws.ranges", "--float", tmp_path / "float.onnx")
+    assert "10 scales have no place in the file" in done.stdout, done.stderr
+    done = run(tmp_path, "apply", tmp_path / "float.onnx", tmp_path / "kws.ranges", "-o", tmp_path / "kws.onnx", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["on_floats"] == {}, done.stderr
+    graphs = [qconvert.load(path) for path in (MODEL, tmp_path / "kws.onnx")]
+    scales = [sorted(float(t.quantization.scale[0]) for t in graph.tensors.values() if t.quantization) for graph in graphs]
+    assert set(scales[0]) == set(scales[1])
     done = run(tmp_path, "convert", MODEL, tmp_path / "model.counts")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "model.counts").read_text())["Conv"] == 9
@@ -166,6 +175,16 @@ def test_a_file_with_a_plugin_needs_no_installation(tmp_path: Path) -> None:
     assert done.returncode == 2 and "size_format.py: fails: SystemExit: boom" in done.stderr
     done = run(tmp_path / "none", "plugins", "--plugin", tmp_path / "absent.py")
     assert done.returncode == 2 and "absent.py: the plugin does not exist" in done.stderr
+
+
+def test_a_package_with_a_plugin_needs_no_installation(tmp_path: Path) -> None:
+    package = tmp_path / "chip_tools"
+    package.mkdir()
+    (package / "summary.py").write_text('TEXT = "sizes"\n')
+    head = "from chip_tools.summary import TEXT\nfrom qconvert.plugin import Format, hookimpl\n"
+    (package / "__init__.py").write_text(f"{head}@hookimpl\ndef qconvert_formats():\n    return [Format('sizes', ('.sizes',), TEXT)]\n")
+    done = run(tmp_path / "none", "plugins", "--plugin", package / "__init__.py", "--json")
+    assert done.returncode == 0 and json.loads(done.stdout)["items"][-1]["name"] == "chip_tools", done.stderr
 
 
 def test_a_new_package_passes_its_tests_and_works(tmp_path: Path) -> None:

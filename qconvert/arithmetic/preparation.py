@@ -64,7 +64,7 @@ class Formula:
         number of float32, gets the scale 1 and the zero point 0; a range without zero follows `beyond`.
 
         Args:
-            low: smallest float value, one, or one for each index along `axis`.
+            low: smallest float value, rounded to float32, one, or one for each index along `axis`.
             high: largest, likewise.
             bits: of the integers, 2 to 16. PyTorch's reduce_range is 7.
             dtype: the storage type, by default of 8 or 16 bits, signed as `integers` says.

@@ -225,7 +225,7 @@ KernelsFlag = Annotated[
     list[str] | None,
     typer.Option(
         "--kernels",
-        help="What runs files, such as litert:reference or onnxruntime:unoptimized; `qconvert formats` lists them.",
+        help="What runs files, such as litert:reference; several, one for each format, after commas; `qconvert formats` lists them.",
         autocompletion=known_kernels,
     ),
 ]
