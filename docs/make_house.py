@@ -52,6 +52,7 @@ FLOORS = (
     "benchmarking",
     "reports",
     "batches",
+    "conformance",
     "plugin",
     "testing",
     "pytest_plugin",

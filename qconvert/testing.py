@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize
+from qconvert.conformance.examples import QUANTIZED_KINDS, make_graph, random_operands
+from qconvert.conformance.matrix import measure_excess, run_file, write_graph
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.evaluate import evaluate, evaluate_op
+from qconvert.evaluate import evaluate
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
 from qconvert.graph.names import quote_nearest
-from qconvert.kernels import Kernel, Kernels
-from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes
+from qconvert.kernels import Kernel
 from qconvert.operators import KINDS
-from qconvert.plugins import ModelFile, Pass, Runtime, Target, format_named, kernels_named, target_named
+from qconvert.plugins import Pass, Runtime, Target, format_named, kernels_named, target_named
 from qconvert.rules.validation import validate
 
 __all__ = [
@@ -167,7 +167,7 @@ class Tried:
 def try_kernels(
     kernels: str,
     target: Target | str,
-    kinds: Sequence[str] = KINDS_TRIED,
+    kinds: Sequence[str] = QUANTIZED_KINDS,
     types: Sequence[str] = ("int8", "uint8"),
     count: int = 5,
     seed: int = _SEED,
@@ -192,9 +192,9 @@ def try_kernels(
     with temporary_folder() as folder:
         for kind, dtype, number in itertools.product(kinds, types, range(count)):
             rng = np.random.default_rng((seed, number, *kind.encode(), *dtype.encode()))
-            graph = problem(kind, dtype, rng, rows, chosen.layout)
+            graph = make_graph(kind, dtype, rng, rows, chosen.layout)
             try:
-                tried = _try_problem(graph, chosen, runtime, name, rng, folder / f"{kind}_{dtype}_{number}")
+                tried = _try_problem(graph, chosen, runtime, name, rng, folder)
             except QConvertError:
                 continue
             if tried is not None:
@@ -208,17 +208,12 @@ def try_kernels(
 
 
 def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np.random.Generator, folder: Path) -> Tried | None:
-    """One problem; None if no row stands for it, or passes made other operators of it."""
-    fitted, _ = normalize(graph, target)
-    folder.mkdir()
-    path = folder / f"m{format_named(target.format).suffixes[0]}"
-    save(fitted, path, target.format)
-    model = runtime.open(ModelFile(path, kernels))
-    stored = random_codes(fitted, graph.ops[0].kind, rng)
-    taken = zip(model.inputs.items(), fitted.inputs, strict=True)
-    (result,) = model.run({own: _as_taken(stored[name], fitted[name], dtype) for (own, (dtype, _)), name in taken}).values()
-    result = _as_stored(result, fitted[fitted.outputs[0]])
+    """One problem; None if no row stands for it, its results are floats, or passes made other operators of it."""
+    fitted, path = write_graph(graph, target, folder)
+    stored = random_operands(fitted, graph.ops[0].kind, rng)
     own = [op for op in fitted.ops if op.kind == graph.ops[0].kind]
+    if not own or graph[graph.outputs[0]].dtype.startswith("float"):
+        return None
     whole = len(own) == 1 and own[0].outputs == fitted.outputs and {*fitted.inputs} <= {*own[0].inputs}
     place = fitted if whole else graph
     if any(place[name].dtype != fitted[name].dtype or place[name].quantization != fitted[name].quantization for name in fitted.inputs):
@@ -229,34 +224,8 @@ def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, r
     if row is None or (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
         return None  # in float no kernel of integers ran, and what a row says is wrong proves nothing
     inputs = [None if not name else stored[name] if name in stored else place.constant(name) for name in op.inputs]
-    result = result.reshape(place[op.outputs[0]].static_shape or result.shape)
-    known = rows.integers(place, op, inputs)
-    if known is not None:
-        off = np.min([np.abs(result.astype(np.float64) - way.astype(np.float64)) for way in known.ways], axis=0)
-    else:
-        off = _measure_excess(place, op, inputs, result, rows)
+    off = measure_excess(place, op, inputs, run_file(path, fitted, stored, runtime, kernels)[0], rows)
     return Tried(op.kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
-
-
-def _as_taken(stored: Array, tensor: Tensor, dtype: str) -> Array:
-    """Stored values as a runtime takes them, whose files may have real inputs in the place of quantized ones."""
-    return dequantize(stored, tensor.quantization).astype(dtype) if tensor.quantization is not None and "float" in dtype else stored
-
-
-def _as_stored(values: Array, tensor: Tensor) -> Array:
-    return quantize(values, tensor.quantization, tensor.dtype) if tensor.quantization is not None and values.dtype.kind == "f" else values
-
-
-def _measure_excess(graph: Graph, op: Op, inputs: list[Array | None], result: Array, rows: Kernels) -> Array:
-    """How far each element lies beyond a rounding of the exact value and the tolerance of its kernel."""
-    exact, tensor = evaluate_op(graph, op, inputs)[0], graph[op.outputs[0]]
-    if exact.real is None or tensor.quantization is None:
-        return np.abs(result.astype(np.float64) - exact.stored.astype(np.float64))
-    steps = exact.real / float(tensor.quantization.scale[0])
-    allowed, _ = rows.tolerance(graph, op, steps)
-    position = np.clip(steps + int(tensor.quantization.zero_point[0]), *tensor.quantization.limits(tensor.dtype))
-    open_in_c = ~(np.abs(steps) < 2.0**31)  # what becomes of NaN, and of what 32 bits do not hold
-    return np.where(open_in_c, 0.0, np.maximum(np.abs(result - position) - 0.5 - allowed, 0.0))
 
 
 def assert_kernels_hold(kernels: str, target: Target | str, **options: Any) -> tuple[Tried, ...]:

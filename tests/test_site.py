@@ -33,7 +33,7 @@ def test_scripts_know_the_page_that_they_write(page: Path) -> None:
     assert told == {name: {page.stem} for name in told}
 
 
-@pytest.mark.parametrize("script", ["make_operators.py", "make_reference.py"])
+@pytest.mark.parametrize("script", ["make_operators.py", "make_reference.py", "make_conformance.py"])
 def test_generated_pages_are_up_to_date(script: str) -> None:
     done = subprocess.run([sys.executable, str(DOCS / script), "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"python docs/{script} writes them again: {done.stdout}{done.stderr}"

@@ -73,7 +73,7 @@ def test_targets_take_or_refuse() -> None:
 
 
 def test_a_kind_without_random_operators_is_named() -> None:
-    with refused(OptionError, "unknown-kind", holds=("acme.Snake", "kernels/problems.py")):
+    with refused(OptionError, "unknown-kind", holds=("acme.Snake", "conformance/examples.py")):
         try_kernels("litert:reference", "tflite", kinds=("acme.Snake",))
 
 

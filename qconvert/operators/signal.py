@@ -110,7 +110,8 @@ def _part(name: str, function: Callable[[Array, Array], Array]) -> Kind:
 
 def bucketize(call: Call) -> Array:
     """(data, boundaries): how many of the rising boundaries are not above each element."""
-    return np.searchsorted(call.raw(1), call.raw(0), side="right")
+    data = call.raw(0) if call.quantization(0) is None else call.values(0)
+    return np.searchsorted(call.raw(1), data, side="right")
 
 
 def local_response_normalization(call: Call) -> Array:

@@ -278,15 +278,27 @@ class Emission:
         ]
 
     def _keep_quantization_of_results(self, op: Op) -> None:
-        """What is moved into a quantized result is quantized like it."""
-        for item in reversed(self.ops):
-            result = self.tensor(item.outputs[0])
-            spec = kind_of(item)
-            if spec.rule != "move" or not result.is_quantized:
+        """What is moved into a quantized result is quantized like it; a value that others compute with is so after a Quantize."""
+        for place in reversed(range(len(self.ops))):
+            item = self.ops[place]
+            like = self.tensor(item.outputs[0])
+            if kind_of(item).rule != "move" or not like.is_quantized:
                 continue
-            for name in spec.moved_inputs(item):
-                if name in self.tensors and name not in op.outputs and self.tensors[name].data is None:
-                    self.tensors[name] = replace(self.tensors[name], dtype=result.dtype, quantization=result.quantization)
+            stored: dict[str, str] = {}
+            for name in kind_of(item).moved_inputs(item):
+                if name not in self.tensors or name in op.outputs or self.tensors[name].data is not None:
+                    continue
+                moved = replace(self.tensors[name], dtype=like.dtype, quantization=like.quantization)
+                if like.quantization == self.tensors[name].quantization or not self._is_computed_with(name):
+                    self.tensors[name] = moved
+                elif name not in stored:
+                    stored[name] = self.add(replace(moved, name=f"{name}/quantized"))
+            made = [Op("Quantize", (name,), (result,), {}, self.source) for name, result in stored.items()]
+            self.ops[place : place + 1] = [*made, replace(item, inputs=tuple(stored.get(name, name) for name in item.inputs))]
+
+    def _is_computed_with(self, name: str) -> bool:
+        """Whether an operator of the formula reads float values of a tensor."""
+        return any(name in item.inputs and not self.tensor(item.outputs[0]).is_quantized for item in self.ops)
 
 
 def _stated_type(kind: Kind, attributes: Mapping[str, Any], place: int) -> str:

@@ -52,6 +52,8 @@ _MICRO_RECURRENT = {
     "SVDF": (("float32", "float32", "float32"), ("int8", "int8", "int16"), ("int8", "int8", "int8")),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": (("float32", "float32", "float32"), ("int8", "int8", "int8")),
 }
+#: Operators of tflite-micro whose results are indices of int32 alone (arg_min_max.cc, shape.cc; measured).
+_GIVES_INT32 = ("ARG_MAX", "ARG_MIN", "SHAPE")
 #: Where the first weights and the first state of these are; and inputs of an LSTM that tflite-micro wants (the input gate), or has none of
 #: (peepholes, projection, layer normalization).
 _WEIGHTS_AND_STATE = {"SVDF": (1, 4), "UNIDIRECTIONAL_SEQUENCE_LSTM": (2, 18)}
@@ -61,7 +63,9 @@ _WANTED, _UNKNOWN = (1, 5, 12), (9, 10, 11, 16, 17, 20, 21, 22, 23)
 
 def has_no_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """LiteRT has no kernel for the type or the rank of the data; types that were not tried are left to LiteRT."""
-    if operator.custom is None and operator.builtin in OPERATORS["LiteRT"]:
+    if operator.builtin == "SPARSE_TO_DENSE" and w.tensor(operator.inputs[2]).dtype == "int16":  # sparse_to_dense.cc, Prepare
+        yield operator.inputs[2], "SPARSE_TO_DENSE of int16"
+    elif operator.custom is None and operator.builtin in OPERATORS["LiteRT"]:
         yield from _kernel_breaches(w, operator, "LiteRT", SURVEYED)
 
 
@@ -78,6 +82,9 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
         yield operator.outputs[0], f"there is no {operator.builtin}"
     else:
         yield from _kernel_breaches(w, operator, "tflite-micro", ())
+        result = w.tensor(operator.outputs[0])
+        if operator.builtin in _GIVES_INT32 and result.dtype != "int32":
+            yield result.name, f"{operator.builtin} giving {result.dtype}"
         weights = w.tensor(operator.inputs[1]) if operator.builtin in _WITH_WEIGHTS else None
         if weights is not None and weights.is_quantized and not w.tensor(operator.outputs[0]).is_quantized:
             yield weights.name, f"{operator.builtin} of float data with weights of {weights.dtype}"

@@ -70,7 +70,8 @@ _LITERT = Target(
 TARGETS = (
     _LITERT,
     _LITERT.derive(name="tflite-micro", summary="microcontrollers: what tflite-micro has, int8 activations, signed symmetric weights",
-                   storage=_STORAGE, kernels=KERNELS["tflite-micro:reference"], own_rules=_micro_rules),
+                   passes=(*_PASSES[:-1], "narrow_indices", _PASSES[-1]), storage=_STORAGE, kernels=KERNELS["tflite-micro:reference"],
+                   own_rules=_micro_rules),
     _LITERT.derive(name="tflite-uint8", summary="LiteRT: uint8 activations and weights, one scale for each tensor",
                    storage=replace(_STORAGE, activations="uint8", weights="uint8")),
     _LITERT.derive(name="tflite-same", summary="LiteRT: uint8 or int8 as the source has it, where LiteRT has kernels for it",

@@ -10,7 +10,7 @@ from qconvert_ethos.constraints import cpu_reasons
 from qconvert_ethos.vela import compile_file
 
 from qconvert import audit
-from qconvert.kernels.problems import KINDS_TRIED, problem
+from qconvert.conformance.examples import QUANTIZED_KINDS, make_graph
 from qconvert.plugin import (
     Graph,
     Op,
@@ -67,8 +67,8 @@ def compared(graph: Graph, family: str, path: Path) -> int:
 def test_random_operators(family: str, dtype: str, tmp_path: Path) -> None:
     """An operator of each kind; what Vela would refuse is refused by name."""
     target, placed, refused = target_named(family), 0, []
-    for kind in KINDS_TRIED:
-        graph, _ = normalize(problem(kind, dtype, np.random.default_rng(7), target.kernels, "channels_last"), target)
+    for kind in QUANTIZED_KINDS:
+        graph, _ = normalize(make_graph(kind, dtype, np.random.default_rng(7), target.kernels, "channels_last"), target)
         try:
             refuse_violations(graph, target)
         except UnsupportedError:

@@ -12,7 +12,7 @@ from qconvert_qnn.operators import lacks
 from qconvert_qnn.running import HtpModel, layers
 
 import qconvert
-from qconvert.kernels.problems import KINDS_TRIED, problem, random_codes
+from qconvert.conformance.examples import QUANTIZED_KINDS, make_graph, random_operands
 from qconvert.plugin import Graph, ModelFile, Op, Quantization, Tensor, evaluate, infer, load, normalize, save
 from qconvert.plugins import target_named
 from qconvert.targets.audit import refuse_violations
@@ -38,10 +38,10 @@ def steps(graph: Graph, path: Path, feed: Mapping[str, Any], target: str = "") -
     return max(int(np.abs(found[name].astype(np.int64) - exact[name].astype(np.int64)).max()) for name in exact)
 
 
-@pytest.mark.parametrize("kind", KINDS_TRIED)
+@pytest.mark.parametrize("kind", QUANTIZED_KINDS)
 def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, tmp_path: Path) -> None:
     target, rng = target_named("qnn-htp"), np.random.default_rng(3)
-    graph = problem(kind, "uint8", rng, target.kernels)
+    graph = make_graph(kind, "uint8", rng, target.kernels)
     fitted, _ = normalize(graph, target)
     refuse_violations(fitted, target)
     path = tmp_path / "one.onnx"
@@ -50,11 +50,11 @@ def test_random_operators_run_where_it_is_said_and_are_within_a_step(kind: str, 
     for op in fitted.ops:
         if op.kind not in ("Quantize", "Dequantize") and op.outputs[0] in placed:  # conversions go with what they convert for
             assert placed[op.outputs[0]] == ("CPU" if lacks(fitted, op) else "HTP"), (op, placed)
-    feed = random_codes(fitted, kind, rng)
+    feed = random_operands(fitted, kind, rng)
     if kind == "Div":  # a divisor of zero gives either end
-        point = fitted["x1"].quantization
+        point = fitted["i1"].quantization
         assert point is not None
-        feed["x1"] = np.maximum(feed["x1"], int(point.zero_point[0]) + 20).astype(np.uint8)
+        feed["i1"] = np.maximum(feed["i1"], int(point.zero_point[0]) + 20).astype(np.uint8)
     found, exact = HtpModel(ModelFile(path, "sm8650")).run(feed), evaluate(fitted, feed)
     for name, value in exact.items():
         assert np.abs(found[name].astype(np.float64) - value.astype(np.float64)).max() <= FAR.get(kind, ONE)

@@ -39,10 +39,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for key, inner in all_graphs(graph):
         new, inner_ones = Inlining(inner), inner_states(inner)
         for op in inner.ops:
-            if op.kind not in CELLS or _is_tflite_operator(inner, op, inner_ones) or not _is_real(inner, op):
+            if op.kind not in CELLS or _is_tflite_operator(inner, op, inner_ones) or not _is_float(inner, op):
                 new.ops.append(op)
                 continue
-            _Recurrence(new, op, functions).write()
+            plain, quantizing = _dequantize_data(new, op)
+            _Recurrence(new, plain, functions).write()
+            new.ops.extend(quantizing)
             counts[op.kind] += 1
         done[key] = inner.evolve(tensors=new.tensors.values(), ops=new.ops)
     if not counts:
@@ -66,8 +68,26 @@ def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     return all(read is not None and read.kind == "ReadState" and str(read["state"]) in inner for read in reads)
 
 
-def _is_real(graph: Graph, op: Op) -> bool:
-    """Whether what goes in and comes out are float values of float32, and the weights divide by directions."""
+def _dequantize_data(new: Inlining, op: Op) -> tuple[Op, list[Op]]:
+    """Add a Dequantize of each quantized input but weights; return the operator on floats, and a Quantize for each quantized output."""
+
+    def add_float(name: str) -> str:
+        return new.add(Tensor("", "float32", new.tensors[name].shape), f"{name}/float")
+
+    inputs, outputs, quantizing = list(op.inputs), list(op.outputs), []
+    for index, name in enumerate(op.inputs):
+        if name and index not in (1, 2) and new.tensors[name].is_quantized:
+            inputs[index] = add_float(name)
+            new.ops.append(Op("Dequantize", (name,), (inputs[index],), {}, op.source))
+    for index, name in enumerate(op.outputs):
+        if name and new.tensors[name].is_quantized:
+            outputs[index] = add_float(name)
+            quantizing.append(Op("Quantize", (outputs[index],), (name,), {}, op.source))
+    return replace(op, inputs=tuple(inputs), outputs=tuple(outputs)), quantizing
+
+
+def _is_float(graph: Graph, op: Op) -> bool:
+    """Whether what goes in and comes out are float32, or quantized values that stand for such, and the weights divide by directions."""
     data = [name for index, name in enumerate(op.inputs) if name and index != _LENGTHS]
     for name in (*data, *filter(None, op.outputs)):
         tensor = graph[name]
@@ -75,7 +95,7 @@ def _is_real(graph: Graph, op: Op) -> bool:
         quantization = tensor.quantization
         if weights and quantization is not None and (quantization.block_size or quantization.axis not in (None, 0, 1)):
             return False
-        if not weights and (tensor.is_quantized or tensor.dtype != "float32"):
+        if not weights and not tensor.is_quantized and tensor.dtype != "float32":
             return False
     return graph[op.inputs[0]].rank == 3 and all(graph[name].static_shape is not None for name in op.inputs[1:3])
 

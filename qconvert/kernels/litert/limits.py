@@ -28,6 +28,7 @@ __all__ = [
     "hard_swish",
     "linear",
     "list_unfit_factors",
+    "local_response",
     "logarithm",
     "lp_normalization",
     "product",
@@ -214,6 +215,11 @@ def logarithm(graph: Graph, op: Op) -> str:
     scales = (float(item.quantization.scale[0]) for item in (data, result) if item.quantization is not None)
     overflows = tflite_logarithm(np.arange(-(2**15), 2**15), *scales)[1]
     return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
+
+
+def local_response(graph: Graph, op: Op) -> str:
+    """LRN of the reference kernels sums one channel less (reference_ops.h, LocalResponseNormalization; measured with LiteRT 2.3)."""
+    return "its reference kernel leaves out the last channel of each window"
 
 
 def reduce_sum(graph: Graph, op: Op) -> str:

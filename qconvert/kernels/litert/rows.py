@@ -118,6 +118,7 @@ def _rows(plain: bool) -> tuple[Kernel, ...]:
         Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table),
         Kernel(("PRelu", "Where"), _INT16, "float", tolerance=off.by_sign),
         Kernel(("Resize",), _INT16, "float", tolerance=partial(off.interpolation, fraction_of_size=True)),
+        *((Kernel(("LRN",), runs="float", fault=limits.local_response),) if plain else ()),
         Kernel((), _INT16, "float", tolerance=off.sixteen_bits),
         Kernel(runs="float", tolerance=off.table),
     )

@@ -190,10 +190,8 @@ def write_top_k(op: Op, b: Builder) -> None:
 
 def write_non_zero(op: Op, b: Builder) -> None:
     """NonZero: as many columns as there are."""
-    node, quantization = b.stored_value(op.inputs[0]), b.tensor(op.inputs[0]).quantization
-    if quantization is not None:
-        node = b.aten("ne.Scalar", node, int(quantization.zero_point[0]))
-    found = b.aten("permute", b.aten("nonzero", node), [1, 0])
+    quantized = b.tensor(op.inputs[0]).is_quantized
+    found = b.aten("permute", b.aten("nonzero", (b.float_value if quantized else b.stored_value)(op.inputs[0])), [1, 0])
     dtype = b.tensor(op.outputs[0]).dtype
     b.note_operator()
     b.set_node(op.outputs[0], found if dtype == "int64" else b.aten("to.dtype", found, b.dtype(dtype)))

@@ -94,10 +94,9 @@ def write_interior_pad(op: Op, b: Builder) -> None:
 
 def write_bucketize(op: Op, b: Builder) -> None:
     """Bucketize."""
+    data = (b.float_value if b.tensor(op.inputs[0]).is_quantized else b.stored_value)(op.inputs[0])
     b.note_operator()
-    b.set_node(
-        op.outputs[0], b.aten("bucketize.Tensor", b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1]), out_int32=True, right=True)
-    )
+    b.set_node(op.outputs[0], b.aten("bucketize.Tensor", data, b.stored_value(op.inputs[1]), out_int32=True, right=True))
 
 
 def write_fake_quant(op: Op, b: Builder) -> None:

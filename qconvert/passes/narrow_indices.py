@@ -1,0 +1,39 @@
+"""narrow_indices: indices of int64 are int32 where whoever reads them takes either, for runtimes whose kernels give int32 alone.
+
+    ArgMax -> int64 -> graph output        ArgMax -> int32 -> graph output
+
+Every index of a tensor that fits into memory on such a device is a number of 32 bits. Exact, but for the type of outputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qconvert.graph import Graph
+from qconvert.operators import kind_of
+from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
+
+__all__ = ["run"]
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Change the type of results that a kind says are indices, and that others read as such or not at all."""
+    rewriter, count = Rewriter(graph), 0
+    for op in graph.ops:
+        words = kind_of(op).types.partition("->")[2].split()
+        for place, name in enumerate(op.outputs):
+            is_index = bool(words) and words[min(place, len(words) - 1)] == "index"
+            if is_index and name and graph[name].dtype == "int64" and _takes_either(rewriter, name):
+                rewriter.define(replace(graph[name], dtype="int32"))
+                count += 1
+    return rewriter.finish(), (f"{count} results of indices are int32 in place of int64",) if count else ()
+
+
+def _takes_either(rewriter: Rewriter, name: str) -> bool:
+    """Whether all operators that read a tensor take integers of 32 bits as well."""
+    for reader in rewriter.readers.get(name, ()):
+        places = [place for place, given in enumerate(reader.inputs) if given == name]
+        if reader.kind != "Cast" and not all(kind_of(reader).role(place) == "index" for place in places):
+            return False
+    return True

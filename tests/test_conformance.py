@@ -1,0 +1,44 @@
+"""The conformance matrix: an operator of each kind and type in each target, as docs/conformance.json says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qconvert.conformance.examples import WITHOUT_EXAMPLE, examples_of
+from qconvert.conformance.matrix import TARGETS, conformance
+from qconvert.operators import KINDS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+#: From the best result to the worst. A processor without some instructions may round otherwise, and be explained.
+_RESULTS = ("equal", "explained", "one step")
+_MARKS = {
+    "tflite": "litert",
+    "tflite-micro": "tflite_micro",
+    "ort-x86": "onnxruntime",
+    "portable": "onnxruntime",
+    "torch": "torch",
+    "mnn": "mnn",
+}
+
+
+def test_every_kind_has_an_example_or_a_reason() -> None:
+    assert {name for name, kind in KINDS.items() if not examples_of(kind)} == {*WITHOUT_EXAMPLE}
+
+
+@pytest.mark.parametrize("target", [pytest.param(name, marks=getattr(pytest.mark, _MARKS.get(name, "formats"))) for name in TARGETS])
+def test_operators_become_what_the_page_says(target: str) -> None:
+    known = {
+        (item["kind"], item["dtype"]): item for item in json.loads((DOCS / "conformance.json").read_text()) if item["target"] == target
+    }
+    changed, seen = [], set()
+    for cell in conformance(target, TARGETS[target]):
+        expected = known.get((cell.kind, cell.dtype), {})
+        seen.add((cell.kind, cell.dtype))
+        alike = (cell.runs, cell.form) == (expected.get("runs"), tuple(expected.get("form", ())))
+        if not alike or (cell.result and cell.result not in _RESULTS):
+            changed.append((cell, expected))
+    assert not changed, f"python docs/make_conformance.py writes what has changed: {changed[:5]}"
+    assert seen == {*known}
