@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.conformance.examples import QUANTIZED_KINDS, make_graph, random_operands
-from qconvert.conformance.matrix import measure_excess, run_file, write_graph
+from qconvert.conformance.matrix import Cell, conformance, measure_excess, run_file, write_graph
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
@@ -27,11 +27,13 @@ from qconvert.plugins import Pass, Runtime, Target, format_named, kernels_named,
 from qconvert.rules.validation import validate
 
 __all__ = [
+    "Cell",
     "Tried",
     "assert_exact",
     "assert_kernels_hold",
     "assert_round_trips",
     "assert_target_takes",
+    "conformance",
     "random_inputs",
     "sample_graphs",
     "try_kernels",
