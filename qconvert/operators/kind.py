@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
-from qconvert.arithmetic.storage import DTYPES
+from qconvert.arithmetic.storage import DTYPES, Array
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.attributes import REQUIRED, AttributeSpec, same_axes
 from qconvert.operators.call import Call, Fold, Function
@@ -194,6 +196,31 @@ class Kind:
         tensors = tuple(graph[name] if name else None for name in op.inputs)
         intervals = tuple(found[name] if name else ANY for name in op.inputs)
         return self.bounds(Operands(op, tensors, intervals, tuple(found[name] for name in self.moved_inputs(op))))
+
+    def limits(self, op: Op, constant: Callable[[str], Array | None]) -> tuple[float | None, float | None] | None:
+        """Between which numbers `op` clips its data, None at an open end.
+
+        None if it does not clip, or a number is known only when it runs.
+
+        Args:
+            op: an operator of this kind.
+            constant: name of an input -> its values, or None.
+        """
+        known = {name: constant(name) for name in op.inputs[1:] if name}
+        numbers = [float(data.reshape(-1)[0]) for data in known.values() if data is not None and data.size == 1]
+        if not self.clips or len(numbers) < len(known) or not all(a <= b for a, b in pairwise((-math.inf, *numbers, math.inf))):
+            return None
+        intervals = {name: (number, number) for name, number in zip(known, numbers, strict=True)}
+        tensors = tuple(Tensor(name, "float32", ()) if name else None for name in op.inputs)
+        low, high = self.bounds(Operands(op, tensors, tuple(intervals.get(name, ANY) for name in op.inputs), (ANY,)))
+        if low == math.inf or high == -math.inf:
+            return None
+        return (None if low == -math.inf else low), (None if high == math.inf else high)
+
+    @property
+    def fuses_activation(self) -> bool:
+        """Whether kernels clip its result by the attribute `activation`. A Concat has it in TFLite's schema, and no kernel uses it."""
+        return "activation" in self.attributes and not self.chooses
 
     def problems(self, op: Op) -> Iterator[Broken]:
         """What is wrong with the inputs, outputs and attributes of an operator of this kind, whatever its tensors are."""

@@ -27,7 +27,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Graph, Op, Tensor, canonical_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 from qconvert.operators import kind_of
-from qconvert.passes.absorb.absorber import Absorber, clip_bounds
+from qconvert.passes.absorb.absorber import Absorber
 from qconvert.passes.decompose_weights import dequantized_casts
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -123,11 +123,11 @@ def _with_clip(graph: Graph, writer: Op, clip: Op) -> Op | None:
     """Return the operator with the activation that the Clip after it is, writing the Clip's result; None if there is none."""
     source, result = graph[clip.inputs[0]], graph[clip.outputs[0]]
     q = source.quantization
-    if q is None or not q.is_per_tensor or not source.shares_quantization(result) or "activation" not in kind_of(writer).attributes:
+    if q is None or not q.is_per_tensor or not source.shares_quantization(result) or not kind_of(writer).fuses_activation:
         return None
-    if len(writer.outputs) != 1 or writer.attributes.get("arithmetic") or writer.kind == "Concat":
+    if len(writer.outputs) != 1 or writer.attributes.get("arithmetic"):
         return None
-    bounds = clip_bounds([graph.constant(name) for name in clip.inputs[1:]], clip)
+    bounds = kind_of(clip).limits(clip, graph.constant)
     if bounds is None or not is_exact(bounds, source):
         return None
     first, second = (clip_range(source, limits) for limits in (ACTIVATIONS[str(writer["activation"])], bounds))

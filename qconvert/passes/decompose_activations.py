@@ -62,21 +62,16 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:
     """The real range that an operator's activation, or the quantization of its result, leaves; None where neither says anything."""
-    if "activation" not in kind_of(op).attributes or len(op.outputs) != 1 or op.kind == "Concat":
+    if not kind_of(op).fuses_activation or len(op.outputs) != 1:
         return None
     result = graph[op.outputs[0]]
     bounds = ACTIVATIONS[str(op["activation"])]
     if result.quantization is None or not result.quantization.is_per_tensor or "int" not in result.dtype:
         return bounds if op["activation"] else None
-    if bounds == (None, None) and _may_be_negative(graph, op) and not _is_only_clipped(readers.get(result.name, ())):
+    if bounds == (None, None) and not kind_of(op).keeps_range and not _is_only_clipped(readers.get(result.name, ())):
         lowest, _ = affine_range(result.quantization, result.dtype)
         return _RELU if float(lowest.reshape(-1)[0]) == 0 else None
     return bounds if op["activation"] else None
-
-
-def _may_be_negative(graph: Graph, op: Op) -> bool:
-    """Whether real zero limits what the operator computes: sums of products and sums do, averages and maxima of such results do not."""
-    return op.kind not in ("MaxPool", "AveragePool", "GlobalAveragePool")
 
 
 def _is_only_clipped(readers: Sequence[Op]) -> bool:

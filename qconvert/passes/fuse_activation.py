@@ -16,7 +16,6 @@ or away from zero; where the bound is such a tie, nothing is fused.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -49,22 +48,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _bounds(graph: Graph, op: Op) -> Bounds | None:
-    """The range that a Relu or Clip leaves, None on an open side; None if it is not one with constant bounds."""
-    if op.kind == "Relu":
-        return (0.0, None)
-    if op.kind != "Clip":
-        return None
-    found: list[float | None] = []
-    for name in (*op.inputs[1:], "", "")[:2]:
-        data = graph.constant(name) if name else None
-        if name and (data is None or data.size != 1 or graph[name].is_quantized):
-            return None
-        value = None if data is None else float(data.reshape(-1)[0])
-        if value is not None and math.isnan(value):
-            return None
-        found.append(None if value is None or math.isinf(value) else value)
-    lower, upper = found
-    return None if lower is not None and upper is not None and lower > upper else (lower, upper)
+    """The range that a Relu or Clip leaves, None on an open side; None if it is not one with constant float bounds."""
+    return kind_of(op).limits(op, lambda name: None if graph[name].is_quantized else graph.constant(name))
 
 
 def _join(graph: Graph) -> tuple[Graph, int]:
@@ -163,10 +148,8 @@ def _find_activation(bounds: Bounds, tensor: Tensor) -> str:
 
 def _can_carry(op: Op) -> bool:
     """Whether the operator has room for an activation. One that asks for a kernel's own rounding is left as it is."""
-    if op.kind == "Concat":  # the schema has room, and no kernel uses it
-        return False
     own_rounding = op.attributes.get("arithmetic") and not is_dynamic(op)
-    return "activation" in kind_of(op).attributes and not op["activation"] and not own_rounding and len(op.outputs) == 1
+    return kind_of(op).fuses_activation and not op["activation"] and not own_rounding and len(op.outputs) == 1
 
 
 def _stays_equal(inner: Tensor, result: Tensor, bounds: Bounds) -> bool:

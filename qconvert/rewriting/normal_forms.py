@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.graph import Op, Tensor
+from qconvert.graph import Array, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
+from qconvert.operators import kind_of
 
 __all__ = ["Form", "Forms", "TooLargeError"]
 
@@ -213,19 +214,18 @@ def _limits(low: float | None, high: float | None) -> tuple[float, float]:
 
 def _numbers(op: Op, visit: Callable[[str], Form]) -> tuple[float, float] | None:
     """The limits of an operator that clips; None if they are not single numbers."""
-    if op.kind == "Relu":
-        return 0.0, math.inf
-    found: list[float | None] = []
-    for name in op.inputs[1:]:
-        form = visit(name) if name else None
-        if form is not None and not set(form) <= {()}:
-            return None
-        found.append(None if form is None else form.get((), 0.0))
-    if op.kind == "Clip":
-        return _limits(*[*found, None, None][:2])
-    if len(found) != 1 or found[0] is None:
+
+    def number(name: str) -> Array | None:
+        form = visit(name)
+        return np.array(form.get((), 0.0)) if set(form) <= {()} else None
+
+    if kind_of(op).clips:
+        limits = kind_of(op).limits(op, number)
+        return None if limits is None else _limits(*limits)
+    bound = number(op.inputs[1]) if len(op.inputs) == 2 else None
+    if bound is None:
         return None
-    return (found[0], math.inf) if op.kind == "Max" else (-math.inf, found[0])
+    return (float(bound), math.inf) if op.kind == "Max" else (-math.inf, float(bound))
 
 
 def _sum(a: Form, b: Form, sign: float = 1.0) -> Form:

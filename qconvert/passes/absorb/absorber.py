@@ -4,7 +4,6 @@ after a value: where it is given a quantization, and through what it goes until 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,7 +18,7 @@ from qconvert.operators import kind_of
 from qconvert.rewriting import Rewriter
 from qconvert.rules.validation.quantization import is_axis_kept
 
-__all__ = ["Absorber", "clip_bounds"]
+__all__ = ["Absorber"]
 
 #: Readers of readers that are followed; a value that goes further stays real.
 _FARTHEST = 64
@@ -33,11 +32,7 @@ class Lookahead:
 
     def bounds(self, op: Op) -> tuple[float | None, float | None] | None:
         """Return the bounds of a Relu or of a Clip with known ones, else None."""
-        if op.kind == "Relu":
-            return 0.0, None
-        if op.kind != "Clip":
-            return None
-        return clip_bounds([self._known.get(name) if name else None for name in op.inputs[1:]], op)
+        return kind_of(op).limits(op, self._known.get)
 
     def quantization(self, name: str) -> Tensor | None:
         """Return the quantization on which every reader puts the float value `name`, directly or after moving or clipping it; None without
@@ -76,24 +71,6 @@ class Lookahead:
                 if reader.kind != "Quantize":
                     pending.append(reader.outputs[0])
         return True
-
-
-def clip_bounds(values: Sequence[Array | None], op: Op) -> tuple[float | None, float | None] | None:
-    """Return the bounds of a Clip whose inputs for them have these values; an infinite one is none.
-
-    None if a bound is computed at run time, is no number, or leaves no range.
-    """
-    found: list[float | None] = [None, None]
-    for index, (name, value) in enumerate(zip(op.inputs[1:], values, strict=True)):
-        if not name:
-            continue
-        if value is None or value.size != 1:
-            return None
-        found[index] = float(value.reshape(-1)[0])
-    lower, upper = (-math.inf if found[0] is None else found[0]), (math.inf if found[1] is None else found[1])
-    if not lower <= upper or lower == math.inf or upper == -math.inf:
-        return None
-    return (None if lower == -math.inf else lower), (None if upper == math.inf else upper)
 
 
 def _is_single_movement(op: Op) -> bool:
@@ -255,7 +232,7 @@ class Absorber:
         if not any(stored) or len(op.outputs) != 1:
             return []
         if spec.rule == "index":
-            return stored if op.kind in ("ArgMax", "ArgMin") else []
+            return stored if spec.ranks else []
         if spec.rule != "real":
             return []
         if spec.sums_products:
@@ -309,7 +286,8 @@ class Absorber:
         data, weights = (self._rewriter[name] for name in stored[:2])
         assert data.quantization is not None and weights.quantization is not None
         along = weights.quantization.axis
-        if not data.quantization.is_per_tensor or (op.kind != "MatMul" and along not in (None, 0) and not weights.quantization.block_size):
+        is_off_axis = kind_of(op).has_weights and along not in (None, 0) and not weights.quantization.block_size
+        if not data.quantization.is_per_tensor or is_off_axis:
             return [""] * len(stored)
         if len(stored) > 2 and stored[2]:
             return [*stored[:2], stored[2] if self._is_accumulated(data, weights, self._rewriter[stored[2]]) else ""]
