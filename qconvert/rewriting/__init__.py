@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from qconvert.rewriting.parts import Match, Pattern, find_matches
+from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer
 from qconvert.rewriting.requantize import with_quantization
 from qconvert.rewriting.rewriter import Rewriter, needed_ops
 
-__all__ = ["Match", "Pattern", "Rewriter", "find_matches", "needed_ops", "with_quantization"]
+__all__ = ["Match", "Pattern", "Rewriter", "dequantized_source", "find_matches", "match_producer", "needed_ops", "with_quantization"]

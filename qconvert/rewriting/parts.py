@@ -12,10 +12,7 @@ from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "find_matches"]
-
-#: What a pattern sees through between an operator and the one that computes its operand.
-_CONVERSIONS = ("Dequantize", "Quantize", "Requantize")
+__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "dequantized_source", "find_matches", "match_producer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through
         OptionError: the pattern gives two operators one name.
     """
     _require_names(pattern, set())
-    finder = _Finder(graph, through_conversions)
+    finder = _Finder(graph.producers(), through_conversions)
     consumers, places = graph.consumers() if closed else {}, {id(op): place for place, op in enumerate(graph.ops)}
     taken: set[int] = set()
     for op in graph.ops:
@@ -81,6 +78,25 @@ def find_matches(graph: Graph, pattern: Pattern, *, closed: bool = True, through
             continue
         taken.update(found.ops)
         yield Match(tuple(sorted(found.ops.values(), key=lambda item: places[id(item)])), found.named, found.tensors)
+
+
+def match_producer(producers: Mapping[str, Op], pattern: Pattern, name: str) -> Match | None:
+    """Return how a pattern fits the operator that computes a tensor, whatever else reads what is between; None if it does not.
+
+    Args:
+        producers: the operator that computes each tensor of a graph.
+        pattern: its last operator, with those before it as operands.
+        name: of the tensor.
+    """
+    op = producers.get(name)
+    found = _Finder(producers, through_conversions=False).match(pattern, op, _Found()) if op is not None else None
+    return None if found is None else Match(tuple(found.ops.values())[::-1], found.named, found.tensors)
+
+
+def dequantized_source(producers: Mapping[str, Op], name: str) -> str:
+    """Return the tensor of stored integers that a Dequantize gives the float values of under a name; "" if none does."""
+    op = producers.get(name)
+    return op.inputs[0] if op is not None and op.kind == "Dequantize" else ""
 
 
 @dataclass(slots=True)
@@ -96,8 +112,8 @@ class _Found:
 
 
 class _Finder:
-    def __init__(self, graph: Graph, through_conversions: bool) -> None:
-        self._producers = graph.producers()
+    def __init__(self, producers: Mapping[str, Op], through_conversions: bool) -> None:
+        self._producers = producers
         self._through_conversions = through_conversions
 
     def match(self, pattern: Pattern, op: Op, found: _Found) -> _Found | None:
@@ -121,7 +137,10 @@ class _Finder:
                 continue
             maker = self._producers.get(given)
             while (
-                self._through_conversions and maker is not None and maker.kind in _CONVERSIONS and maker.kind not in part.kinds.split("|")
+                self._through_conversions
+                and maker is not None
+                and kind_of(maker).rule == "convert"
+                and maker.kind not in part.kinds.split("|")
             ):
                 found.ops[id(maker)] = maker
                 maker = self._producers.get(maker.inputs[0])

@@ -129,6 +129,19 @@ class Rewriter:
         self._tensors[name] = Tensor(name, dtype or canonical_dtype(data.dtype), data.shape, data, quantization)
         return name
 
+    def clip(self, data: str, bounds: Sequence[float | None], result: str, source: str = "") -> Op:
+        """Return a Clip, whose bounds are added as constants; where a bound is None it has none.
+
+        Args:
+            data: the tensor that is clipped.
+            bounds: the lower and the upper one.
+            result: the tensor that it gives, with whose name those of the bounds begin.
+            source: where it comes from.
+        """
+        pairs = zip(("lowest", "highest"), bounds, strict=True)
+        names = ["" if bound is None else self.constant(f"{result}/{word}", float(bound)) for word, bound in pairs]
+        return Op("Clip", (data, *names), (result,), {}, source)
+
     def fresh(self, wanted: str) -> str:
         """Return a name that is free; define() gives it a tensor."""
         return self._names.fresh(wanted)
