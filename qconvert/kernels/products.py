@@ -21,7 +21,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import Integers
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["Requantizer", "bias_quantization", "rounded_bias"]
+__all__ = ["Requantizer", "bias_quantization", "channel_axis", "rounded_bias"]
 
 _BYTES = ("int8", "uint8")
 _ACCUMULATORS = 2.0**31

@@ -264,6 +264,7 @@ KINDS = (
         products=products_of_windows,
         shape=_conv_shape,
         rule="plain",
+        float_kind="Conv",
         evaluate=conv_integer,
         types="T U T U -> int32",
         layout=DECIDES,

@@ -104,6 +104,10 @@ class Kind:
         scales_channels: whether each channel is computed by itself, with f(s * x) = s * f(x) for s > 0 (Relu, MaxPool).
         ranks: whether its results say the place of values among others (ArgMax).
         reads_shape: whether it takes nothing but the shape of its input (Shape).
+        compares: whether its results say nothing but which of its data are larger or equal (Less, ArgMax), so that integers that share a
+            quantization give them too.
+        sum_sign: 1 of a sum of two operands, -1 of a difference, 0 of all else.
+        float_kind: of sums of products of plain integers, the kind that sums those of the numbers they stand for (Conv of ConvInteger).
         attributes: every attribute.
         types: the storage types of its inputs and outputs as words, such as "bool bool -> bool" or "T any -> T"; "" where the rule alone
             says which go together. See operators/typing.py.
@@ -133,6 +137,9 @@ class Kind:
     scales_channels: bool = False
     ranks: bool = False
     reads_shape: bool = False
+    compares: bool = False
+    sum_sign: int = 0
+    float_kind: str = ""
     results: int = -1
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
     types: str = ""
@@ -274,6 +281,9 @@ class More(TypedDict, total=False):
     scales_channels: bool
     ranks: bool
     reads_shape: bool
+    compares: bool
+    sum_sign: int
+    float_kind: str
 
 
 def kind(

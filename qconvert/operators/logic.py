@@ -44,7 +44,7 @@ def _binary(function: Callable[[Array, Array], Any]) -> Function:
 
 def _compare(name: str, function: Callable[[Array, Array], Any]) -> Kind:
     return kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=_binary(function), fold=compare_fold(function),
-                layout=ELEMENTWISE, types="T T -> bool")  # fmt: skip
+                layout=ELEMENTWISE, compares=True, types="T T -> bool")  # fmt: skip
 
 
 def _logic(name: str, function: Callable[[Array, Array], Any]) -> Kind:

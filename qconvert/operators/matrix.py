@@ -191,6 +191,7 @@ KINDS = (
         products=_matmul_products,
         shape=_matmul_integer_shape,
         rule="plain",
+        float_kind="MatMul",
         evaluate=matmul_integer,
         types="T U T U -> int32",
     ),
