@@ -8,19 +8,22 @@ operators as the Dequantize that they are, by dequantized_casts().
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Quantization, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
 
 __all__ = ["DECOMPOSED_TYPES", "dequantized_casts", "run"]
 
 #: Types whose differences float32 holds exactly. Blocks of 4 bits stay: onnxruntime has kernels for them as they are.
 DECOMPOSED_TYPES = ("int8", "uint8", "int16", "uint16")
+_CAST = Pattern("Cast", "weights", name="cast")
+_SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point"), "scale", name="last", any_order=True)
+_SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True)
 
 
 def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, tuple[str, ...]]:
@@ -81,49 +84,27 @@ def dequantized_casts(graph: Graph) -> Graph:
     either form.
     """
     rewriter = Rewriter(graph)
-    for op in rewriter:
-        chain = _match_chain(rewriter, op) if _is_integer_cast(graph, op) else []
-        quantization = _quantization(graph, chain) if chain else None
+    for match in (*find_matches(graph, _SHIFTED), *find_matches(graph, _SCALED)):
+        weights = graph[match.tensors["weights"]]
+        quantization = _quantization(graph, match, weights) if rewriter.is_read_once(weights.name) else None
         if quantization is None:
             continue
-        weights = rewriter.define(replace(graph[op.inputs[0]], quantization=quantization), shift=0)
-        for part in chain[:-1]:
-            rewriter.remove(part)
-        rewriter.replace(chain[-1], Op("Dequantize", (weights,), chain[-1].outputs, {}, chain[-1].source))
+        for op in match.ops:
+            rewriter.remove(op)
+        stored, last = rewriter.define(replace(weights, quantization=quantization), shift=0), match.named["last"]
+        rewriter.replace(last, Op("Dequantize", (stored,), last.outputs, {}, last.source))
     return rewriter.finish()
 
 
-def _is_integer_cast(graph: Graph, op: Op) -> bool:
-    """Return whether an operator is a Cast of plain integers that are constant."""
-    if op.kind != "Cast" or op["to"] != "float32":
-        return False
-    weights = graph[op.inputs[0]]
-    return weights.is_constant and not weights.is_quantized and weights.dtype in DECOMPOSED_TYPES
-
-
-def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
-    """Return the Cast, the Sub if there is one, and the Mul; [] if it is no such chain."""
-    found = [op]
-    if not rewriter.is_read_once(op.inputs[0]):
-        return []
-    while rewriter.is_read_once(name := found[-1].outputs[0]):
-        (reader,) = rewriter.readers[name]
-        if reader.attributes.get("activation") or (reader.kind == "Sub" and (len(found) > 1 or reader.inputs[0] != name)):
-            return []
-        if reader.kind not in ("Sub", "Mul"):
-            return []
-        found.append(reader)
-        if reader.kind == "Mul":
-            return found
-    return []
-
-
-def _quantization(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
-    """Return what the constants of the chain say; None if they are no scale and zero point."""
-    weights = graph[chain[0].inputs[0]]
-    shape = graph[chain[-1].outputs[0]].static_shape
-    factor = _constant_operand(graph, chain[-1], chain[-2].outputs[0])
-    shift = _constant_operand(graph, chain[1], chain[0].outputs[0]) if len(chain) > 2 else np.zeros((), np.float32)
+def _quantization(graph: Graph, match: Match, weights: Tensor) -> Quantization | None:
+    """Return what the constants next to the weights say; None if they are no scale and zero point, or the weights no plain integers."""
+    if weights.is_quantized or not weights.is_constant or weights.dtype not in DECOMPOSED_TYPES or match.named["cast"]["to"] != "float32":
+        return None
+    if any(op.attributes.get("activation") for op in match.ops):
+        return None
+    factor = _float_constant(graph, match.tensors["scale"])
+    shift = _float_constant(graph, match.tensors["zero_point"]) if "zero_point" in match.tensors else np.zeros((), np.float32)
+    shape = graph[match.named["last"].outputs[0]].static_shape
     if factor is None or shift is None or weights.static_shape is None or shape != weights.static_shape:
         return None
     axis = _axis(weights.static_shape, factor, shift)
@@ -138,11 +119,9 @@ def _quantization(graph: Graph, chain: Sequence[Op]) -> Quantization | None:
     return Quantization(scales, points.astype(np.int64), axis if count > 1 else None)
 
 
-def _constant_operand(graph: Graph, op: Op, name: str) -> Array | None:
-    """Return the float operand next to `name`, if it is constant; None if there is none."""
-    others = [graph[item] for item in op.inputs if item != name]
-    is_real = len(others) == 1 and others[0].dtype == "float32" and not others[0].is_quantized
-    return others[0].data if is_real else None
+def _float_constant(graph: Graph, name: str) -> Array | None:
+    tensor = graph[name]
+    return tensor.data if tensor.dtype == "float32" and not tensor.is_quantized else None
 
 
 def _axis(shape: tuple[int, ...], *values: Array) -> int | None:

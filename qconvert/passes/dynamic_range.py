@@ -24,13 +24,10 @@ from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import integer_weights, is_dynamic, kind_of
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, dequantized_source
 
 __all__ = ["run"]
 
-_RECURRENT = ("LSTM", "GRU", "RNN", "SVDF")
-#: Those that no runtime of ONNX has a kernel for that rounds.
-_ALWAYS_DECOMPOSED = ("GRU", "RNN", "SVDF")
 #: The rank of the weights of a convolution over two dimensions.
 _FLAT_RANK = 4
 _TEXTS = {
@@ -70,9 +67,19 @@ def run(graph: Graph, target: Target | None, *, dynamic: str = "", numerics: str
     return rewriter.finish(metadata=metadata), tuple(Change(_TEXTS[key].format(count)) for key, count in fitting.counts.items())
 
 
+def _is_recurrent(op: Op) -> bool:
+    """Whether an operator of dynamic range is a recurrent one: the others are sums of products."""
+    return not kind_of(op).sums_products
+
+
 def _rounds_rows(op: Op) -> bool:
     """Whether it is a recurrent operator that rounds each row, as TFLite's do."""
-    return op.kind in _RECURRENT and op["arithmetic"] in OF_ROWS
+    return _is_recurrent(op) and op["arithmetic"] in OF_ROWS
+
+
+def _rounds_in_onnx(op: Op) -> bool:
+    """Whether a runtime of ONNX has a kernel that rounds the data of such operators: of the recurrent ones for LSTM alone."""
+    return not _is_recurrent(op) or op.kind == "LSTM"
 
 
 def _read_roundings(graph: Graph) -> Mapping[str, str]:
@@ -109,7 +116,7 @@ class _Fitting:
 
     def to_real(self, op: Op, *, keeps_tensor: bool) -> Op:
         """Return the operator in float, with weights after a Dequantize. `keeps_tensor`: but for what ONNX has an operator for."""
-        kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and op.kind not in _ALWAYS_DECOMPOSED
+        kept = keeps_tensor and op.attributes.get("arithmetic") == "dynamic_tensor" and _rounds_in_onnx(op)
         if kept or not is_dynamic(op):
             return op
         self.stated[next(filter(None, op.outputs))] = str(op["arithmetic"])
@@ -118,9 +125,9 @@ class _Fitting:
     def to_onnx(self, op: Op, numerics: str) -> Op:
         """Return the operator as it is, or rounded by the range of the whole tensor, which onnxruntime has a kernel for, but for most
         recurrent operators."""
-        if not is_dynamic(op) or (op["arithmetic"] == "dynamic_tensor" and op.kind not in _ALWAYS_DECOMPOSED):
+        if not is_dynamic(op) or (op["arithmetic"] == "dynamic_tensor" and _rounds_in_onnx(op)):
             return op
-        fast = numerics == "fast" and not _rounds_rows(op) and op.kind not in _ALWAYS_DECOMPOSED
+        fast = numerics == "fast" and not _rounds_rows(op) and _rounds_in_onnx(op)
         wider = op["arithmetic"] in OF_WHOLE_TENSORS
         self.counts[("wider" if wider else "tensor") if fast else "decomposed"] += 1
         if not fast:  # what is decomposed is noted by the writer, as all is that ONNX decomposes
@@ -134,7 +141,7 @@ class _Fitting:
             op = self._restore_weights(op, stated)
         if not is_dynamic(op) or _rounds_rows(op):  # whose weights the writer takes or refuses
             return op
-        if op.kind in _RECURRENT:
+        if _is_recurrent(op):
             return self._run_in_float(op, "sequences")
         if op["arithmetic"] in OF_WHOLE_TENSORS:
             again = "" if stated in OF_WHOLE_TENSORS else stated
@@ -171,10 +178,9 @@ class _Fitting:
         if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
             return op
         for index in places:
-            maker = self._rewriter.producers.get(inputs[index])
-            if maker is None or maker.kind != "Dequantize" or not self._graph[maker.inputs[0]].is_constant:
+            inputs[index] = dequantized_source(self._rewriter.producers, inputs[index])
+            if not inputs[index] or not self._graph[inputs[index]].is_constant:
                 return op
-            inputs[index] = maker.inputs[0]
         self.counts["again"] += 1
         return replace(op, inputs=tuple(inputs)).with_attributes(arithmetic=stated)
 
@@ -186,12 +192,11 @@ class _Fitting:
         q, data = tensor.quantization, tensor.data
         if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4", "int2"):
             return ""
+        in_litert = op.kind == "Gemm" and self._graph.is_from("tflite")  # whose convolutions have no kernel of blocks or of 2 bits
         if q.block_size:
-            return name if op.kind == "Gemm" and self._graph.is_from("tflite") and tensor.dtype == "int4" and q.is_symmetric else ""
+            return name if in_litert and tensor.dtype == "int4" and q.is_symmetric else ""
         spread = spread and q.axis is None
-        narrow = tensor.dtype == "int2" and not (
-            op.kind == "Gemm" and self._graph.is_from("tflite")
-        )  # LiteRT's convolutions have no such kernel
+        narrow = tensor.dtype == "int2" and not in_litert
         if tensor.dtype != "uint8" and q.is_symmetric and not (spread or narrow):
             return name
         key = (name, f"int8{'/channels' * spread}")

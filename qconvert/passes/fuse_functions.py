@@ -18,10 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qconvert.graph import Graph, Op, Tensor
-from qconvert.operators import KINDS
+from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
+from qconvert.operators.properties import REDUCES
 from qconvert.plugins import Target, operators
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, dequantized_source
 from qconvert.rewriting.lowering import emit_formula, legality
 from qconvert.rewriting.normal_forms import Form, Forms, TooLargeError
 
@@ -46,12 +47,14 @@ class _Way:
 
     Attributes:
         formula: the formula.
+        kind: of the operator that it decomposes.
         choices: these attributes.
         functions: that every such decomposition has.
         words: the functions of its normal forms, one set for each form.
     """
 
     formula: Formula
+    kind: Kind
     choices: Mapping[str, Any]
     functions: frozenset[str] = frozenset()
     words: frozenset[frozenset[str]] = frozenset()
@@ -128,7 +131,7 @@ class Recognizer:
     def _match_formula(self, end: Op, cone: Sequence[str], way: _Way) -> Op | None:
         """The operator of a formula's kind that a result is; None if it is none."""
         graph, result = self._graph, self._graph[end.outputs[0]]
-        forms, formula, tries = Forms(), way.formula, 0
+        forms, tries = Forms(), 0
         constants = [name for name in cone if graph[name].data is not None and not graph[name].is_quantized]
         numbers, axes, inside = self._numbers(constants), self._axes(cone), frozenset(cone)
         for data in cone:
@@ -144,21 +147,22 @@ class Recognizer:
             if not forms.depends(wanted, leaf) or not read <= set(constants) or forms.words(wanted) not in way.words:
                 continue  # it is computed of something else too, or by other functions
             for attributes in _attributes(way, numbers, axes, tensor.rank or 0):
-                for chosen in _parameters(formula, sorted(read)):
+                for chosen in _parameters(way.kind, sorted(read)):
                     tries += 1
                     if tries > _MOST_TRIES:
                         return None
-                    if self._has_same_form(formula, data, chosen, attributes, forms, wanted):
-                        return replace(end, kind=formula.kind, inputs=(self._quantized_source(data), *chosen), attributes=attributes)
+                    if self._has_same_form(way, data, chosen, attributes, forms, wanted):
+                        source = dequantized_source(self._producers, data) or data
+                        return replace(end, kind=way.kind.name, inputs=(source, *chosen), attributes=attributes)
         return None
 
     def _has_same_form(
-        self, formula: Formula, data: str, chosen: Sequence[str], attributes: Mapping[str, Any], forms: Forms, wanted: Form
+        self, way: _Way, data: str, chosen: Sequence[str], attributes: Mapping[str, Any], forms: Forms, wanted: Form
     ) -> bool:
         tensors = {name: replace(self._graph[name], quantization=None) for name in (data, *chosen)}
         tensors[data] = replace(tensors[data], dtype="float32")
         tensors["result"] = Tensor("result", "float32", tensors[data].shape)
-        found = emit_formula(tensors, Op(formula.kind, (data, *chosen), ("result",), attributes), formula, "float32")
+        found = emit_formula(tensors, Op(way.kind.name, (data, *chosen), ("result",), attributes), way.formula, "float32")
         if found is None:
             return False
         producers = {name: op for op in found.ops for name in op.outputs}
@@ -167,11 +171,6 @@ class Recognizer:
         except (TooLargeError, OverflowError, ZeroDivisionError):
             return False
         return forms.same(form, wanted)
-
-    def _quantized_source(self, name: str) -> str:
-        """The quantized tensor whose float values a tensor is, or itself."""
-        op = self._producers.get(name)
-        return op.inputs[0] if op is not None and op.kind == "Dequantize" else name
 
     def _numbers(self, constants: Sequence[str]) -> list[float]:
         """The single numbers among constants, the nearest to the result first."""
@@ -182,7 +181,7 @@ class Recognizer:
     def _axes(self, cone: Sequence[str]) -> list[int]:
         """The first axes of the reductions on the way."""
         ops = (self._producers[name] for name in cone if name in self._producers)
-        found = [self._graph[op.inputs[1]].data for op in ops if op.kind.startswith("Reduce") and op.has(1)]
+        found = [self._graph[op.inputs[1]].data for op in ops if kind_of(op).layout is REDUCES and op.has(1)]
         return list(dict.fromkeys(int(data.reshape(-1).min()) for data in found if data is not None and data.size))
 
 
@@ -194,29 +193,30 @@ def _names(op: Op) -> set[str]:
 
 def _ways(formula: Formula) -> Iterator[_Way]:
     """The forms of a formula between which attributes choose."""
-    specs = {name: spec for name, spec in KINDS[formula.kind].attributes.items() if name in formula.parameters and spec.choices}
-    names = [f"input_{place}" for place in range(KINDS[formula.kind].inputs[0])]
+    kind = KINDS[formula.kind]
+    specs = {name: spec for name, spec in kind.attributes.items() if name in formula.parameters and spec.choices}
+    names = [f"input_{place}" for place in range(kind.inputs[0])]
     tensors = {name: Tensor(name, "float32", (2, 2, 2) if place == 0 else (2,)) for place, name in enumerate(names)}
     tensors["result"] = Tensor("result", "float32", (2, 2, 2))
     for values in itertools.product(*(spec.choices for spec in specs.values())):
         choices = dict(zip(specs, values, strict=True))
         found: list[set[str]] = []
         words: set[frozenset[str]] = set()
-        for attributes in _attributes(_Way(formula, choices), [0.5], [-1], 3):
-            emission = emit_formula(tensors, Op(formula.kind, tuple(names), ("result",), attributes), formula, "float32")
+        for attributes in _attributes(_Way(formula, kind, choices), [0.5], [-1], 3):
+            emission = emit_formula(tensors, Op(kind.name, tuple(names), ("result",), attributes), formula, "float32")
             if emission is not None:
                 forms, producers = Forms(), {name: op for op in emission.ops for name in op.outputs}
                 form = forms.of("result", {**tensors, **emission.tensors}, producers, {names[0]: forms.atom("leaf")})
                 found.append(set().union(*(_names(op) for op in emission.ops)))
                 words.add(forms.words(form))
         if found:
-            yield _Way(formula, choices, frozenset(set.intersection(*found)), frozenset(words))
+            yield _Way(formula, kind, choices, frozenset(set.intersection(*found)), frozenset(words))
 
 
 def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: int) -> Iterator[dict[str, Any]]:
     """The attributes that a decomposed operator may have: defaults, and numbers and axes that stand in the decomposition."""
     given: list[list[tuple[str, Any]]] = []
-    for name, spec in KINDS[way.formula.kind].attributes.items():
+    for name, spec in way.kind.attributes.items():
         if name in way.choices or name not in way.formula.parameters:
             continue
         values: list[Any] = [spec.default] if isinstance(spec.default, int | float | str) else []
@@ -229,9 +229,9 @@ def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: 
         yield {**way.choices, **dict(chosen)}
 
 
-def _parameters(formula: Formula, constants: Sequence[str]) -> Iterator[tuple[str, ...]]:
+def _parameters(kind: Kind, constants: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The constants as the further inputs of a decomposed operator, in any order, if it may have so many."""
-    least, most = KINDS[formula.kind].inputs
+    least, most = kind.inputs
     if least - 1 <= len(constants) <= most - 1:
         yield from itertools.permutations(constants)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from qconvert.graph import Graph
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, dequantized_source
 
 __all__ = ["run"]
 
@@ -29,12 +29,10 @@ def run(graph: Graph, target: Target | None, *, io: str = "") -> tuple[Graph, tu
             renamed[op.outputs[0]] = name
             rewriter.remove(op)
     for name in graph.outputs:
-        op = rewriter.producers.get(name)
-        if op is None or op.kind != "Dequantize" or name in rewriter.readers or op.inputs[0] in kept or op.inputs[0] in renamed:
-            continue
-        if graph[op.inputs[0]].data is None:
-            renamed[op.inputs[0]] = name
-            rewriter.remove(op)
+        stored = dequantized_source(rewriter.producers, name)
+        if stored and name not in rewriter.readers and stored not in kept and stored not in renamed and graph[stored].data is None:
+            renamed[stored] = name
+            rewriter.remove(rewriter.producers[name])
     if not renamed:
         return graph, ()
     for old, new in renamed.items():

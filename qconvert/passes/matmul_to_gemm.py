@@ -14,7 +14,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, dequantized_source
 
 __all__ = ["run"]
 
@@ -76,8 +76,8 @@ class _Rewriting:
 
     def _constant(self, name: str) -> str:
         """Return what a Dequantize before the weights reads, where there is one; else the weights."""
-        maker = self._rewriter.producers.get(name)
-        return maker.inputs[0] if maker is not None and maker.kind == "Dequantize" and self._graph[name].dtype == "float32" else name
+        source = dequantized_source(self._rewriter.producers, name) if self._graph[name].dtype == "float32" else ""
+        return source or name
 
     def _bias(self, op: Op) -> tuple[Op | None, str]:
         """Return the Add of a constant row after the MatMul, and that row as float values; (None, "") if there is none to take over."""

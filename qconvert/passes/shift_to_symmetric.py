@@ -30,7 +30,7 @@ from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.passes.isolate_float import isolate_operators
 from qconvert.passes.shifting.operators import (
-    LINEAR,
+    is_linear,
     is_shifted_product,
     is_ties_away_average,
     is_touched,
@@ -42,7 +42,7 @@ from qconvert.passes.shifting.operators import (
 )
 from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.passes.shifting.uint8_io import bypass_unsigned, from_unsigned, runs_in_float, to_unsigned
-from qconvert.passes.store_activations import separate_roles, weight_inputs
+from qconvert.passes.store_activations import find_weights, separate_roles
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Change, Cost, Target
 from qconvert.plugins.rules import quantized_data
@@ -98,7 +98,7 @@ def _drop_roundings(graph: Graph) -> Graph:
 
 def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
     """The zero points to take away, by tensor: of activations, and of constants that are data."""
-    weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
+    weights = find_weights(graph)
     return {tensor.name: int(tensor.quantization.zero_point[0]) for tensor in graph.tensors.values()
             if tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in dtypes
             and tensor.quantization.zero_point[0] and not (tensor.is_constant and tensor.name in weights)}  # fmt: skip
@@ -118,7 +118,7 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
             s.settle(name)
     elif is_shifted_product(s, op):
         shift_product(s, op)
-    elif op.kind in LINEAR and is_touched(s, op):
+    elif is_linear(op) and is_touched(s, op):
         shift_linear(s, op)
     elif op.kind == "Requantize" and runs_in_float(s.graph[op.inputs[0]], target):
         from_unsigned(s, op)

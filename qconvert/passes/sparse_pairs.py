@@ -15,13 +15,11 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
+from qconvert.passes.shifting.operators import is_linear
 from qconvert.plugins import Change, Cost, Target
 from qconvert.rewriting import Rewriter
 
 __all__ = ["run"]
-
-#: What may give float values in place of integers by a change of its result alone.
-_REAL = ("Quantize", "Conv", "Gemm", "MatMul")
 
 
 def run(graph: Graph, target: Target | None, pairs: str = "every") -> tuple[Graph, tuple[Change, ...]]:
@@ -46,7 +44,7 @@ def _find_removable(rewriter: Rewriter) -> set[str]:
     found = {
         name
         for name, op in producers.items()
-        if _is_plain_quantization(graph[name]) and name not in graph.public and (op.kind in _REAL or kind_of(op).rule == "move")
+        if _is_plain_quantization(graph[name]) and name not in graph.public and (_gives_floats(op) or kind_of(op).rule == "move")
     }
     while True:
         kept = {name for name in found if not (_is_unneeded(readers.get(name, ()), found) and _is_real(producers[name], found))}
@@ -64,8 +62,13 @@ def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:
     return all(op.kind == "Dequantize" or (kind_of(op).rule == "move" and gone.issuperset(op.outputs)) for op in readers)
 
 
+def _gives_floats(op: Op) -> bool:
+    """Whether an operator can give float values in place of integers by a change of its result alone."""
+    return op.kind == "Quantize" or is_linear(op)
+
+
 def _is_real(op: Op, gone: set[str]) -> bool:
-    return op.kind in _REAL or gone.issuperset(kind_of(op).moved_inputs(op))
+    return _gives_floats(op) or gone.issuperset(kind_of(op).moved_inputs(op))
 
 
 class _Removal:
@@ -102,8 +105,5 @@ class _Removal:
         result = self._rewriter.graph[op.outputs[0]]
         assert result.quantization is not None
         scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
-        ends = [
-            self._rewriter.constant(f"{result.name}/{word}", (stored - point) * scale)
-            for word, stored in zip(("lowest", "highest"), result.quantization.limits(result.dtype), strict=True)
-        ]
-        return Op("Clip", (value, *ends), (self._define_float(result.name, "clipped"),), {}, op.source)
+        ends = [(stored - point) * scale for stored in result.quantization.limits(result.dtype)]
+        return replace(self._rewriter.clip(value, ends, result.name, op.source), outputs=(self._define_float(result.name, "clipped"),))

@@ -27,7 +27,7 @@ from qconvert.passes.stored_types import as_signed, change_storage, needs_storag
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["changed_edges", "run", "separate_roles", "weight_inputs"]
+__all__ = ["changed_edges", "find_weights", "run", "separate_roles"]
 
 _EIGHT_BITS = ("int8", "uint8")
 
@@ -38,6 +38,11 @@ def weight_inputs(op: Op) -> tuple[int, ...]:
     if kind.sums_products:
         return tuple(kind.positions(op, *(("weights", "bias") if kind.has_weights else ("data", "factor"))))
     return (0,) if op.kind == "Dequantize" else integer_weights(op) if is_dynamic(op) else ()
+
+
+def find_weights(graph: Graph) -> set[str]:
+    """Return the tensors that operators read as weights or biases."""
+    return {op.inputs[index] for op in graph.ops for index in weight_inputs(op)}
 
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
@@ -74,7 +79,7 @@ def _widths_of_8(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
 def _store_type(graph: Graph, old: str, new: str, keep_io: bool = True) -> tuple[Graph, tuple[str, ...]]:
     """Store all activations of one type in another of its width."""
     source, graph = graph, separate_roles(graph, (old,))
-    weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
+    weights = find_weights(graph)
     moved = [
         tensor
         for tensor in graph.tensors.values()

@@ -20,7 +20,7 @@ from qconvert.operators.properties import ANY, Interval, hull
 from qconvert.passes.absorb_quantization import fuse_clips
 from qconvert.passes.linear import with_biases
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
-from qconvert.passes.store_activations import changed_edges, separate_roles, weight_inputs
+from qconvert.passes.store_activations import changed_edges, find_weights, separate_roles
 from qconvert.passes.stored_types import needs_storage, replace_quantizations
 from qconvert.plugins import Change, Cost, describe_worst
 from qconvert.rewriting import Rewriter
@@ -50,7 +50,7 @@ class Requantized:
         count: how many activations.
         clips: how many results are clipped to the range that they had.
         edges: words on graph inputs and outputs that changed; "" if none did.
-        reach: the range of float values of tensors, by name, if only values within it count as lost.
+        intervals: the range of float values of tensors, by name, if only values within it count as lost.
     """
 
     graph: Graph
@@ -58,7 +58,7 @@ class Requantized:
     count: int
     clips: int
     edges: str
-    reach: Mapping[str, Interval] = field(default_factory=dict)
+    intervals: Mapping[str, Interval] = field(default_factory=dict)
 
     @property
     def clip_note(self) -> str:
@@ -82,9 +82,9 @@ class Requantized:
     def _used_quantization(self, old: Tensor) -> Quantization:
         """The quantization of a tensor, without the codes that it never takes."""
         q = _quantization(old)
-        if old.name not in self.reach or not q.is_per_tensor:
+        if old.name not in self.intervals or not q.is_per_tensor:
             return q
-        low, high = quantize(np.array(self.reach[old.name]), q, old.dtype)
+        low, high = quantize(np.array(self.intervals[old.name]), q, old.dtype)
         return replace(q, quant_min=int(low), quant_max=int(high))
 
     def costs(self) -> tuple[Cost, ...]:
@@ -138,7 +138,7 @@ def requantize_activations(
         wide_biases: whether biases of 32 bits next to 16-bit data may get 64.
     """
     graph, keeps = separate_roles(graph, dtypes), keeps or keeps_integers
-    weights = {op.inputs[i] for op in graph.ops for i in weight_inputs(op) if i < len(op.inputs)}
+    weights = find_weights(graph)
     idle = _find_only_converted(graph, keeps, keep_io)
     old: dict[str, Tensor] = {}
     changed: dict[str, Tensor] = {}
@@ -193,7 +193,7 @@ def keeps_integers(graph: Graph, op: Op) -> bool:
     bits, which only 16-bit data can have, follows.
     """
     unbiased = replace(op, inputs=op.inputs[:2]) if kind_of(op).has_weights else op
-    return kind_of(op).rule in ("relabel", "state") or (op.kind != "AveragePool" and needs_storage(graph, unbiased))
+    return kind_of(op).rule in ("relabel", "state") or (not kind_of(op).averages and needs_storage(graph, unbiased))
 
 
 def _requantize_tensor(tensor: Tensor, dtype: str, quantization: Quantization) -> Tensor:
@@ -224,31 +224,28 @@ def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, T
 
 def _clip_to_old_ranges(graph: Graph, old: Mapping[str, Tensor], strictly: bool) -> tuple[Graph, int]:
     """Clip what operators round to the new quantizations to the ranges of the old ones; return the number of clipped tensors too."""
-    rewriter, reach = Rewriter(graph), infer_intervals(graph)
+    rewriter, intervals = Rewriter(graph), infer_intervals(graph)
     clips = 0
     for op in rewriter:
         name = op.outputs[0] if len(op.outputs) == 1 else ""
-        bounds = _lost_bounds(old[name], graph[name], reach[name], strictly) if name in old and kind_of(op).rounds else (None, None)
+        bounds = _lost_bounds(old[name], graph[name], intervals[name], strictly) if name in old and kind_of(op).rounds else (None, None)
         if bounds == (None, None):
             continue
         whole = rewriter.add(f"{name}/whole", graph[name])
-        limits = (
-            "" if bound is None else rewriter.constant(f"{name}/{word}", float(bound))
-            for word, bound in zip(("lowest", "highest"), bounds, strict=True)
-        )
-        rewriter.replace(op, replace(op, outputs=(whole,)), Op("Clip", (whole, *limits), (name,), {}, op.source))
+        limited = rewriter.clip(whole, [None if bound is None else float(bound) for bound in bounds], name, op.source)
+        rewriter.replace(op, replace(op, outputs=(whole,)), limited)
         clips += 1
     return (fuse_clips(rewriter.finish()), clips) if clips else (graph, 0)
 
 
-def _lost_bounds(old: Tensor, new: Tensor, reach: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:
+def _lost_bounds(old: Tensor, new: Tensor, interval: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:
     """The ends of the old range that values with the new quantization go beyond by more than a step of the coarser one, as values of the
     new quantization."""
     before, after = old.quantization, new.quantization
     if before is None or after is None or not after.is_per_tensor or old.shares_quantization(new):
         return None, None
     ends = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype).astype(np.int64)
-    values = quantize(np.array(reach), after, new.dtype).astype(np.int64)
+    values = quantize(np.array(interval), after, new.dtype).astype(np.int64)
     step = 0.0 if strictly else max(1.0, float(before.scale[0]) / float(after.scale[0]))
     beyond = ends[0] - values[0] > step, values[1] - ends[1] > step
     low, high = (np.float32(int(end) - int(after.zero_point[0])) * after.scale[0] for end in ends)

@@ -96,8 +96,8 @@ def rescale_weights(
     new = np.array([float(scale) * (ratio or 1.0) for scale, ratio in zip(scales, ratios, strict=True)], np.float32)
     kept = points if keeps_points else np.zeros_like(points)
     for index in moved:
-        reach = (limits[0] - int(kept[index]), limits[1] - int(kept[index]))
-        parts[index] = rounded_steps(parts[index], float(new[index]) / float(scales[index]), reach)
+        step_limits = (limits[0] - int(kept[index]), limits[1] - int(kept[index]))
+        parts[index] = rounded_steps(parts[index], float(new[index]) / float(scales[index]), step_limits)
     count = 1 if along is None else len(parts)
     quantization = Quantization(new[:count], np.asarray(kept[:count] + middle(dtype), np.int64), along)
     stored = steps + scale_and_zero_point(quantization, data.shape)[1]

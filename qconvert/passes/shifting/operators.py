@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,11 +22,11 @@ from qconvert.operators import kind_of, output_axis
 from qconvert.operators.products import is_product_of_activations
 from qconvert.operators.sizes import SAME, axes_of_space, padding
 from qconvert.passes.shifting.shifted_graph import Shifting
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Pattern, Rewriter, match_producer
 
 __all__ = [
-    "LINEAR",
     "NUDGE",
+    "is_linear",
     "is_shift_invariant",
     "is_shifted_product",
     "is_ties_away_average",
@@ -39,7 +40,10 @@ __all__ = [
     "sums_of_weights",
 ]
 
-LINEAR = ("Conv", "Gemm", "MatMul")
+
+def is_linear(op: Op) -> bool:
+    """Whether each of an operator's sums has all weights of an output channel, so that a shift of the data adds one number to them."""
+    return op.kind in ("Conv", "Gemm", "MatMul")
 
 
 def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
@@ -47,7 +51,7 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
 
     Args:
         graph: that it belongs to.
-        op: one of Conv, Gemm and MatMul.
+        op: a linear one.
         is_shifted: whether its data have a zero point that goes.
     """
     data, weights = graph[op.inputs[0]], graph[op.inputs[1]]
@@ -57,7 +61,7 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
         return "their factor is computed"
     if op.has(2) and graph[op.inputs[2]].data is None:
         return "their bias is computed"
-    return "they pad data with dynamic dimensions" if is_shifted and op.kind == "Conv" and _pads(graph, op) is None else ""
+    return "they pad data with dynamic dimensions" if is_shifted and _pads(graph, op) is None else ""
 
 
 def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
@@ -76,7 +80,7 @@ def _on_quantization(tensor: Tensor) -> bool:
 
 
 def is_touched(s: Shifting, op: Op) -> bool:
-    """Whether there is anything to change about one of LINEAR."""
+    """Whether there is anything to change about a linear operator."""
     shifts = s.shift(op.inputs[0]) or s.shift(op.outputs[0])
     return bool(shifts) or (s.graph[op.inputs[0]].is_quantized and _limits(s.graph, op) is not None)
 
@@ -88,11 +92,11 @@ def shift_linear(s: Shifting, op: Op) -> None:
     attributes = {key: value for key, value in op.attributes.items() if key not in ("activation", "arithmetic")}
     fused = {"activation": op["activation"]} if op.attributes.get("activation") and not _on_quantization(result) else {}
     source = s[data]
-    if op.kind == "Conv" and s.shift(data):
+    if "pads" in op.attributes and s.shift(data):
         source = s.pad_with_zero(data, _amounts(s.graph, op))
         attributes |= {"auto_pad": "NOTSET", "pads": (0,) * 2 * len(op["strides"])}
     inputs = (source, op.inputs[1], *_bias(s, op))
-    adds = op.kind == "MatMul" and bool(s.shift(data) or s.shift(name))
+    adds = not kind_of(op).has_weights and bool(s.shift(data) or s.shift(name))
     if limits is None and not adds:
         s.emit(op.kind, inputs, s[name], op.source, **attributes, **fused)
         s.finish(name)
@@ -128,7 +132,7 @@ def _sums(s: Shifting, op: Op) -> Array:
 def sums_of_weights(op: Op, real: Array) -> Array:
     """The sum of the weights of each output channel, of their float values, in float64."""
     real = real.astype(np.float64)
-    if op.kind == "MatMul":
+    if not kind_of(op).has_weights:
         channels = output_axis(op, real.ndim)
         depth = real.ndim - 1 if channels == real.ndim - 2 else real.ndim - 2
         return np.asarray(real.sum(depth))
@@ -139,7 +143,7 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
     """The bias with both shifts: that of the data is taken off, that of the result put on."""
     old = op.inputs[2] if len(op.inputs) > 2 else ""
     shifts = s.shift(op.inputs[0]), s.shift(op.outputs[0])
-    if op.kind == "MatMul" or not any(shifts):
+    if not kind_of(op).has_weights or not any(shifts):
         return (old,) if old else ()
     total = shifts[1] - _sums(s, op)
     if old:
@@ -152,7 +156,9 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
 
 
 def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
-    """The padding of a Conv before and after each spatial axis; None if it depends on unknown sizes."""
+    """The padding of a Conv before and after each spatial axis; None if it depends on unknown sizes. A product of matrices has none."""
+    if "pads" not in op.attributes:
+        return []
     shape, taps = graph[op.inputs[0]].shape, graph[op.inputs[1]].static_shape
     if shape is None or taps is None:
         return None
@@ -177,11 +183,12 @@ def _amounts(graph: Graph, op: Op) -> tuple[int, ...]:
 #: float32 sums of as many.
 NUDGE = float(np.float32(1 + 2.0**-16))
 _MOST = 128
+_FLOAT_AVERAGE = Pattern("Quantize", Pattern("AveragePool", Pattern("Dequantize", "stored"), name="average"))
 
 
 def is_ties_away_average(graph: Graph | Rewriter, op: Op) -> bool:
     """Whether an operator is such an average of integers, to the quantization that these have, without padding."""
-    if op.kind != "AveragePool" or op["arithmetic"] != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
+    if op.attributes.get("arithmetic") != "ties_away" or any(op["pads"]) or op.attributes.get("activation"):
         return False
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     is_plain = op["auto_pad"] == "NOTSET" and not op["ceil_mode"] and math.prod(op["kernel_shape"]) <= _MOST
@@ -193,13 +200,14 @@ def join_averages(graph: Graph) -> Graph:
     """Put such averages on integers that ran in float between Dequantize and Quantize."""
     rewriter = Rewriter(graph)
     for op in rewriter:
-        before, after = rewriter.producers.get(op.inputs[0]) if op.kind == "AveragePool" else None, rewriter.readers.get(op.name, ())
-        if before is None or before.kind != "Dequantize" or [item.kind for item in after] != ["Quantize"]:
+        match = match_producer(rewriter.producers, _FLOAT_AVERAGE, op.name)
+        if match is None or not rewriter.is_read_once(op.inputs[0]):
             continue
-        made = Op(op.kind, before.inputs, after[0].outputs, op.attributes, op.source)
-        if op.name not in graph.public and is_ties_away_average(graph, made):
-            rewriter.replace(after[0], made)
-            rewriter.remove(op)
+        average = match.named["average"]
+        made = replace(average, inputs=(match.tensors["stored"],), outputs=op.outputs)
+        if is_ties_away_average(graph, made):
+            rewriter.replace(op, made)
+            rewriter.remove(average)
     for op in rewriter if rewriter.is_changed else ():
         readers = rewriter.readers.get(op.name, ())
         if op.kind == "Dequantize" and op.name not in graph.public and all(map(rewriter.is_replaced, readers)):
@@ -267,8 +275,6 @@ def _emit_sums(s: Shifting, side: str, shift: float, axis: int, source: str) -> 
 
 #: Kinds that pad the data with real zero if no input has another value.
 _FILLING = ("Pad", "SpaceToBatch")
-#: Kinds that ask which of several stored values is larger, or for sizes alone.
-_ASKING = ("ArgMax", "ArgMin", "Shape", "Rank", "Equal", "NotEqual", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 _OWN_WAY = ("convert", "relabel", "plain", "opaque", "state", "stored", "control")
 
 
@@ -285,7 +291,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
         return ""
     if is_product_of_activations(graph, op):
         return ""
-    if op.kind in ("Conv", "Gemm", "MatMul"):
+    if is_linear(op):
         return linear_obstacle(graph, op, op.inputs[0] in points)
     return "they compute with zero points"
 
@@ -300,6 +306,6 @@ def is_shift_invariant(graph: Graph, op: Op) -> bool:
         return op.kind not in _FILLING or (op.kind == "Pad" and op["mode"] != "constant") or bool(kind.inputs_with_role(op, "filler"))
     shared = all(graph[name].shares_quantization(graph[names[0]]) for name in names[1:])
     if kind.rule == "index":
-        return op.kind in _ASKING and shared and all(graph[name].is_quantized for name in kind.moved_inputs(op))
+        return (kind.compares or kind.reads_shape) and shared and all(graph[name].is_quantized for name in kind.moved_inputs(op))
     whole = all(graph[name].is_quantized for name in (*kind.moved_inputs(op), *kind.results_of(op)) if name)
     return shared and whole and (kind.chooses or (op.kind == "Resize" and op["mode"] == "nearest"))

@@ -4,6 +4,7 @@ such plain numbers get a scale and a zero point again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +13,22 @@ from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Pattern, Rewriter, match_producer
 
 __all__ = ["bypass_unsigned", "from_unsigned", "restore_unsigned", "runs_in_float", "to_unsigned"]
+
+
+_QUANTIZED_TWICE = Pattern("Requantize", Pattern("Quantize", "real"))
+_DEQUANTIZED_TWICE = Pattern("Dequantize", Pattern("Requantize", "stored"))
+#: The steps of float values that are rounded, limited and stored.
+_STORED = Pattern("Cast", Pattern("Clip", Pattern("Round", "steps"), "lowest", "highest"))
+#: What an operator with a number as its second operand does: factor and constant.
+_AFFINE: Mapping[str, Callable[[float], tuple[float, float]]] = {
+    "Add": lambda number: (1.0, number),
+    "Sub": lambda number: (1.0, -number),
+    "Mul": lambda number: (number, 0.0),
+    "Div": lambda number: (1 / number, 0.0),
+}
 
 
 def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
@@ -29,14 +43,18 @@ def bypass_unsigned(graph: Graph, target: Target | None) -> Graph:
     which has the same float values."""
     rewriter = Rewriter(graph)
     for op in rewriter:
-        middle = graph[op.inputs[0]] if op.kind in ("Requantize", "Dequantize") else None
-        maker = rewriter.producers.get(middle.name) if middle is not None and runs_in_float(middle, target) else None
-        if maker is None or middle is None or (maker.kind, op.kind) not in (("Quantize", "Requantize"), ("Requantize", "Dequantize")):
-            continue
-        other = graph[op.outputs[0] if op.kind == "Requantize" else maker.inputs[0]]
-        if other.dtype == "int8" and other.quantization is not None and shift_to_dtype(middle, "int8").quantization == other.quantization:
-            kind = "Quantize" if op.kind == "Requantize" else "Dequantize"
-            rewriter.replace(op, replace(op, kind=kind, inputs=maker.inputs))
+        for kind, pattern in (("Quantize", _QUANTIZED_TWICE), ("Dequantize", _DEQUANTIZED_TWICE)):
+            match = match_producer(rewriter.producers, pattern, op.name)
+            middle = graph[op.inputs[0]] if match is not None else None
+            if match is None or middle is None or not runs_in_float(middle, target):
+                continue
+            other = graph[match.tensors.get("stored", op.outputs[0])]
+            if (
+                other.dtype == "int8"
+                and other.quantization is not None
+                and shift_to_dtype(middle, "int8").quantization == other.quantization
+            ):
+                rewriter.replace(op, replace(op, kind=kind, inputs=tuple(match.tensors.values())))
     return rewriter.finish(prune=rewriter.is_changed)
 
 
@@ -102,14 +120,12 @@ def _line(rewriter: Rewriter, name: str) -> _Line | None:
     factor, constant = 1.0, 0.0
     for _ in range(8):
         op = rewriter.producers.get(name)
-        number = None if op is None or op.kind not in ("Add", "Sub", "Mul", "Div") else _number(rewriter.graph, op)
-        if op is None or number is None:
+        step = _AFFINE.get(op.kind) if op is not None else None
+        number = _number(rewriter.graph, op) if op is not None and step is not None else None
+        if op is None or step is None or number is None:
             return None if op is None else _Line(op, factor, constant)
-        if op.kind in ("Add", "Sub"):
-            constant += factor * (number if op.kind == "Add" else -number)
-        else:
-            factor *= number if op.kind == "Mul" else 1 / number
-        name = op.inputs[0]
+        by, added = step(number)
+        factor, constant, name = factor * by, constant + factor * added, op.inputs[0]
     return None
 
 
@@ -144,13 +160,11 @@ def _input(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
 def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
     """Return the output of uint8 that a Cast of rounded steps gives, with its quantization, the signed tensor that it is made of, and the
     result."""
-    graph, producers = rewriter.graph, rewriter.producers
-    if op.kind != "Cast" or op.outputs[0] not in graph.outputs or graph[op.outputs[0]].dtype != "uint8":
+    graph, match = rewriter.graph, match_producer(rewriter.producers, _STORED, op.name)
+    if match is None or op.outputs[0] not in graph.outputs or graph[op.outputs[0]].dtype != "uint8":
         return None
-    clip = producers.get(op.inputs[0])
-    bounds = () if clip is None or clip.kind != "Clip" else tuple(_bound(graph, name) for name in clip.inputs[1:])
-    rounded = None if clip is None or bounds != integer_range("uint8") else producers.get(clip.inputs[0])
-    line = None if rounded is None or rounded.kind != "Round" else _line(rewriter, rounded.inputs[0])
+    bounds = tuple(_bound(graph, match.tensors[word]) for word in ("lowest", "highest"))
+    line = _line(rewriter, match.tensors["steps"]) if bounds == integer_range("uint8") else None
     if line is None or line.maker.kind != "Dequantize" or not graph[line.maker.inputs[0]].is_quantized:
         return None
     quantization = _quantization(1 / line.factor, line.constant) if line.factor else None
