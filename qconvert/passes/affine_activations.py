@@ -28,19 +28,19 @@ _WORTH = 1.05
 def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
     """Changes symmetric 8-bit activations; an unsigned quantization is symmetric around the middle of its type."""
     source, graph = graph, separate_roles(graph, _EIGHT_BITS)
-    reach = infer_joint_intervals(graph)
+    intervals = infer_joint_intervals(graph)
 
     def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
-        found = _choose_affine(tensor, reach[tensor.name]) if tensor.name in reach else None
+        found = _choose_affine(tensor, intervals[tensor.name]) if tensor.name in intervals else None
         return None if found is None else (tensor.dtype, found)
 
     found = requantize_activations(graph, choose, dtypes=_EIGHT_BITS, suffix="affine", keep_io=edges == "keep")
     if found is None:
         return source, ()
-    return found.graph, (replace(found, reach=reach).describe_change("have a zero point and the scale of the range that they use"),)
+    return found.graph, (replace(found, intervals=intervals).describe_change("have a zero point and the scale of the range that they use"),)
 
 
-def _choose_affine(tensor: Tensor, reach: Interval) -> Quantization | None:
+def _choose_affine(tensor: Tensor, interval: Interval) -> Quantization | None:
     """A finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
     q = tensor.quantization
     assert q is not None
@@ -48,7 +48,7 @@ def _choose_affine(tensor: Tensor, reach: Interval) -> Quantization | None:
         return None
     low, high = integer_range(tensor.dtype)
     scale = float(q.scale[0])
-    lowest, highest = (min(round(reach[0] / scale), 0), max(round(reach[1] / scale), 0))
+    lowest, highest = (min(round(interval[0] / scale), 0), max(round(interval[1] / scale), 0))
     finer = (high - low) / max(highest - lowest, 1)
     if finer < _WORTH:
         return None

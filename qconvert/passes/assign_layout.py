@@ -28,7 +28,7 @@ from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import TRANSPOSED, transposed_names
 from qconvert.operators import kind_of
-from qconvert.operators.properties import permutation
+from qconvert.operators.properties import Suits, permutation
 from qconvert.passes.layout.operators import Role, data_inputs, permute_op, permute_tensor, role
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -126,7 +126,7 @@ def run(graph: Graph, target: Target, *, io_layout: str = "") -> tuple[Graph, tu
         io_label = int(rank == _IMAGES and {"nchw": "channels_first", "nhwc": "channels_last"}.get(io_layout) == wanted)
         perm = permutation(wanted, rank)
         graph = _Layout(Rewriter(_restore_transposes(graph, perm)), target, perm, io_label).apply()
-    added = sum(op.kind == "Transpose" for op in graph.ops)
+    added = sum(kind_of(op).layout.suits is Suits.TRANSPOSES for op in graph.ops)
     moved = sum("data_format" in op.attributes for op in graph.ops)
     return graph, (f"{format_count(moved, 'spatial operator')} to {wanted}; {format_count(added, 'Transpose')} in the graph",)
 
@@ -308,13 +308,8 @@ class _Layout:
 
     def _convert(self, name: str, have: str, label: int, new: str) -> str:
         """Emit a Transpose, or a Reshape where no data move, from `have` to `new`."""
-        shape = self._rewriter[self._add(name, label, new)].shape or ()
-        symbols = [size for size in shape if isinstance(size, str)]
-        if _is_trivial(self._graph[name], self._perm) and len(symbols) <= 1:
-            sizes = np.array([-1 if isinstance(size, str) else size for size in shape], np.int64)
-            self._rewriter.emit(Op("Reshape", (have, self._constant(name, "layout_shape", sizes, None)), (new,)))
-        else:
-            self._rewriter.emit(Op("Transpose", (have,), (new,), {"perm": self._perm if label else self._back}))
+        self._add(name, label, new)
+        self._rewriter.emit(self._turn(name, have, new, self._perm if label else self._back))
         return new
 
     def _operator(self, op: Op) -> None:
@@ -347,7 +342,7 @@ class _Layout:
             total = tuple(total[axis] for axis in step)
         new = self._define(op.outputs[0], label)
         if total != tuple(range(self._rank)):
-            self._rewriter.replace(op, self._turn(op, have, new, total))
+            self._rewriter.replace(op, self._turn(op.outputs[0], have, new, total, op.source))
         elif new in self._graph.public:
             self._rewriter.replace(op, Op("Identity", (have,), (new,), {}, op.source))
         else:
@@ -355,14 +350,14 @@ class _Layout:
             self._rewriter.relate(op.outputs[0], have, permutation=self._perm if label else ())
             self._stored[op.outputs[0], label] = have
 
-    def _turn(self, op: Op, have: str, new: str, perm: tuple[int, ...]) -> Op:
-        """Return the Transpose, or a Reshape where no data move."""
+    def _turn(self, name: str, have: str, new: str, perm: tuple[int, ...], source: str = "") -> Op:
+        """Return the Transpose of a form of the tensor `name` to another, or a Reshape where no data move."""
         shape = self._rewriter[new].shape or ()
         symbols = [size for size in shape if isinstance(size, str)]
         if not _is_trivial(self._rewriter[have], perm) or len(symbols) > 1:
-            return replace(op, inputs=(have,), outputs=(new,), attributes={"perm": perm})
+            return Op("Transpose", (have,), (new,), {"perm": perm}, source)
         sizes = np.array([-1 if isinstance(size, str) else size for size in shape], np.int64)
-        return Op("Reshape", (have, self._constant(op.outputs[0], "layout_shape", sizes, None)), (new,), {}, op.source)
+        return Op("Reshape", (have, self._constant(name, "layout_shape", sizes, None)), (new,), {}, source)
 
     def _deliver(self, name: str) -> None:
         """Give a graph output the layout that it must have, under its own name."""

@@ -20,7 +20,7 @@ from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
-__all__ = ["fold_float_constants", "run"]
+__all__ = ["count_constant_bytes", "fold_float_constants", "run"]
 
 #: Bytes that a file may grow by however small its constants are: the kernel of a resampler, made of a few numbers, has 300,000. Kernels
 #: of TFLite would compute it at each run, with functions of their own.
@@ -39,8 +39,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     read = {name for op in graph.ops if op.outputs[:1] and op.outputs[0] not in fixed for name in op.inputs}
     wanted = [name for name in computed if name in read and name not in graph.public]
     values = _evaluate_constants(graph, fixed, wanted) if wanted else {}
-    sizes = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
-    found, budget = {}, min(LARGEST, max(_SMALL, GROWTH * sizes))
+    found, budget = {}, min(LARGEST, max(_SMALL, GROWTH * count_constant_bytes(graph)))
     for name in wanted:
         if name in values and values[name].nbytes <= budget:
             found[name] = values[name]
@@ -65,10 +64,14 @@ def fold_float_constants(graph: Graph, wanted: Collection[str] | None = None) ->
     makers = [op for op in graph.ops if not fixed.keys().isdisjoint(op.outputs) and not {*read}.isdisjoint(op.outputs)]
     names = [name for op in makers if graph.public.isdisjoint(op.outputs) for name in op.outputs if name]
     names = [name for name in names if graph[name].dtype == "float32" and not graph[name].is_quantized]
-    sizes = sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
-    values = _evaluate_constants(graph, fixed, names, LARGEST + _UNPACKED * sizes)
+    values = _evaluate_constants(graph, fixed, names, LARGEST + _UNPACKED * count_constant_bytes(graph))
     found = {name: values[name] for name in names if name in values}
     return _with_constants(graph, found) if found else graph
+
+
+def count_constant_bytes(graph: Graph) -> int:
+    """Return how many bytes the constants of a graph have."""
+    return sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None)
 
 
 def _with_constants(graph: Graph, found: Mapping[str, Array]) -> Graph:

@@ -48,11 +48,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         if bounds == _RELU:
             limited = Op("Relu", (inner,), (result.name,), {}, op.source)
         else:
-            ends = (
-                rewriter.constant(f"{result.name}/{hint}", float(bound)) if bound is not None else ""
-                for hint, bound in zip(("lowest", "highest"), bounds, strict=True)
-            )
-            limited = Op("Clip", (inner, *ends), (result.name,), {}, op.source)
+            limited = rewriter.clip(inner, bounds, result.name, op.source)
         rewriter.replace(op, replace(bare, outputs=(inner,)), limited)
         count += 1
     if not count:

@@ -58,7 +58,7 @@ def _obstacle(graph: Graph, before: Op, op: Op) -> str:
     constants = [*before.inputs[1:], *op.inputs[1:]]
     if any(name and (graph.constant(name) is None or graph[name].dtype != "float32") for name in constants):
         return "weights or statistics are not float32 constants"
-    if before.kind != "Gemm" and before["data_format"] != op["data_format"]:
+    if before.attributes.get("data_format") not in (None, op["data_format"]):
         return "its layout differs from the convolution's"
     channels = graph[before.inputs[1]].shape
     bias = graph.constant(before.inputs[2]) if len(before.inputs) > 2 else None

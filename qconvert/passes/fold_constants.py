@@ -15,6 +15,7 @@ from dataclasses import replace
 from qconvert.evaluate.folding import LARGEST, evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op
+from qconvert.passes.compute_constants import count_constant_bytes
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -30,7 +31,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     tensors = dict(graph.tensors)
     unpacked: set[str] = set()  # real numbers that a Dequantize of constants gives
     folded: set[int] = set()
-    budget = max(LARGEST, 2 * sum(tensor.data.nbytes for tensor in graph.constants() if tensor.data is not None))
+    budget = max(LARGEST, 2 * count_constant_bytes(graph))
     sizes = KnownSizes(tensors, rewriter.producers)
     for op in rewriter:
         if not graph.public.isdisjoint(op.outputs):

@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.arithmetic import batch_norm_factor
 from qconvert.graph import Array, Graph, Op
 from qconvert.graph.metadata import VERSION
+from qconvert.kernels.products import channel_axis
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
@@ -96,7 +97,7 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
         return None
     if given is not None and (given.data is None or given.is_quantized):
         return None
-    axis = len(shape) - 1 if conv.kind == "Gemm" or op["data_format"] == "channels_last" else 1
+    axis = channel_axis(conv, len(shape))
     scale, beta, mean, variance = (np.asarray(item, np.float64) for item in statistics)
     count = scale.size
     factor, offset = np.ones(count), np.zeros(count) if given is None or given.data is None else given.data.astype(np.float64).reshape(-1)

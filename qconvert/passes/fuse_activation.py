@@ -72,11 +72,7 @@ def _join(graph: Graph) -> tuple[Graph, int]:
     for op in rewriter:
         if id(op) in limits:
             bounds, data = limits[id(op)]
-            ends = (
-                rewriter.constant(f"{op.outputs[0]}/{hint}", float(bound)) if bound is not None else ""
-                for bound, hint in zip(bounds, ("lowest", "highest"), strict=True)
-            )
-            rewriter.replace(op, replace(op, kind="Clip", inputs=(data, *ends), attributes={}))
+            rewriter.replace(op, rewriter.clip(data, bounds, op.outputs[0], op.source))
     return rewriter.finish(), len(limits)
 
 

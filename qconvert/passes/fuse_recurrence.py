@@ -170,8 +170,8 @@ def _origin(body: Graph, name: str) -> str:
     return name
 
 
-#: Kinds that are activations of a recurrence, and their names there.
-_ACTIVATIONS = {"Sigmoid": "Sigmoid", "Tanh": "Tanh", "Relu": "Relu"}
+#: Kinds that are activations of a recurrence, which names them as they are.
+_ACTIVATIONS = ("Sigmoid", "Tanh", "Relu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +231,7 @@ class _Cells:
         """h' = f(W x + R h + b)"""
         op = self._producer_of_kind(self._new[0], *_ACTIVATIONS)
         total = self._linear(op.inputs[0]) if op is not None else None
-        return None if op is None or total is None else self._cell("RNN", [total], (_ACTIVATIONS[op.kind],))
+        return None if op is None or total is None else self._cell("RNN", [total], (op.kind,))
 
     def gru(self) -> Cell | None:
         """h' = z * h + (1 - z) * g(x part + reset)"""
@@ -256,8 +256,8 @@ class _Cells:
         total = self._linear(g.inputs[0])
         if total is None or total.r is not None or len(total.others) != 1 or total.w is None:
             return None
-        other = self._makers.get(total.others[0])
-        inner = self._matrix(other) if other is not None and other.kind == "Gemm" else None
+        other = self._producer_of_kind(total.others[0], "Gemm")
+        inner = self._matrix(other) if other is not None else None
         factors = self._operands(other.inputs[0] if inner is not None and other is not None else total.others[0], "Mul")
         for r, h in (factors, factors[::-1]) if factors else ():
             reset = self._producer_of_kind(r, gate)
@@ -310,8 +310,7 @@ class _Cells:
         if any(item.shape != (cells, cells) for item in r) or any(len(item) != cells for item in w):
             return None
         bias = np.concatenate([*(one for one, _ in b), *(other for _, other in b)]).astype(np.float32)
-        names = tuple(_ACTIVATIONS[name] for name in activations)
-        return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), names, self._hidden, before)
+        return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), activations, self._hidden, before)
 
     def _producer_of_kind(self, name: str, *kinds: str) -> Op | None:
         op = self._makers.get(name)
@@ -328,7 +327,7 @@ class _Cells:
 
     def _matrix(self, op: Op) -> tuple[Array, Array | float] | None:
         """The real weights and bias of a Gemm."""
-        if op.attributes.get("activation") or self._body[op.outputs[0]].is_quantized:
+        if self._body[op.outputs[0]].is_quantized:
             return None
         weights, bias = self._body[op.inputs[1]], self._body.constant(op.inputs[2]) if len(op.inputs) > 2 else None
         absent = len(op.inputs) < 3 or not op.inputs[2]
@@ -338,18 +337,20 @@ class _Cells:
 
     def _linear(self, name: str, low: int = 0, high: int | None = None) -> _Linear | None:
         """What a value is as a sum, its columns from `low` to `high`."""
-        op, part = self._makers.get(name), slice(low, high)
-        constant = self._body.constant(name)
+        constant, part = self._body.constant(name), slice(low, high)
+        is_whole = low == 0 and high is None
         if constant is not None:
             return _Linear(w_bias=constant.reshape(-1)[part] if constant.size > 1 else constant.reshape(-1))
-        if op is not None and op.kind == "Add" and not op.attributes.get("activation"):
-            one, other = (self._linear(item, low, high) for item in op.inputs)
+        if summands := self._operands(name, "Add"):
+            one, other = (self._linear(item, low, high) for item in summands)
             return None if one is None or other is None else one.plus(other)
-        if op is not None and op.kind == "Split" and op["axis"] == 1 and low == 0 and high is None:
-            return self._column(op, name)
-        found = self._matrix(op) if op is not None and op.kind == "Gemm" else None
+        split = self._producer_of_kind(name, "Split")
+        if split is not None and split["axis"] == 1 and is_whole:
+            return self._column(split, name)
+        op = self._producer_of_kind(name, "Gemm")
+        found = self._matrix(op) if op is not None else None
         if op is None or found is None or op.inputs[0] not in (self._x, self._h):
-            return _Linear(others=(name,)) if low == 0 and high is None else None
+            return _Linear(others=(name,)) if is_whole else None
         weights, bias = found
         bias = bias[part] if isinstance(bias, np.ndarray) else bias
         if op.inputs[0] == self._x:

@@ -142,9 +142,9 @@ class _Isolating:
             return self._graph, ()
         listed = [f"{count} {kind}: {reason}" for (kind, reason), count in sorted(self.reasons.items())]
         notes = [f"in float32, between Dequantize and Quantize: {line}" for line in listed]
-        told = ((self._packed_count, "weights of float operators stay integers, before a Dequantize"),
+        counts = ((self._packed_count, "weights of float operators stay integers, before a Dequantize"),
                 (self._constant_count, "quantized constants of float operators are float32"))  # fmt: skip
-        return self._rewriter.finish(), (*notes, *(f"{count} {text}" for count, text in told if count))
+        return self._rewriter.finish(), (*notes, *(f"{count} {text}" for count, text in counts if count))
 
     def _visit(self, op: Op) -> None:
         """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""

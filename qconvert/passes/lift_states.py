@@ -79,7 +79,7 @@ class _Lifting:
 
     def writing_conditions(self) -> list[str]:
         """Return the conditions of loops that write a state."""
-        conditions = {str(op["condition"]) for op in all_ops(self._graph) if op.kind == "While"}
+        conditions = {str(op["condition"]) for op in all_ops(self._graph) if "condition" in op.attributes}
         return sorted(name for name in conditions if self._states(name)[1])
 
     def thread(self, rewriter: Rewriter, values: Mapping[str, str]) -> dict[str, str]:
@@ -95,11 +95,11 @@ class _Lifting:
         current = dict(values)
         for op in rewriter:
             state = str(op["state"]) if kind_of(op).rule == "state" else ""
-            if state in current and op.kind == "ReadState":
-                rewriter.replace(op, Op("Identity", (current[state],), op.outputs, {}, op.source))
-            elif state in current:
+            if state in current and kind_of(op).has_effect:
                 rewriter.remove(op)
                 current[state] = op.inputs[0]
+            elif state in current:
+                rewriter.replace(op, Op("Identity", (current[state],), op.outputs, {}, op.source))
             else:
                 self._pass_states(rewriter, op, current)
         return current
@@ -111,14 +111,14 @@ class _Lifting:
         if not named:
             return
         states = [name for name in self._graph.states if name in named]
-        carries = op.kind in ("Loop", "Scan", "While")
-        given = states if carries else [name for name in states if name in written]
+        is_loop = "body" in op.attributes
+        given = states if is_loop else [name for name in states if name in written]
         places = _places(op)
         attributes = dict(op.attributes)
         for attribute, function in _functions(op):
             results = () if attribute == "condition" else tuple(given)
             attributes[attribute] = self._function(function, tuple(states), results, *places[2:])
-        if op.kind in ("Loop", "Scan"):
+        if "carried" in op.attributes:
             attributes["carried"] = int(op["carried"]) + len(states)
         after = [rewriter.add(f"{name}/after", self._graph.states[name]) for name in given]
         inputs = _insert_names(op.inputs, places[0], [current[name] for name in states])
@@ -147,7 +147,7 @@ class _Lifting:
             reads, writes = set[str](), set[str]()
             for op in self._graph.functions[name].ops:
                 if kind_of(op).rule == "state":
-                    (reads if op.kind == "ReadState" else writes).add(str(op["state"]))
+                    (writes if kind_of(op).has_effect else reads).add(str(op["state"]))
                 for inner in named_functions(op):
                     found = self._states(inner)
                     reads |= found[0]

@@ -28,6 +28,7 @@ from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, has_
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
+from qconvert.kernels.products import channel_axis
 from qconvert.kernels.proofs import integers_for_all
 from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
@@ -63,8 +64,8 @@ def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
     ):
         return None
     products = quantizations[0].scale * quantizations[1].scale
-    rank = (result.rank or 2) if op.kind != "Gemm" else 1
-    along = (-1, *[1] * (rank - 2)) if products.size > 1 and op.kind != "Gemm" else (-1,) if products.size > 1 else ()
+    rank = result.rank or 2
+    along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()
 
     def real(like: Tensor, hint: str) -> str:
         return rewriter.add(f"{result.name}/{hint}", like, dtype="float32", quantization=None)

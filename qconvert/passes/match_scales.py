@@ -94,7 +94,7 @@ class _Matching:
 
     def _scaled_zeros(self, op: Op) -> Op:
         """A sum whose constant operand is zero everywhere, with that with the quantization of the other one."""
-        if op.kind not in ("Add", "Sub"):
+        if not kind_of(op).sum_sign:
             return op
         names = list(op.inputs)
         for index, name in enumerate(op.inputs):

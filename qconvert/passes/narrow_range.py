@@ -39,7 +39,7 @@ def _narrow(use: WeightUse, weights: Tensor) -> Rescaled | None:
     limits = (low + 1 - middle(weights.dtype), high - middle(weights.dtype))
 
     def scaling(channel: Channel) -> float | None:
-        reach = (limits[0] - channel.zero_point, limits[1] - channel.zero_point)
-        return least_loss_ratio(channel.steps, reach) if channel.steps.min() < reach[0] else None
+        step_limits = (limits[0] - channel.zero_point, limits[1] - channel.zero_point)
+        return least_loss_ratio(channel.steps, step_limits) if channel.steps.min() < step_limits[0] else None
 
     return rescale_weights(weights, None, weights.dtype, limits, scaling, keeps_points=True)

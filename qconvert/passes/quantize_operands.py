@@ -33,7 +33,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         op, narrow, names = old, _narrow_constants(graph, old), _real_constants(graph, old, target)
         if names:
             count += len(names)
-            inverted |= op.kind == "Div"
+            inverted |= _divides(op)
             op, found = _quantize_constants(rewriter, op, names)
             costs += found
         for name in narrow:
@@ -54,11 +54,20 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     return rewriter.finish(), (*wide, note)
 
 
-def _runs_on_integers(kind: str, dtype: str, target: Target | None) -> bool:
-    """Whether there is an integer kernel to gain, for data of as many bits; a Div becomes a Mul."""
+def _divides(op: Op) -> bool:
+    """Whether an operator becomes a multiplication by reciprocals."""
+    return op.kind == "Div"
+
+
+def _multiplied(op: Op) -> Op:
+    return replace(op, kind="Mul") if _divides(op) else op
+
+
+def _runs_on_integers(op: Op, dtype: str, target: Target | None) -> bool:
+    """Whether there is an integer kernel to gain, for data of as many bits."""
     if target is None:
         return True
-    types = target.kernels.types("Mul" if kind == "Div" else kind)
+    types = target.kernels.types(_multiplied(op).kind)
     return types is not None and (not types or not {dtype, f"u{dtype}", dtype.removeprefix("u")}.isdisjoint(types))
 
 
@@ -67,7 +76,7 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     if kind.rule != "real" or kind.sums_products:
         return []
     result = graph[op.outputs[0]]
-    if not result.is_quantized or not _runs_on_integers(op.kind, result.dtype, target):
+    if not result.is_quantized or not _runs_on_integers(op, result.dtype, target):
         return []
     operands = [graph[name] for name in kind.data(op)]
     real = [tensor for tensor in operands if not tensor.is_quantized]
@@ -75,7 +84,7 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
     if not known or len(real) == len(operands):
         return []
     names = [tensor.name for tensor in real]
-    return [] if op.kind == "Div" and op.inputs[0] in names else names
+    return [] if _divides(op) and op.inputs[0] in names else names
 
 
 def _narrow_constants(graph: Graph, op: Op) -> list[str]:
@@ -112,7 +121,7 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
     for name in names:
         data = rewriter[name].data
         assert data is not None
-        values = 1 / data.astype(np.float64) if op.kind == "Div" else data.astype(np.float64)
+        values = 1 / data.astype(np.float64) if _divides(op) else data.astype(np.float64)
         if not np.isfinite(values).all():
             return op, []
         if kind_of(op).chooses and result.quantization is not None and result.quantization.is_per_tensor:
@@ -128,7 +137,7 @@ def _quantize_constants(rewriter: Rewriter, op: Op, names: list[str]) -> tuple[O
             found = cost(name, values, error, quantization.scale)
             costs += [found] if found is not None else []
     inputs = tuple(renamed.get(name, name) for name in op.inputs)
-    return replace(op, kind="Mul" if op.kind == "Div" else op.kind, inputs=inputs), costs
+    return replace(_multiplied(op), inputs=inputs), costs
 
 
 def _quantization(values: Array, dtype: str) -> tuple[Quantization, Array]:

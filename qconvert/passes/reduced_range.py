@@ -66,32 +66,32 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
 
 def _chooser(graph: Graph) -> Choice:
     """The quantization of each activation that uses more than 7 bits of its own."""
-    reach = infer_joint_intervals(graph)
-    clipped = _find_clipped_tensors(graph, reach)
+    intervals = infer_joint_intervals(graph)
+    clipped = _find_clipped_tensors(graph, intervals)
 
     def choose(tensor: Tensor) -> tuple[str, Quantization] | None:
         q = tensor.quantization
-        if q is None or not q.is_per_tensor or tensor.name in clipped or _fits(reach[tensor.name], tensor):
+        if q is None or not q.is_per_tensor or tensor.name in clipped or _fits(intervals[tensor.name], tensor):
             return None
         return tensor.dtype, _reduce_range(tensor)
 
     return choose
 
 
-def _find_clipped_tensors(graph: Graph, reach: Mapping[str, Interval]) -> set[str]:
+def _find_clipped_tensors(graph: Graph, intervals: Mapping[str, Interval]) -> set[str]:
     """Tensors that are rounded and that nothing reads but Clips with their own quantization to 7 bits: what this pass leaves before a
     Clip."""
-    limited = {op.inputs[0] for op in graph.ops if op.kind == "Clip" and _is_limit(graph, op, reach)}
+    limited = {op.inputs[0] for op in graph.ops if _is_limit(graph, op, intervals)}
     rounded = {name for op in graph.ops if kind_of(op).rounds for name in op.outputs}
     readers = graph.consumers()
-    return {name for name in limited & rounded - graph.public if all(_is_limit(graph, op, reach) for op in readers[name])}
+    return {name for name in limited & rounded - graph.public if all(_is_limit(graph, op, intervals) for op in readers[name])}
 
 
-def _is_limit(graph: Graph, op: Op, reach: Mapping[str, Interval]) -> bool:
+def _is_limit(graph: Graph, op: Op, intervals: Mapping[str, Interval]) -> bool:
+    if op.kind != "Clip":
+        return False
     result = graph[op.outputs[0]]
-    return (
-        op.kind == "Clip" and result.is_quantized and result.shares_quantization(graph[op.inputs[0]]) and _fits(reach[result.name], result)
-    )
+    return result.is_quantized and result.shares_quantization(graph[op.inputs[0]]) and _fits(intervals[result.name], result)
 
 
 def _lowest(dtype: str) -> int:
@@ -99,12 +99,12 @@ def _lowest(dtype: str) -> int:
     return -64 if dtype == "int8" else 0
 
 
-def _fits(reach: Interval, tensor: Tensor) -> bool:
+def _fits(interval: Interval, tensor: Tensor) -> bool:
     """Whether the values of an interval have integers of 7 bits on a tensor's quantization."""
     assert tensor.quantization is not None
     if tensor.dtype not in _EIGHT_BITS:
         return False
-    ends, low = quantize(np.array(reach), tensor.quantization, tensor.dtype), _lowest(tensor.dtype)
+    ends, low = quantize(np.array(interval), tensor.quantization, tensor.dtype), _lowest(tensor.dtype)
     return bool(ends[0] >= low and ends[1] <= low + 127)
 
 

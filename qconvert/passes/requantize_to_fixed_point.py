@@ -28,6 +28,7 @@ import numpy as np
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of, limits_of
+from qconvert.operators import KINDS, kind_of
 from qconvert.plugins import Change, Cost, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
 
@@ -71,13 +72,14 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
     Raises:
         UnfitError: it has another kernel's arithmetic, or its scales are too far apart.
     """
-    sides = [graph[name] for name in (*op.inputs, *op.outputs)] if op.kind in ("Add", "Sub") else []
+    sign = kind_of(op).sum_sign
+    sides = [graph[name] for name in (*op.inputs, *op.outputs)] if sign else []
     quantizations = [tensor.quantization for tensor in sides if tensor.quantization is not None and tensor.quantization.is_per_tensor]
     if len(quantizations) != 3 or any(tensor.dtype not in _BYTES for tensor in sides):
         return None
     if op["arithmetic"]:
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
-    sign, limits = 1 if op.kind == "Add" else -1, limits_of(op, sides[2])
+    limits = limits_of(op, sides[2])
     first, second, output = (float(quantization.scale[0]) for quantization in quantizations)
     if rounding != "double":
         shift = _BITS - int(np.frexp(max(first, second) / output)[1])
@@ -113,10 +115,6 @@ def _drop_limits(quantization: Quantization) -> Quantization:
     return Quantization(quantization.scale, quantization.zero_point)
 
 
-#: What each kind is written with that a format may lack.
-_DECOMPOSED_INTO = {"Conv": "ConvInteger", "Gemm": "MatMulInteger", "MatMul": "MatMulInteger"}
-
-
 def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
     """Decompose what has an accumulator of integers; say what stays, and why."""
     known = operators(target.format, "write") if target is not None and target.format else None
@@ -126,7 +124,7 @@ def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> 
     for op in rewriter:
         try:
             found = accumulator_of(graph, op) or pair_sum_of(graph, op, fixed_point)
-            needed = {"BitShift", _DECOMPOSED_INTO.get(op.kind, "Clip")}
+            needed = {"BitShift", found.kind if isinstance(found, Accumulator) and KINDS[found.kind].float_kind else "Clip"}
             if found is not None and known is not None and not needed <= known.keys():
                 raise UnfitError(f"{target.format if target else ''} has no {' and '.join(sorted(needed - known.keys()))}")
             if isinstance(found, PairSum):
@@ -228,7 +226,7 @@ class _Decomposition:
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
         """The accumulators, int32."""
-        if found.kind in ("ConvInteger", "MatMulInteger"):
+        if KINDS[found.kind].float_kind:
             data = self._reinterpret(op.inputs[0], op)
             points = (self._const(np.array(point, dtype), f"{result.name}/zero") for point, dtype in found.zero_points)
             factor = (

@@ -183,7 +183,7 @@ class _Restoring:
         data, weights = self._graph[op.inputs[0]], self._graph[op.inputs[1]]
         old = self._graph[op.inputs[2]] if op.has(2) else None
         is_clipped = op.outputs[0] in self._points and op.attributes.get("activation")  # an unshifted result is bounded as before
-        is_unsound = op.kind == "Conv" and op.inputs[0] in self._points and (any(op["pads"]) or op["auto_pad"] != "NOTSET")
+        is_unsound = "pads" in op.attributes and op.inputs[0] in self._points and (any(op["pads"]) or op["auto_pad"] != "NOTSET")
         if not data.is_quantized or weights.data is None or weights.quantization is None or is_unsound or is_clipped:
             return False
         if old is None or old.data is None or old.dtype != "float32" or (outputs[0] not in self._points and op.outputs[0] in self._points
@@ -293,13 +293,13 @@ class _Restoring:
 
     def _sum(self, op: Op, inputs: tuple[str, ...]) -> bool:
         """Emit an addition or subtraction of values that are known as others plus a constant; return whether it is one."""
-        if op.kind not in ("Add", "Sub") or op.attributes.get("activation"):
+        sign = kind_of(op).sum_sign
+        if not sign or op.attributes.get("activation"):
             return False
         readers = self._rewriter.readers.get(op.outputs[0], ())
         before_rounding = bool(readers) and all(reader.kind == "Quantize" and reader.outputs[0] in self._points for reader in readers)
         if not any(name in self._added for name in op.inputs) and not before_rounding:
             return False
-        sign = -1.0 if op.kind == "Sub" else 1.0
         parts = [self._part(name, own) for name, own in zip(op.inputs, inputs, strict=True)]
         missing, sizes = parts[0][1] + sign * parts[1][1], max(abs(part[1]) for part in parts)
         if parts[0][0] and parts[1][0]:
@@ -315,14 +315,14 @@ class _Restoring:
     def _requantize(self, op: Op, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> bool:
         """Emit a number added to stored integers on the way to another quantization, which both shifts may be all of; return whether it is
         one."""
-        data = [name for name in op.inputs if self._graph[name].is_quantized]
-        is_sum = op.kind == "Add" or (op.kind == "Sub" and data == [op.inputs[0]])
+        data, sign = [name for name in op.inputs if self._graph[name].is_quantized], kind_of(op).sum_sign
+        is_sum = sign > 0 or (sign < 0 and data == [op.inputs[0]])
         if not is_sum or op.attributes.get("activation") or len(data) != 1 or not self._graph[op.outputs[0]].is_quantized:
             return False
         number = self._graph[op.inputs[1 - op.inputs.index(data[0])]]
         if number.data is None or number.data.size != 1 or number.dtype != "float32" or len(number.data.shape) > 1:
             return False
-        added = float(number.data.reshape(-1)[0]) * (1 if op.kind == "Add" else -1)
+        added = float(number.data.reshape(-1)[0]) * sign
         before, following = self._shift(data[0]), self._shift(op.outputs[0])
         rest, value = before + added - following, inputs[op.inputs.index(data[0])]
         if abs(rest) <= max(abs(before), abs(added), abs(following)) * _CANCELLED:

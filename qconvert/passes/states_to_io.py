@@ -31,11 +31,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     found = [Carried(rewriter.add(name, state), rewriter.add(f"{name}_next", state), state) for name, state in graph.states.items()]
     current = {item.state.name: item.input for item in found}  # state -> the tensor that holds it
     for op in rewriter:
-        if op.kind == "ReadState":
-            rewriter.replace(op, Op("Identity", (current[str(op["state"])],), op.outputs, {}, op.source))
-        elif op.kind == "WriteState":
+        if kind_of(op).has_effect:
             rewriter.remove(op)
             current[str(op["state"])] = op.inputs[0]
+        elif kind_of(op).rule == "state":
+            rewriter.replace(op, Op("Identity", (current[str(op["state"])],), op.outputs, {}, op.source))
     for item in found:
         rewriter.emit(Op("Identity", (current[item.state.name],), (item.output,)))
     changed = rewriter.finish(

@@ -43,9 +43,9 @@ def needs_storage(graph: Graph, op: Op) -> bool:
         return bool(graph.functions) or state not in graph.states or state in _find_stored_states(graph)
     if kind_of(op).rule in ("opaque", "plain", "control", "stored") or op.attributes.get("reduction") == "mul":
         return True
-    if op.kind == "Reinterpret":  # next to plain integers, which stay what they are
+    if kind_of(op).rule == "relabel":  # next to plain integers, which stay what they are
         return not all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-    if op.kind == "AveragePool" and op["arithmetic"] == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
+    if op.attributes.get("arithmetic") == "ties_away":  # away from a stored zero, which only uint8 is known to keep at 128
         return graph[op.inputs[0]].dtype not in ("int8", "uint8")
     return op.has(2) and kind_of(op).has_weights and graph[op.inputs[2]].dtype == "int64"
 

@@ -7,13 +7,13 @@ int32, the type of ONNX's result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.graph import Array, Attribute, Graph, Op, Shape, Tensor, integer_range
-from qconvert.operators.sizes import channel_count
+from qconvert.operators import kind_of
 from qconvert.plugins import Target, operators
 from qconvert.rewriting import Rewriter
 
@@ -25,12 +25,12 @@ _MOST_PARTS = 64
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Spell both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
+    """Decompose both kinds where the target's format lacks them, or without one; what is too deep, or of unknown depth, stays."""
     kept = operators(target.format, "write") if target is not None and target.format else {}
     rewriter = Rewriter(graph)
     decomposition = _Decomposition(rewriter)
     for op in rewriter:
-        if op.kind in ("MatMulInteger", "ConvInteger") and op.kind not in kept:
+        if kind_of(op).float_kind and op.kind not in kept:
             decomposition.decompose(op)
     if not decomposition.count:
         return graph, ()
@@ -55,11 +55,10 @@ class _Decomposition:
             return
         self.count += 1
         operands = self._emit_float_operand(op, 0), self._emit_float_operand(op, 1)
-        kind, attributes = ("MatMul", {}) if op.kind == "MatMulInteger" else ("Conv", dict(op.attributes))
         total = ""
         for part in parts:
             pieces = operands if len(parts) == 1 else self._slice_depth(op, operands, *part)
-            real = self._emit(kind, pieces, result, "float32", attributes)
+            real = self._emit(kind_of(op).float_kind, pieces, result, "float32", op.attributes)
             if len(parts) == 1:
                 self._rewriter.replace(op, Op("Cast", (real,), op.outputs, {"to": "int32"}, op.source))
                 return
@@ -73,11 +72,11 @@ class _Decomposition:
         """Ranges of the depth with all sums below 2^24; none if they are too many, or the depth cannot be divided."""
         each = bounds[0] * bounds[1]
         right = self._graph[op.inputs[1]]
-        if op.kind == "ConvInteger":
+        if _is_convolution(op):
             each *= int(np.prod([size for size in (right.shape or ())[2:] if isinstance(size, int)]))
         steps = self._steps(op)
         if steps is not None:
-            axes = tuple(range(1, steps.ndim)) if op.kind == "ConvInteger" else (steps.ndim - 2,)
+            axes = tuple(range(1, steps.ndim)) if _is_convolution(op) else (steps.ndim - 2,)
             if bounds[0] * int(np.abs(steps).sum(axis=axes).max(initial=0)) < _EXACT:
                 return [(0, depth)]
         size = (_EXACT - 1) // max(1, each)
@@ -153,6 +152,11 @@ class _Decomposition:
         return name
 
 
+def _is_convolution(op: Op) -> bool:
+    """Whether the second operand are weights, not a matrix of inputs x outputs."""
+    return kind_of(op).role(1) == "weights"
+
+
 def _zero_point(op: Op, index: int) -> str:
     return op.inputs[2 + index] if len(op.inputs) > 2 + index else ""
 
@@ -161,17 +165,17 @@ def _depth(op: Op, left: Shape | None, right: Shape | None) -> int | None:
     """How many products a sum has, but for a kernel's positions; None where that is not known."""
     if left is None or right is None or len(left) < 2 or len(right) < 2:
         return None
-    size = right[-2] if op.kind == "MatMulInteger" else right[1]
-    if op.kind == "ConvInteger" and not all(isinstance(tap, int) for tap in right):
-        return None
-    other = left[-1] if op.kind == "MatMulInteger" else channel_count(op, left)
-    found = size if isinstance(size, int) else other if isinstance(other, int) and op.kind == "MatMulInteger" else None
-    return found if isinstance(found, int) and found > 0 else None
+    if _is_convolution(op):
+        sizes: Sequence[int | str] = [right[1]] if all(isinstance(tap, int) for tap in right) else []
+    else:
+        sizes = [right[-2], left[-1]]
+    found = next((size for size in sizes if isinstance(size, int)), 0)
+    return found if found > 0 else None
 
 
 def _depth_axis(op: Op, index: int, rank: int) -> int:
     """The axis of an operand over which products are added."""
-    if op.kind == "MatMulInteger":
+    if not _is_convolution(op):
         return rank - 2 if index else rank - 1
     return 1 if index or op.attributes.get("data_format", "channels_first") == "channels_first" else rank - 1
 
@@ -183,6 +187,6 @@ def _broadcast_shape(op: Op, index: int, shape: Shape, rank: int) -> tuple[int, 
     sizes = tuple(size if isinstance(size, int) else -1 for size in shape)
     if len(sizes) > 1:
         return sizes
-    if op.kind == "ConvInteger":
+    if _is_convolution(op):
         return (-1, *[1] * (rank - 1))
     return sizes if index else (-1, 1)

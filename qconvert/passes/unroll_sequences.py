@@ -15,8 +15,9 @@ from functools import partial
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Shape, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.control import Port, calls, scan_axes
-from qconvert.operators.shapes_and_functions import with_used_functions
+from qconvert.operators.shapes_and_functions import named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 from qconvert.rewriting.control_flow import inlined_ops, prefix_of, require_few_inlined
@@ -35,24 +36,24 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
         words = f"unroll is {unroll}; the number of steps must be from 1 to {MOST}"
         raise OptionError(words, remedy="Leave -O unroll out to keep sequences as they are.", rule="number-out-of-range")
     # A function's own Scans name functions of the whole network, which is not seen from here: they stay.
-    listed = [op for op in graph.ops if op.kind == "IntegerLSTM" or (op.kind == "Scan" and str(op["body"]) in graph.functions)]
+    listed = [op for op in graph.ops if op.kind in _UNROLLED and all(name in graph.functions for name in named_functions(op))]
     steps = {id(op): _length(graph, op, unroll) for op in listed}
     if not any(count > 1 for count in steps.values()):
         return graph, ()
-    require_few_inlined(sum(len(graph.functions[str(op["body"])].ops) * steps[id(op)] for op in listed if op.kind == "Scan"))
+    require_few_inlined(sum(len(graph.functions[name].ops) * steps[id(op)] for op in listed for name in named_functions(op)))
     rewriter, notes = Rewriter(graph), []
     for op in rewriter:
         count = steps.get(id(op), 0)
         if count < 2:  # one step of an IntegerLSTM is no loop in any form
             continue
-        (_unroll_lstm if op.kind == "IntegerLSTM" else _unroll_scan)(rewriter, op, count)
+        _UNROLLED[op.kind](rewriter, op, count)
         rewriter.remove(op)
         notes.append(f"{op.source or op.kind} is unrolled into {count} steps")
     return with_used_functions(rewriter.finish()), tuple(notes)
 
 
 def _length(graph: Graph, op: Op, limit: int) -> int:
-    """Return the number of steps; of a Scan over nothing, 0."""
+    """Return the number of steps."""
     place = op.source or op.kind
     found = {None if (shape := graph[name].shape) is None else shape[axis] for name, axis in _stacks(op)}
     count = found.pop() if len(found) == 1 else None
@@ -75,14 +76,17 @@ def _length(graph: Graph, op: Op, limit: int) -> int:
 
 def _stacks(op: Op) -> list[tuple[str, int]]:
     """Return what an operator takes step by step, and along which axis."""
-    if op.kind == "IntegerLSTM":
-        return [(op.inputs[0], 0 if op["time_major"] else 1)]
+    if "time_major" in kind_of(op).attributes:
+        return [(op.inputs[0], _time_axis(op))]
     return [(port.tensor, port.axis) for call in calls(op) for port in call.inputs if port.axis is not None]
 
 
+def _time_axis(op: Op) -> int:
+    return 0 if op["time_major"] else 1
+
+
 def _unroll_lstm(rewriter: Rewriter, op: Op, count: int) -> None:
-    axis = 0 if op["time_major"] else 1
-    result = rewriter[op.outputs[0]]
+    axis, result = _time_axis(op), rewriter[op.outputs[0]]
     states, given = op.inputs[1:3], []
     for turn, part in enumerate(_split_steps(rewriter, op, op.inputs[0], axis, count)):
         shown = rewriter.add(f"{result.name}/step_{turn}", result, shape=_step_shape(result, axis))
@@ -190,3 +194,6 @@ def _shape(op: Op, tensor: Tensor) -> tuple[int, ...]:
             rule="dynamic-dimension",
         )
     return shape
+
+
+_UNROLLED = {"IntegerLSTM": _unroll_lstm, "Scan": _unroll_scan}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Graph, Op, Shape
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -49,7 +50,7 @@ class _Widening:
         result = self._graph[op.outputs[0]]
         wide = self._rewriter.add(f"{result.name}/wide", result, shape=_insert_axis(result.shape, axis))
         inputs = [self._data(op.inputs[0], axis), *op.inputs[1:]]
-        if op.kind in ("Conv", "ConvTranspose"):
+        if kind_of(op).has_weights:
             inputs[1] = self._kernel(op.inputs[1])
         widened = replace(op, inputs=tuple(inputs), outputs=(wide,), attributes=_attributes(op))
         self._rewriter.replace(op, widened, Op("Squeeze", (wide, self._axes(result.name, axis)), (result.name,), {}, op.source))

@@ -29,10 +29,10 @@ _NARROW = ("float16", "bfloat16")
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
     """Widen the whole graph if it multiplies by weights, quantizes or dequantizes in a type that the target's product_types do not
     name, or next to zero points."""
-    if target is None or any(op.kind == "Opaque" for op in graph.ops):
+    if target is None or any(kind_of(op).rule == "opaque" for op in graph.ops):
         return graph, ()
     found = {graph[op.outputs[0]].dtype for op in graph.ops if kind_of(op).sums_products and op.outputs}
-    converted = {graph[name].dtype for op in graph.ops if op.kind in ("Quantize", "Dequantize") for name in (op.inputs[0], op.outputs[0])}
+    converted = {graph[name].dtype for op in graph.ops if kind_of(op).rule == "convert" for name in (op.inputs[0], op.outputs[0])}
     narrow = (found | converted).intersection(_NARROW)
     lacking = bool(target.kernels.product_types) and not narrow.issubset(target.kernels.product_types)
     symmetric = target.storage.symmetric_activations

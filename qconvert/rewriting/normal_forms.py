@@ -19,6 +19,7 @@ import numpy as np
 from qconvert.graph import Array, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import kind_of
+from qconvert.operators.properties import REDUCES
 
 __all__ = ["Form", "Forms", "TooLargeError"]
 
@@ -30,7 +31,6 @@ _TOLERANCE = 1e-6
 #: Kinds that pass float values on.
 _SAME = ("Identity", "Dequantize")
 _POWERS = {"Square": 2.0, "Sqrt": 0.5, "Rsqrt": -0.5, "Reciprocal": -1.0}
-_REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2")
 
 
 class TooLargeError(Exception):
@@ -143,8 +143,8 @@ class Forms:
             return self._power(visit(items[0]), _POWERS[kind])
         if kind == "Neg":
             return _scale(visit(items[0]), -1.0)
-        if kind in ("Add", "Sub"):
-            return _sum(visit(items[0]), visit(items[1]), 1.0 if kind == "Add" else -1.0)
+        if sign := kind_of(op).sum_sign:
+            return _sum(visit(items[0]), visit(items[1]), float(sign))
         if kind in ("Mul", "Div"):
             second = visit(items[1])
             return _product(visit(items[0]), second if kind == "Mul" else self._power(second, -1.0))
@@ -156,7 +156,7 @@ class Forms:
             return self._clip(_sum(_scale(visit(items[0]), float(op["alpha"])), {(): float(op["beta"])}), 0.0, 1.0)
         if kind in ("Relu", "Clip", "Max", "Min") and (limits := _numbers(op, visit)) is not None:
             return self._clip(visit(items[0]), *limits)
-        if kind in _REDUCTIONS:
+        if kind_of(op).layout is REDUCES:
             return self._reduction(op, tensors, visit)
         attributes = tuple(sorted((key, value) for key, value in op.attributes.items() if key != "activation"))
         return self.atom(kind, attributes, op.outputs.index(name), *(visit(item) for item in items))

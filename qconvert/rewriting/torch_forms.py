@@ -13,8 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,7 +29,8 @@ from qconvert.arithmetic import (
     split_product,
 )
 from qconvert.arithmetic.storage import Quantization, integer_range
-from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.graph.schema import Attribute, Graph, Op, Shape, Tensor
+from qconvert.operators import kind_of
 from qconvert.rewriting.rewriter import Rewriter
 
 __all__ = ["TorchForms", "fused_quantize", "has_torch_form", "rounds_alike"]
@@ -112,7 +112,8 @@ class _Made:
 
 def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms writes."""
-    return op.attributes.get("arithmetic") in (*TORCH_AVERAGES, "torch", "fused") and op.kind != "Add"
+    arithmetic = op.attributes.get("arithmetic")
+    return arithmetic in ("torch", "fused") or (arithmetic in TORCH_AVERAGES and kind_of(op).averages)
 
 
 def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
@@ -121,16 +122,17 @@ def rounds_alike(graph: Graph, op: Op, other: str) -> bool:
     quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
     if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(quantizations) != len(tensors):
         return False
-    if op.kind == "Add" and len(quantizations) == 3:
+    if not kind_of(op).averages:
+        if len(quantizations) != 3:
+            return False
         inputs, result = (quantizations[0], quantizations[1]), quantizations[2]
         return all(has_addition(name, inputs, result) for name in (own, other)) and is_same_addition(
             own, ADDITIONS[other], inputs, result, tensors[0].dtype
         )
-    window = None if op.kind == "Add" else _window(graph, op)
+    window = _window(graph, op)
     if window is None or not {own, other}.issubset(TORCH_AVERAGES):
         return False
-    sizes = list(window["kernel_shape"])
-    return is_same_average(own, other, quantizations[0], [math.prod(sizes)] if op.kind == "ReduceMean" else sizes, tensors[0].dtype)
+    return is_same_average(own, other, quantizations[0], window.counted, tensors[0].dtype)
 
 
 class TorchForms:
@@ -148,12 +150,7 @@ class TorchForms:
         """Replace an operator by the form that rounds as its `arithmetic` says; remove `arithmetic` if there is none or none is needed."""
         if not has_torch_form(op):
             return
-        if op.kind == "Resize":
-            self._resize_as(op)
-        elif op.kind == "Quantize":
-            self._quantize_as(op)
-        else:
-            self._average_as(op)
+        {"torch": self._resize_as, "fused": self._quantize_as}.get(str(op["arithmetic"]), self._average_as)(op)
 
     def _drop_arithmetic(self, op: Op) -> None:
         self._rewriter.replace(op, op.with_attributes(arithmetic=""))
@@ -206,24 +203,24 @@ class TorchForms:
             self._drop_arithmetic(op)
             return
         low = integer_range(data.dtype)[0]
-        sizes = list(window["kernel_shape"])
-        reduced = [math.prod(sizes)] if op.kind == "ReduceMean" else sizes
-        found = None if math.prod(sizes) % 2 else averaging_scale(str(op["arithmetic"]), quantization.shift_zero_point(-low), reduced)
+        is_even = not math.prod(window.kernel) % 2
+        found = averaging_scale(str(op["arithmetic"]), quantization.shift_zero_point(-low), window.counted) if is_even else None
         if found is None:
             self._drop_arithmetic(op)
             return
         least = ", but for the last bit of a few ties" if found[2] else ""
         self.done[f"averages as convolutions with ones, which round as PyTorch does{least}"] += 1
         own = Quantization.per_tensor(float(quantization.scale[0]), found[0] + low)
-        name = self._pad_data(op, data, window, own)
+        name, pads = self._pad_data(op, data, window, own)
         name, back = self._on_quantization(op, name, own), own != quantization
-        ones = saturate(np.ones((window.pop("channels"), 1, *sizes)), "int8")
+        ones = saturate(np.ones((window.channels, 1, *window.kernel)), "int8")
         weights = self._rewriter.constant(f"{result.name}/window", ones, quantization=Quantization.per_tensor(found[1]))
         kept = not op.attributes.get("keepdims", 1)  # by the convolution, not by the average
         target = result.name
         if back or kept:
             target = self._rewriter.add(f"{target}/average", result, shape=_convolved_shape(self._graph, op), quantization=own)
-        attributes = {name: value for name, value in window.items() if name != "kernel_shape"}
+        attributes: dict[str, Attribute] = {"strides": window.strides, "pads": pads, "dilations": (1, 1), "group": window.channels}
+        attributes["data_format"] = window.layout
         self._rewriter.emit(Op("Conv", (name, weights), (target,), attributes, op.source))
         if kept:
             sizes = [size if isinstance(size, int) else -1 for size in result.shape or ()]
@@ -234,19 +231,18 @@ class TorchForms:
             self._rewriter.emit(Op("Reinterpret", (target,), op.outputs, {}, op.source))
         self._rewriter.remove(op)
 
-    def _pad_data(self, op: Op, data: Tensor, window: dict[str, Any], quantization: Quantization) -> str:
-        """Return the data with their padding, where the convolution would pad with another integer."""
-        pads = window["pads"]
+    def _pad_data(self, op: Op, data: Tensor, window: _Window, quantization: Quantization) -> tuple[str, tuple[int, ...]]:
+        """Return the data, with their padding where the convolution would pad with another integer, and the padding that is left to it."""
+        pads = window.pads
         if not any(pads) or quantization == data.quantization:
-            return data.name
-        last = window["data_format"] == "channels_last"
+            return data.name, pads
+        last = window.layout == "channels_last"
         wide = [0, *pads[:2], 0, 0, *pads[2:], 0] if last else [0, 0, *pads[:2], 0, 0, *pads[2:]]
         shape = tuple(size + wide[axis] + wide[axis + 4] if isinstance(size, int) else size for axis, size in enumerate(data.shape or ()))
         amounts = self._rewriter.constant(f"{op.outputs[0]}/pads", wide)
         name = self._rewriter.add(f"{op.outputs[0]}/padded", data, shape=shape)
         self._rewriter.emit(Op("Pad", (data.name, amounts), (name,), {}, op.source))
-        window["pads"] = (0, 0, 0, 0)
-        return name
+        return name, (0, 0, 0, 0)
 
     def _on_quantization(self, op: Op, name: str, quantization: Quantization) -> str:
         tensor = self._rewriter[name]
@@ -257,8 +253,27 @@ class TorchForms:
         return moved
 
 
-def _window(graph: Graph, op: Op) -> dict[str, Any] | None:
-    """Return the window of an average as attributes of a convolution, with "kernel_shape" and "channels"; None where it has none."""
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """The window of an average over two dimensions.
+
+    Attributes:
+        kernel, strides, pads: as those of a convolution.
+        layout: channels_first or channels_last.
+        channels: how many there are.
+        counted: the sizes whose product PyTorch's kernel divides by: a mean over axes has one.
+    """
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: tuple[int, ...]
+    layout: str
+    channels: int
+    counted: list[int]
+
+
+def _window(graph: Graph, op: Op) -> _Window | None:
+    """Return the window of an average; None where it has none."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     shape = data.shape
     if shape is None or len(shape) != 4 or data.dtype not in ("int8", "uint8") or result.shape is None:
@@ -268,19 +283,20 @@ def _window(graph: Graph, op: Op) -> dict[str, Any] | None:
     space = shape[1:3] if layout == "channels_last" else shape[2:]
     if not layout or not isinstance(channels, int) or any(isinstance(size, str) or not size for size in space):
         return None
-    kernel, strides, pads = list(map(int, space)), [1, 1], [0, 0, 0, 0]
-    if op.kind == "AveragePool":
-        kernel, strides, pads = list(op["kernel_shape"]), list(op["strides"]), list(op["pads"])
-        counted = bool(op["count_include_pad"]) or not any(pads)
-        if op["auto_pad"] != "NOTSET" or op["ceil_mode"] or op["activation"] or not counted:
-            return None
-    return {"kernel_shape": kernel, "strides": tuple(strides), "pads": tuple(pads), "dilations": (1, 1), "group": channels,
-            "data_format": layout, "channels": channels}  # fmt: skip
+    kernel = tuple(map(int, space))
+    if "kernel_shape" not in op.attributes:
+        counted = list(kernel) if "data_format" in op.attributes else [math.prod(kernel)]
+        return _Window(kernel, (1, 1), (0, 0, 0, 0), layout, channels, counted)
+    kernel, pads = tuple(op["kernel_shape"]), tuple(op["pads"])
+    is_padding_counted = bool(op["count_include_pad"]) or not any(pads)
+    if op["auto_pad"] != "NOTSET" or op["ceil_mode"] or op["activation"] or not is_padding_counted:
+        return None
+    return _Window(kernel, tuple(op["strides"]), pads, layout, channels, list(kernel))
 
 
 def _layout(graph: Graph, op: Op) -> str:
     """Return where the channels of an average are; "" for a mean over other axes than those of space."""
-    if op.kind != "ReduceMean":
+    if "data_format" in op.attributes:
         return str(op["data_format"])
     axes = graph.constant(op.inputs[1]) if len(op.inputs) > 1 else None
     over = sorted(int(axis) % 4 for axis in axes.reshape(-1)) if axes is not None else []

@@ -272,11 +272,8 @@ class Absorber:
                 self._rewriter.rename(source.name, result.name)
             return True
         with np.errstate(over="ignore"):  # at scales near the largest float32 a bound is infinite
-            ends = [np.float32(limit - q.zero_point[0]) * q.scale[0] for limit in limits]
-        names = [
-            self._rewriter.constant(f"{result.name}/{word}", np.array(end)) for word, end in zip(("lowest", "highest"), ends, strict=True)
-        ]
-        self._rewriter.emit(Op("Clip", (source.name, *names), op.outputs, {}, op.source))
+            ends = [float(np.float32(limit - q.zero_point[0]) * q.scale[0]) for limit in limits]
+        self._rewriter.emit(self._rewriter.clip(source.name, ends, result.name, op.source))
         return True
 
     def _linear_inputs(self, op: Op, stored: Sequence[str]) -> list[str]:

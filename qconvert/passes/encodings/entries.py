@@ -270,9 +270,6 @@ def _refuse(tensor: Tensor, count: int, why: str) -> NoReturn:
     )
 
 
-#: What runtimes compute together with the layer before it, and round nothing between.
-
-
 def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
     """Return the encodings without those of tensors that the runtime never has, where they say so, and how many these are.
 
