@@ -1,14 +1,11 @@
 """fuse_activation: a Relu or Clip becomes the activation of the operator before it, or disappears where the quantization implies it. Exact.
 
-- A Relu or Clip after another with the same quantization, if nobody else reads that: one Clip with the narrower bounds. Quantization-aware
-training
-  leaves several, as each fake quantization has limits of its own.
-- Relu, Clip to (0, 6) and Clip to (-1, 1), or to what these have the quantization, after an operator that can carry an activation, if
-nobody
-  else reads its result.
+- A Relu or Clip after another with the same quantization, if nobody else reads that: one Clip with the narrower bounds.
+  Quantization-aware training leaves several, as each fake quantization has limits of its own.
+- Relu, Clip to (0, 6) and Clip to (-1, 1), or to the same integers on the quantization, after an operator that can carry an activation,
+  if nobody else reads its result.
 - A float Relu or Clip whose readers are all Quantize: if the smallest float value of their quantizations is at least the lower bound, and
-the
-  largest at most the upper one, saturation gives the same integers.
+  the largest at most the upper one, saturation gives the same integers.
 
 On a quantized result an activation is a limit on stored integers. It is the integer that the bound rounds to, and kernels round to even
 or away from zero; where the bound is such a tie, nothing is fused.

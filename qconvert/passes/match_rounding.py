@@ -24,7 +24,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES, has_addition, has_xnnpack_add, is_same_addition, xnnpack_add
+from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, TORCH_AVERAGES
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS, STATED_ATTRIBUTES
 from qconvert.kernels import Kernels
@@ -34,7 +34,7 @@ from qconvert.operators import is_onnxruntime_add, kind_of, nudge_input_scales
 from qconvert.passes.unary_to_table import Tables
 from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
-from qconvert.rewriting.torch_forms import TorchForms, has_torch_form
+from qconvert.rewriting.torch_forms import TorchForms, addition_quantizations, adds_as_litert, has_torch_form
 
 __all__ = ["TorchRounding", "drop_torch_rounding", "rounds_as_torch", "run"]
 
@@ -162,9 +162,9 @@ class TorchRounding(TorchForms):
             super().visit(op)
 
     def _add_as(self, op: Op) -> None:
-        quantizations = self._addition_quantizations(op)
+        quantizations = addition_quantizations(self._graph, op, str(op["arithmetic"]))
         in_onnx = self._runtime == "onnx"  # where a note says the `arithmetic`
-        if quantizations is None or self._equals(op, quantizations):
+        if quantizations is None or self._is_own_addition(op):
             if not in_onnx:
                 self._rewriter.replace(op, _drop_arithmetic(op))
             if quantizations is not None and self._runtime == "tflite":
@@ -204,21 +204,9 @@ class TorchRounding(TorchForms):
         self._rewriter.emit(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
         self._replace_with_float(op, op, (data, *op.inputs[1:]))
 
-    def _addition_quantizations(self, op: Op) -> tuple[tuple[Quantization, Quantization], Quantization] | None:
-        """The quantizations of an Add of 8-bit data; None where its `arithmetic` is of no such one."""
-        tensors = [self._graph[name] for name in (*op.inputs, *op.outputs)]
-        found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
-        if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:
-            return None
-        quantizations = (found[0], found[1]), found[2]
-        return quantizations if has_addition(str(op["arithmetic"]), *quantizations) else None
-
-    def _equals(self, op: Op, quantizations: tuple[tuple[Quantization, Quantization], Quantization]) -> bool:
+    def _is_own_addition(self, op: Op) -> bool:
         """Whether the runtime's own kernel gives the same for all pairs of inputs."""
-        if self._runtime == "onnx":
-            return is_onnxruntime_add(self._graph, op)
-        dtype = self._graph[op.outputs[0]].dtype
-        return has_xnnpack_add(*quantizations) and is_same_addition(str(op["arithmetic"]), xnnpack_add, *quantizations, dtype)
+        return is_onnxruntime_add(self._graph, op) if self._runtime == "onnx" else adds_as_litert(self._graph, op, str(op["arithmetic"]))
 
 
 _NOTES = {

@@ -2,8 +2,7 @@
 
 onnxruntime has a kernel for it, many times faster than the integer arithmetic decomposed, but it is another model: sums of gates do not
 saturate, sigmoid and tanh are not gemmlowp's, hidden values and cell are not rounded from step to step within a run, and the cell has no
-limit.
-Weights keep their integers, each gate its scale; outputs and both states keep their types and quantizations.
+limit. Weights keep their integers, each gate its scale; outputs and both states keep their types and quantizations.
 """
 
 from __future__ import annotations

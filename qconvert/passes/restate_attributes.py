@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import has_addition, has_xnnpack_add, is_same_addition, xnnpack_add
 from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
@@ -22,6 +21,7 @@ from qconvert.operators import kind_of
 from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
+from qconvert.rewriting.torch_forms import adds_as_litert
 
 __all__ = ["run"]
 
@@ -84,25 +84,13 @@ def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
     result, activation, arithmetic = graph[op.outputs[0]], stated.get("activation"), stated.get("arithmetic")
     if op.kind == "AveragePool" and not op["arithmetic"] and arithmetic in ("ties_up", "ties_away"):
         op = op.with_attributes(arithmetic=arithmetic)
-    if op.kind == "Add" and not op["arithmetic"] and graph.is_from("tflite") and _adds_as(graph, op, arithmetic):
+    if op.kind == "Add" and not op["arithmetic"] and graph.is_from("tflite") and adds_as_litert(graph, op, str(arithmetic)):
         op = op.with_attributes(arithmetic=str(arithmetic))
     known = isinstance(activation, str) and activation in ACTIVATIONS
     if not activation or not known or "activation" not in kind_of(op).attributes or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
     return op.with_attributes(activation=activation) if same else op
-
-
-def _adds_as(graph: Graph, op: Op, arithmetic: Any) -> bool:
-    """Whether LiteRT's default kernel gives an engine's sums for all pairs of inputs."""
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    first, second, output = (tensor.quantization for tensor in tensors)
-    if first is None or second is None or output is None or {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}):
-        return False
-    inputs = first, second
-    if not isinstance(arithmetic, str) or not has_addition(arithmetic, inputs, output) or not has_xnnpack_add(inputs, output):
-        return False
-    return is_same_addition(arithmetic, xnnpack_add, inputs, output, tensors[0].dtype)
 
 
 def _restore_limits(graph: Graph) -> tuple[Graph, tuple[str, ...]]:

@@ -23,17 +23,20 @@ from qconvert.arithmetic import (
     SplitProduct,
     averaging_scale,
     has_addition,
+    has_xnnpack_add,
     is_same_addition,
     is_same_average,
     saturate,
     split_product,
+    xnnpack_add,
 )
+from qconvert.arithmetic.additions import Quantizations
 from qconvert.arithmetic.storage import Quantization, integer_range
 from qconvert.graph.schema import Attribute, Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = ["TorchForms", "fused_quantize", "has_torch_form", "rounds_alike"]
+__all__ = ["TorchForms", "addition_quantizations", "adds_as_litert", "fused_quantize", "has_torch_form", "rounds_alike"]
 
 #: Adds a tensor to the graph; gives its name, which is after that of the result.
 Add = Callable[[Tensor, str], str]
@@ -114,6 +117,23 @@ def has_torch_form(op: Op) -> bool:
     """Whether an operator rounds as one of PyTorch's engines does, in a way that TorchForms writes."""
     arithmetic = op.attributes.get("arithmetic")
     return arithmetic in ("torch", "fused") or (arithmetic in TORCH_AVERAGES and kind_of(op).averages)
+
+
+def addition_quantizations(graph: Graph, op: Op, arithmetic: str) -> tuple[Quantizations, Quantization] | None:
+    """Return the quantizations of the inputs and of the result of an addition of 8-bit data; None where that kernel has none."""
+    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
+    found = [tensor.quantization for tensor in tensors if tensor.quantization is not None]
+    if {tensor.dtype for tensor in tensors} not in ({"int8"}, {"uint8"}) or len(found) != 3:
+        return None
+    quantizations = (found[0], found[1]), found[2]
+    return quantizations if has_addition(arithmetic, *quantizations) else None
+
+
+def adds_as_litert(graph: Graph, op: Op, arithmetic: str) -> bool:
+    """Whether LiteRT's default kernel gives the sums of the kernel `arithmetic` for all pairs of inputs."""
+    found = addition_quantizations(graph, op, arithmetic)
+    dtype = graph[op.outputs[0]].dtype
+    return found is not None and has_xnnpack_add(*found) and is_same_addition(arithmetic, xnnpack_add, *found, dtype)
 
 
 def rounds_alike(graph: Graph, op: Op, other: str) -> bool:

@@ -14,7 +14,8 @@ from qconvert import Graph, Op, Quantization, Tensor, convert, load
 from qconvert import run as run_model
 from qconvert.evaluate import evaluate
 from qconvert.graph.metadata import TRANSPOSED
-from qconvert.passes.assign_layout import INFINITE, FlowGraph, run
+from qconvert.passes.assign_layout import run
+from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
 

@@ -1,2 +1,2 @@
-"""The parts of assign_layout: which operators suit which layout (roles), the cheapest labelling (minimum_cut), and how an operator is
-rewritten for the other layout (rewrite)."""
+"""The parts of assign_layout: which layouts an operator suits and how it is written for the other one (operators.py), and the cheapest
+labelling (minimum_cut.py)."""
