@@ -55,7 +55,7 @@ def evaluate_op(
         return [ExactResult(None, own)]
     function = kind_of(op).evaluate if op.kind in KINDS else None
     if function is None:
-        raise UnsupportedError(f"the operator {op.kind} is not evaluated", where=f"{op.source} {op}".strip(), rule="not-evaluated")
+        raise UnsupportedError(f"the operator {op.kind} is not evaluated", where=op.location, rule="not-evaluated")
     tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
     results = tuple(graph.tensors[name] for name in op.outputs if name)
     call = Call(op, tuple(inputs), tensors, results)
@@ -66,7 +66,7 @@ def evaluate_op(
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]
     except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip(), rule="wrong-arguments") from error
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=op.location, rule="wrong-arguments") from error
 
 
 def _evaluate_control(
@@ -82,7 +82,7 @@ def _evaluate_control(
         found = run_control(graph, op, inputs, run)
         kept = [np.asarray(value) for value, name in zip(found, op.outputs, strict=True) if name]
     except (AssertionError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=f"{op.source} {op}".strip(), rule="wrong-arguments") from error
+        raise InvalidGraphError(f"its inputs do not fit it: {error}", where=op.location, rule="wrong-arguments") from error
     tensors = [graph[name] for name in op.outputs if name]
     reals = [tensor.dtype in REALS and not tensor.is_quantized for tensor in tensors]
     return [ExactResult(value.astype(np.float64) if real else None, value) for value, real in zip(kept, reals, strict=True)]

@@ -121,7 +121,7 @@ class Op:
     """One operator.
 
     Attributes:
-        kind: a name from kinds.KINDS.
+        kind: a name from operators.KINDS.
         inputs: tensor names; "" stands for an optional input that is absent.
         outputs: tensor names.
         attributes: ONNX attributes of the kind, and `activation` (relu, relu6, relu_n1_to_1) where one is fused.
@@ -150,6 +150,11 @@ class Op:
     def name(self) -> str:
         """What it is called: its first result, which no other operator has, or, without results, its kind and what it came from."""
         return self.outputs[0] if self.outputs else " ".join(filter(None, (self.kind, self.source)))
+
+    @property
+    def location(self) -> str:
+        """Where errors place it: what it came from, and what it is."""
+        return f"{self.source} {self}".strip()
 
     def has(self, index: int) -> bool:
         """Whether input `index`, which may be an optional one, is there."""

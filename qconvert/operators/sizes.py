@@ -56,7 +56,7 @@ _MOST_INTEGERS = 2**16
 
 def failure(op: Op, reason: str, *, rule: str) -> InvalidGraphError:
     """The error for inputs or attributes that contradict each other."""
-    return InvalidGraphError(reason, where=f"{op.source} {op}".strip(), rule=rule)
+    return InvalidGraphError(reason, where=op.location, rule=rule)
 
 
 class ShapeContext:

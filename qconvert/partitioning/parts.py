@@ -16,7 +16,6 @@ from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, S
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import all_ops, called_functions
 from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
-from qconvert.plugins.rules import place
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.audit import violations
 
@@ -237,7 +236,7 @@ class Judge:
 
 def _violation_text(violation: Violation, graph: Graph) -> str:
     """Return the violated rule, with the detail if it names no tensor."""
-    how = next((text for op in graph.ops if (text := violation.where.removeprefix(f"{place(op)}: ")) != violation.where), "")
+    how = next((text for op in graph.ops if (text := violation.where.removeprefix(f"{op.location}: ")) != violation.where), "")
     return violation.rule if not how or "'" in how or '"' in how else f"{violation.rule}: {how}"
 
 

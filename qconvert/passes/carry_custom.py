@@ -37,7 +37,7 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
         makers = ", ".join(dict.fromkeys(compiler_of(str(op["op_type"])) for op in compiled))
         raise UnsupportedError(
             f"{len(compiled)} of {len(graph.ops)} operators are compiled code: {_list_operators(compiled)} ({makers})",
-            where=_place(compiled[0]),
+            where=compiled[0].location,
             remedy=f"{BEFORE_COMPILER} -O custom=keep keeps the compiled operators as they are.",
             rule="compiled-for-accelerator",
         )
@@ -46,7 +46,7 @@ def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[
     if refused:
         raise UnsupportedError(
             f"{len(refused)} of {len(graph.ops)} operators are not covered: {_list_operators(refused)}",
-            where=_place(refused[0]),
+            where=refused[0].location,
             remedy="-O custom=carry copies custom operators unchanged; a plugin can add operators (hook qconvert_operators).",
             rule="operators-not-covered",
         )
@@ -71,7 +71,3 @@ def _operator_label(op: Op) -> str:
         return custom_name(op)
     flex = code.removeprefix(_FLEX)
     return f"{code} (TensorFlow's {flex}, for the Flex delegate)" if code.startswith(_FLEX) and flex[:1].isupper() else code
-
-
-def _place(op: Op) -> str:
-    return f"{op.source} {op}".strip()

@@ -77,7 +77,7 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
         results = [graph[name] for name in op.outputs if name]
         if any("float" in result.dtype and not result.is_quantized for result in results):
             reasons[op.kind, "its results are float in the source"] += 1
-            first = first or f"{op.source} {op}".strip()
+            first = first or op.location
     if reasons:
         listed = "; ".join(f"{count} {kind}: {reason}" for (kind, reason), count in sorted(reasons.items()))
         raise UnsupportedError(
@@ -160,7 +160,7 @@ class _Isolating:
         if not (reason := self._reason(op)):
             return
         self.reasons[op.kind, reason] += 1
-        self.first = self.first or f"{op.source} {op}".strip()
+        self.first = self.first or op.location
         inputs = tuple(self._emit_dequantize(name) if name and self._graph[name].is_quantized else name for name in op.inputs)
         outputs = tuple(self._add(f"{name}/real", name) if name and self._graph[name].is_quantized else name for name in op.outputs)
         if (inputs, outputs) == (op.inputs, op.outputs):

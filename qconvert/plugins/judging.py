@@ -8,7 +8,7 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import is_dynamic, kind_of, nudge_input_scales
 from qconvert.plugins.abilities import IN_THE_FILE, Abilities, Verdict, Violation
-from qconvert.plugins.rules import computed_inputs, demands, place, weights_of
+from qconvert.plugins.rules import computed_inputs, demands, weights_of
 
 __all__ = ["judge_operators"]
 
@@ -28,7 +28,7 @@ def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: b
         # What is demanded of quantized operators is demanded of none whose data are real.
         for demand in wanted if verdict.rule != _DYNAMIC else ():
             found += (
-                Violation(f"{place(op)}: {name!r} {how}", demand.text(target), demand.remedy(target))
+                Violation(f"{op.location}: {name!r} {how}", demand.text(target), demand.remedy(target))
                 for name, how in demand.find(target, graph, op)
             )
         found += own(op) if own is not None else ()
@@ -92,7 +92,7 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
         return Verdict("floats", words, "pass isolate_float" if brief else "", brief)
     rule = f"{target.name} has no {op.kind}" if op.kind in target.kernels.missing else f"{target.name} runs operators on integers alone"
     remedy = "quantize all of its data, or leave it to the program that runs the model"
-    broken = Violation(f"{place(op)}: {brief or words}", rule, remedy)
+    broken = Violation(f"{op.location}: {brief or words}", rule, remedy)
     return Verdict("refused", rule, remedy, violations=(broken,))
 
 

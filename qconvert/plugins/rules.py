@@ -17,7 +17,7 @@ from qconvert.kernels import Kernel
 from qconvert.operators import kind_of
 from qconvert.plugins.abilities import Abilities
 
-__all__ = ["DEMANDS", "Breach", "Demand", "addend", "computed_inputs", "demands", "join_words", "place", "quantized_data", "weights_of"]
+__all__ = ["DEMANDS", "Breach", "Demand", "addend", "computed_inputs", "demands", "join_words", "quantized_data", "weights_of"]
 
 
 def data_of(graph: Graph, op: Op, *, results: bool = True) -> list[Tensor]:
@@ -105,11 +105,6 @@ class Demand:
 def demands(target: Abilities) -> tuple[Demand, ...]:
     """The demands that the target's data make."""
     return tuple(demand for demand in DEMANDS if demand.is_made(target))
-
-
-def place(op: Op) -> str:
-    """An operator as refusals name it."""
-    return f"{op.source} {op}".strip()
 
 
 def join_words(words: Sequence[str], last: str = "and") -> str:

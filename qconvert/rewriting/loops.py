@@ -319,7 +319,7 @@ def _orient_sequence(new: Inlining, op: Op, name: str, axis: int, way: int) -> s
     shape = new.tensors[name].shape
     if shape is None:
         raise UnsupportedError(
-            f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=_op_location(op), rule="unknown-rank"
+            f"{op.kind} over {name!r} of unknown rank cannot be written as a While", where=op.location, rule="unknown-rank"
         )
     axis %= len(shape)
     if axis:
@@ -393,8 +393,4 @@ def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
 
 def _dynamic_size_error(op: Op, value: str) -> UnsupportedError:
     what = f"{op.kind} that stacks {value!r}, which has a dynamic dimension, cannot be written as a While"
-    return UnsupportedError(what, where=_op_location(op), rule="dynamic-dimension")
-
-
-def _op_location(op: Op) -> str:
-    return f"{op.source} {op}".strip()
+    return UnsupportedError(what, where=op.location, rule="dynamic-dimension")

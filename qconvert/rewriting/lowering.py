@@ -124,7 +124,7 @@ def require_legal(graph: Graph, legal: Legal, format: str) -> None:
 
 def legality_error(op: Op, reason: str, format: str) -> UnsupportedError:
     """The error for one operator."""
-    where = f"{op.source} {op}".strip()
+    where = op.location
     return UnsupportedError(f"{op.kind} cannot be written to {format}: {reason}", where=where, rule="variant-not-writable")
 
 

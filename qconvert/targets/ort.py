@@ -30,7 +30,7 @@ def _four_bit_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """Activations of 4 bits next to operators that onnxruntime's optimizer replaces by kernels of 8 bits, whatever the width of their data
     is; the model then does not load."""
     from qconvert.operators import kind_of
-    from qconvert.plugins.rules import place, quantized_data
+    from qconvert.plugins.rules import quantized_data
 
     def find(op: Op) -> Iterator[Violation]:
         replaced = kind_of(op).rule == "real" and _ROWS.rows_of_kind(op.kind)
@@ -38,7 +38,9 @@ def _four_bit_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
             if tensor.dtype in ("int4", "uint4") and not tensor.is_constant:
                 rule = "activations of operators with integer kernels have 8 or 16 bits"
                 yield Violation(
-                    f"{place(op)}: {tensor.name!r} is {tensor.dtype}", rule, "--target generic, or pass change_bits (-O activation_bits=8)"
+                    f"{op.location}: {tensor.name!r} is {tensor.dtype}",
+                    rule,
+                    "--target generic, or pass change_bits (-O activation_bits=8)",
                 )
 
     return find
@@ -46,12 +48,11 @@ def _four_bit_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
 
 def _domain_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """Operators of other domains than ONNX's, which no definition gave in those of the standard."""
-    from qconvert.plugins.rules import place
 
     def find(op: Op) -> Iterator[Violation]:
         if op.kind == "Opaque" and op["domain"]:
             rule = "operators are those of the ONNX standard"
-            yield Violation(f"{place(op)}: {op['op_type']} is of the domain {op['domain']!r}", rule, "--target generic, or ort-x86")
+            yield Violation(f"{op.location}: {op['op_type']} is of the domain {op['domain']!r}", rule, "--target generic, or ort-x86")
 
     return find
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from qconvert.plugins import Violation
-from qconvert.plugins.rules import place
 
 if TYPE_CHECKING:  # targets are listed without numpy
     from qconvert.graph import Graph, Op
@@ -32,16 +31,16 @@ def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     def broken(op: Op) -> Iterator[Violation]:
         for name in op.outputs:
             if name and 0 in (graph[name].shape or ()):
-                yield Violation(f"{place(op)}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
+                yield Violation(f"{op.location}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
         if op.kind in ("Conv", "ConvTranspose") and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
-            yield Violation(f"{place(op)}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
+            yield Violation(f"{op.location}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
         if op.kind == "DynamicQuantizeLinear":
-            yield Violation(place(op), _DYNAMIC, _DYNAMIC_REMEDY)
+            yield Violation(op.location, _DYNAMIC, _DYNAMIC_REMEDY)
         if op.kind == "Where":
             whole = graph[op.outputs[0]].static_shape
             for name in op.inputs:
                 shape = graph[name].static_shape
                 if whole is not None and shape is not None and math.prod(shape) not in (1, math.prod(whole)):
-                    yield Violation(f"{place(op)}: {name!r} has the shape {shape}, the result {whole}", _SELECT, _SELECT_REMEDY)
+                    yield Violation(f"{op.location}: {name!r} has the shape {shape}, the result {whole}", _SELECT, _SELECT_REMEDY)
 
     return broken

@@ -11,7 +11,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import Violation
-from qconvert.plugins.rules import Breach, addend, place, quantized_data
+from qconvert.plugins.rules import Breach, addend, quantized_data
 
 __all__ = ["edge_rules", "own_rules"]
 
@@ -82,7 +82,7 @@ def own_rules(graph: Graph, rtx: bool, device: str = "") -> Callable[[Op], Itera
              "add it to the convolution's bias", _single_addends(graph, op, producers) if rtx else ()),
             (_LACKING.get(device, ""), _NEWER, _missing_device_kernels(graph, op, device)),
         ):  # fmt: skip
-            yield from (Violation(f"{place(op)}: {name!r} {how}", text, remedy) for name, how in breaches)
+            yield from (Violation(f"{op.location}: {name!r} {how}", text, remedy) for name, how in breaches)
 
     return find
 
@@ -105,13 +105,15 @@ def _unsupported_operators(op: Op, rtx: bool) -> Iterator[Violation]:
     """Operators that there are none of."""
     name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
     if op.kind == "Opaque" and (is_custom(op) or (str(op["domain"]) not in ("", "ai.onnx") and name not in ("Gelu",))):
-        yield Violation(f"{place(op)}: {custom_name(op)}", "TensorRT has only the operators of ONNX, and plugins", _KEEP)
+        yield Violation(f"{op.location}: {custom_name(op)}", "TensorRT has only the operators of ONNX, and plugins", _KEEP)
     elif op.kind == "Opaque" and name in ("QuantizeLinear", "DequantizeLinear"):
-        yield Violation(f"{place(op)}: {name}", "scales and zero points are constants", "quantize the model with scales that are fixed")
+        yield Violation(f"{op.location}: {name}", "scales and zero points are constants", "quantize the model with scales that are fixed")
     elif name in _NO_IMPORTER:
-        yield Violation(f"{place(op)}: {name}", "TensorRT has no such operator", _operator_remedy(name))
+        yield Violation(f"{op.location}: {name}", "TensorRT has no such operator", _operator_remedy(name))
     elif rtx and name in _NOT_IN_RTX:
-        yield Violation(f"{place(op)}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network before it")
+        yield Violation(
+            f"{op.location}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network before it"
+        )
 
 
 def _operator_remedy(name: str) -> str:

@@ -18,7 +18,7 @@ from qconvert.kernels.litert.limits import FACTORS, list_unfit_factors
 from qconvert.operators.opaque import is_custom
 from qconvert.plugins import Target, Violation
 from qconvert.plugins.abilities import IN_THE_FILE
-from qconvert.plugins.rules import Breach, Demand, demands, place, weights_of
+from qconvert.plugins.rules import Breach, Demand, demands, weights_of
 from qconvert.targets.kernels_tflite import MICRO_CUSTOM, OPERATORS, REQUANTIZE, SURVEYED, TRIED, has_cast, kernel_type, largest_rank
 from qconvert.targets.tflite import TARGETS
 
@@ -258,13 +258,13 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
         foreign = op.kind == "Opaque" and not is_custom(op)
         if id(op) in found.without_form or foreign:
             kind = f"{op['domain'] or 'ai.onnx'}.{op['op_type']}" if foreign else op.kind
-            yield Violation(f"{place(op)}: {kind}", _NO_FORM, "replace the operator before the model is exported")
+            yield Violation(f"{op.location}: {kind}", _NO_FORM, "replace the operator before the model is exported")
         for rule in rules:
-            yield from (Violation(f"{place(op)}: {name!r} {how}", rule.text, rule.remedy) for name, how in rule.find(graph, op))
+            yield from (Violation(f"{op.location}: {name!r} {how}", rule.text, rule.remedy) for name, how in rule.find(graph, op))
         yield from () if foreign else late.get(id(op), ())
 
     return broken
 
 
 def _operator_origin(operator: Operator) -> str:
-    return operator.builtin if operator.origin is None else place(operator.origin)
+    return operator.builtin if operator.origin is None else operator.origin.location

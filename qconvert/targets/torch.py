@@ -26,12 +26,11 @@ _PLAIN = {"numerics": "fast", "form": "program"}
 def _type_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """See plugins.Abilities.own_rules: types of which PyTorch has no quantized tensors."""
     from qconvert.formats.torch.quantized_modules.builder import is_storable
-    from qconvert.plugins.rules import place
 
     def broken(op: Op) -> Iterator[Violation]:
         for name in filter(None, (*op.inputs, *op.outputs)):
             if not is_storable(graph[name]):
-                yield Violation(f"{place(op)}: {name!r} is {graph[name].dtype}", _TYPES, _TYPES_REMEDY)
+                yield Violation(f"{op.location}: {name!r} is {graph[name].dtype}", _TYPES, _TYPES_REMEDY)
 
     return broken
 

@@ -193,7 +193,7 @@ def infer_shapes(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
             if kind_of(op).rule in _UNSIZED:
                 raise OptionError(
                     "the result of this operator for other input sizes is not known",
-                    where=f"{op.source} {op}".strip(),
+                    where=op.location,
                     rule="sizes-not-derived",
                 )
             touched.update(op.outputs)

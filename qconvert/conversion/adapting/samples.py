@@ -133,7 +133,7 @@ class Samples:
 
     def batch_error(self, op: Op, reason: str) -> OptionError:
         remedy = "Convert the part of the network without it: --subgraph."
-        return OptionError(f"--batch: this operator {reason}", where=f"{op.source} {op}".strip(), remedy=remedy, rule="batch-not-separable")
+        return OptionError(f"--batch: this operator {reason}", where=op.location, remedy=remedy, rule="batch-not-separable")
 
     def axis_of_new(self, op: Op, index: int) -> int | None:
         """Along which axis a value that a loop carries has samples although its first value has none; None for none."""

@@ -437,7 +437,7 @@ class Builder:
 
     def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in ONNX."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=f"{op.source} {op}".strip(), rule=rule)
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=op.location, rule=rule)
 
 
 WriteFunction = Callable[[Op, Builder], None]

@@ -91,7 +91,7 @@ def _bytes(op: Op) -> bytes:
     try:
         return base64.b64decode(str(op["payload"]), validate=True)
     except ValueError as error:
-        raise InvalidModelError("its payload is not base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
+        raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
 
 
 def _quantization_attributes(place: str, tensor: Tensor) -> dict[str, Any]:

@@ -61,13 +61,9 @@ def write_opaque(op: Op, b: Builder) -> None:
     try:
         node = NodeProto.FromString(base64.b64decode(str(op["payload"]), validate=True))
     except (ValueError, DecodeError) as error:
-        raise InvalidModelError(
-            "its payload is not an ONNX node in base64", where=f"{op.source} {op}".strip(), rule="damaged-payload"
-        ) from error
+        raise InvalidModelError("its payload is not an ONNX node in base64", where=op.location, rule="damaged-payload") from error
     if (node.op_type, node.domain) != (op["op_type"], op["domain"]):
-        raise InvalidModelError(
-            f"its payload is a node {node.op_type!r} of {node.domain!r}", where=f"{op.source} {op}".strip(), rule="damaged-payload"
-        )
+        raise InvalidModelError(f"its payload is a node {node.op_type!r} of {node.domain!r}", where=op.location, rule="damaged-payload")
     captures = [str(name) for name in op["captures"]]
     count = len(op.inputs) - len(captures)
     given = [b.stored_value(name) for name in op.inputs]

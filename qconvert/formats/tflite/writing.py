@@ -436,7 +436,7 @@ class Writing:
 
     def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in TFLite."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=f"{op.source} {op}".strip(), rule=rule)
+        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=op.location, rule=rule)
 
 
 def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -> Array:

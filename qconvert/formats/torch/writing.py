@@ -280,7 +280,7 @@ class Builder:
 
     def unsupported_error(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
         """Return the error for something that PyTorch cannot express."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=f"{op.source} {op}".strip(), rule=rule)
+        return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=op.location, rule=rule)
 
     def finish_program(self) -> None:
         """Sets the outputs of the program, and drops nodes that they do not depend on."""

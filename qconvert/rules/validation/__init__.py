@@ -9,7 +9,7 @@ from qconvert.graph import Graph
 from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes, output_shapes
 from qconvert.rules.validation.quantization import quantization
 from qconvert.rules.validation.scopes import scopes
-from qconvert.rules.validation.structure import Problems, names, operator_location, operators, order, tensors
+from qconvert.rules.validation.structure import Problems, names, operators, order, tensors
 
 __all__ = ["validate"]
 
@@ -52,6 +52,6 @@ def _shapes(graph: Graph) -> Problems:
                 continue
             stored = known[name]
             if not is_compatible(stored.shape, shape):
-                yield operator_location(op), "shape-mismatch", f"gives {name!r} the shape {shape}, but the graph states {stored.shape}"
+                yield op.location, "shape-mismatch", f"gives {name!r} the shape {shape}, but the graph states {stored.shape}"
             elif stored.static_shape is None:
                 known[name] = replace(stored, shape=merge_shapes(name, shape, stored.shape))

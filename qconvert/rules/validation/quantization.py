@@ -14,7 +14,7 @@ from qconvert.operators.basic_lstm import basic_problem
 from qconvert.operators.integer_recurrent import stored_problem, stored_tensors
 from qconvert.operators.kind import Broken
 from qconvert.operators.typing import type_problems
-from qconvert.rules.validation.structure import Problems, operator_location
+from qconvert.rules.validation.structure import Problems
 
 __all__ = ["is_axis_kept", "quantization"]
 
@@ -28,7 +28,7 @@ def quantization(graph: Graph) -> Problems:
         if tensor.quantization is not None:
             yield from ((f"tensor {tensor.name!r}", *broken) for broken in _parameter_problems(tensor, tensor.quantization))
     for op in graph.ops:
-        yield from ((operator_location(op), *broken) for broken in _operator_problems(graph, op))
+        yield from ((op.location, *broken) for broken in _operator_problems(graph, op))
 
 
 def _operator_problems(graph: Graph, op: Op) -> Iterator[Broken]:

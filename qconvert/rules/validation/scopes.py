@@ -8,7 +8,7 @@ from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
 from qconvert.operators import KINDS, FunctionCall, Port, calls, kind_of
 from qconvert.operators.kind import Broken
 from qconvert.operators.shapes_and_functions import all_graphs, is_compatible, named_functions
-from qconvert.rules.validation.structure import Problems, operator_location
+from qconvert.rules.validation.structure import Problems
 
 __all__ = ["scopes"]
 
@@ -34,10 +34,10 @@ def scopes(graph: Graph) -> Problems:
         for op in inner.ops:
             if op.kind == "WriteState":
                 if (state_name := str(op["state"])) in written:
-                    yield where + operator_location(op), "two-writes", f"writes the state {state_name!r} for the second time in a run"
+                    yield where + op.location, "two-writes", f"writes the state {state_name!r} for the second time in a run"
                 written.add(state_name)
-            yield from ((where + operator_location(op), *broken) for broken in _reference_problems(graph, inner, op))
-            yield from ((where + operator_location(op), *broken) for broken in _call_problems(graph, inner, op))
+            yield from ((where + op.location, *broken) for broken in _reference_problems(graph, inner, op))
+            yield from ((where + op.location, *broken) for broken in _call_problems(graph, inner, op))
     for signature in graph.signatures:
         yield from ((f"signature {signature.key!r}", *broken) for broken in _signature_problems(graph, signature))
     yield from _recursion_problems(graph)

@@ -10,18 +10,13 @@ from qconvert.graph.schema import Signature
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.kind import Broken
 
-__all__ = ["Problems", "names", "operator_location", "operators", "order", "tensors"]
+__all__ = ["Problems", "names", "operators", "order", "tensors"]
 
 #: (operator or tensor, rule that it breaks, what is wrong with it)
 Problems = Iterator[tuple[str, str, str]]
 
 #: More elements than any network's tensor has; a larger product comes from a damaged file.
 _MOST_ELEMENTS = 2**40
-
-
-def operator_location(op: Op) -> str:
-    """The operator as errors name it: where it came from, its kind and its first output."""
-    return f"{op.source} {op}".strip()
 
 
 def names(graph: Graph) -> Problems:
@@ -32,15 +27,15 @@ def names(graph: Graph) -> Problems:
     for op in graph.ops:
         for name in (*op.inputs, *op.outputs):
             if name and name not in graph.tensors:
-                yield operator_location(op), "unknown-tensor", f"names the tensor {name!r}, which does not exist"
+                yield op.location, "unknown-tensor", f"names the tensor {name!r}, which does not exist"
     yield from _border_names(graph)
     origin = dict.fromkeys(graph.inputs, "is a graph input")
     origin |= {tensor.name: "is a constant" for tensor in graph.constants()}
     for op in graph.ops:
         for name in filter(None, op.outputs):
             if name in origin:
-                yield operator_location(op), "two-producers", f"writes {name!r}, which {origin[name]}"
-            origin[name] = f"{operator_location(op)} writes already"
+                yield op.location, "two-producers", f"writes {name!r}, which {origin[name]}"
+            origin[name] = f"{op.location} writes already"
 
 
 def _border_names(graph: Graph) -> Problems:
@@ -78,17 +73,17 @@ def order(graph: Graph) -> Problems:
                 continue
             if name not in producers:
                 yield (
-                    operator_location(op),
+                    op.location,
                     "not-computed",
                     f"reads {name!r}, which is neither an input, a constant nor an operator's output",
                 )
             elif _has_path(graph, op, producers[name]):
-                yield operator_location(op), "cycle", f"is part of a cycle: {name!r} depends on its own output"
+                yield op.location, "cycle", f"is part of a cycle: {name!r} depends on its own output"
             else:
                 yield (
-                    operator_location(op),
+                    op.location,
                     "wrong-order",
-                    f"comes before {operator_location(producers[name])}, which writes its input {name!r}",
+                    f"comes before {producers[name].location}, which writes its input {name!r}",
                 )
         ready.update(op.outputs)
     for name in graph.outputs:
@@ -124,9 +119,9 @@ def operators(graph: Graph) -> Problems:
     """Kinds exist, arity fits, attributes are the kind's own with values of the right sort."""
     for op in graph.ops:
         if op.kind not in KINDS:
-            yield operator_location(op), "unknown-kind", f"the operator set has no kind {op.kind!r}"
+            yield op.location, "unknown-kind", f"the operator set has no kind {op.kind!r}"
             return
-        yield from ((operator_location(op), *broken) for broken in kind_of(op).problems(op))
+        yield from ((op.location, *broken) for broken in kind_of(op).problems(op))
 
 
 def tensors(graph: Graph) -> Problems:

@@ -90,7 +90,7 @@ def write_custom(op: Op, w: Writing) -> None:
     try:
         payload = base64.b64decode(str(op["payload"]), validate=True)
     except ValueError as error:
-        raise InvalidModelError("its payload is not base64", where=f"{op.source} {op}".strip(), rule="damaged-payload") from error
+        raise InvalidModelError("its payload is not base64", where=op.location, rule="damaged-payload") from error
     if not all(op.outputs):
         raise w.unsupported_error(op, "an output that is absent", rule="output-missing")
     unknown = [name for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "unknown"]
