@@ -12,7 +12,6 @@ OWN = re.compile(r"\bgraph\.names\(|\bNames\(|\bops\.append\(|\.evolve\([^)]*\b(
 KEPT = {
     "fuse_recurrence.py": (1, "names of functions, which are no tensors"),
     "lift_states.py": (1, "names of functions, which are no tensors"),
-    "fuse_dynamic.py": (1, "lists the operators that it recognises, and writes none"),
     "symmetric_weights.py": (1, "a graph that is judged and thrown away"),
 }
 
