@@ -26,7 +26,7 @@ _WORTH = 1.05
 
 
 def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes symmetric 8-bit activations; an unsigned quantization is symmetric around the middle of its type."""
+    """Change symmetric 8-bit activations; an unsigned quantization is symmetric around the middle of its type."""
     source, graph = graph, separate_roles(graph, _EIGHT_BITS)
     intervals = infer_joint_intervals(graph)
 
@@ -41,7 +41,7 @@ def run(graph: Graph, target: Target | None, edges: str = "keep") -> tuple[Graph
 
 
 def _choose_affine(tensor: Tensor, interval: Interval) -> Quantization | None:
-    """A finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
+    """Return a finer quantization of the range of a tensor; None where there is none, or its quantization is affine."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor or int(q.zero_point[0]) != middle(tensor.dtype) or q.quant_min is not None or q.quant_max is not None:

@@ -262,7 +262,7 @@ def _describe_float_ops(graph: Graph) -> list[str]:
 
 
 def propagate_quantizations(graph: Graph, quantizations: MutableMapping[str, QParams]) -> list[str]:
-    """Gives tensors without a quantization that of their neighbours, until nothing changes; returns their names.
+    """Give tensors without a quantization that of their neighbours, until nothing changes; return their names.
 
     Forwards, results of operators whose data all have one quantization; backwards, the data of data movement and of Concat, such as the
     result of a layer that is only moved.

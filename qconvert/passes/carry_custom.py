@@ -19,7 +19,7 @@ _FLEX = "Flex"
 
 
 def run(graph: Graph, target: Target | None, *, custom: str = "carry") -> tuple[Graph, tuple[Change, ...]]:
-    """Names the custom operators, with counts.
+    """Name the custom operators, with counts.
 
     Args:
         graph: stays as it is.

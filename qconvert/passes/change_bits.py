@@ -48,7 +48,7 @@ def run(
     block_size: int = 0,
     edges: str = "keep",
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul, then activations; 0 bits leave them as they are."""
+    """Change the weights of Conv, ConvTranspose, Gemm and MatMul, then activations; 0 bits leave them as they are."""
     notes: list[Change | str] = []
     if weight_bits:
         graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, weight_bits, granularity, block_size), "bits")
@@ -83,7 +83,7 @@ def _wide_biases(graph: Graph) -> Graph:
 
 
 def _to_supported_type(found: tuple[str, Quantization] | None, dtypes: Collection[str]) -> tuple[str, Quantization] | None:
-    """A quantization in the signed type where a target takes that and not the unsigned one."""
+    """Return a quantization in the signed type where a target takes that and not the unsigned one."""
     if found is None or found[0] in dtypes or SIGNED.get(found[0]) not in dtypes:
         return found
     signed = SIGNED[found[0]]
@@ -91,7 +91,7 @@ def _to_supported_type(found: tuple[str, Quantization] | None, dtypes: Collectio
 
 
 def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
-    """The quantization of an activation in a type of other width; None where it has several scales."""
+    """Return the quantization of an activation in a type of other width; None where it has several scales."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor:
@@ -108,7 +108,7 @@ def _activation(tensor: Tensor, bits: int) -> tuple[str, Quantization] | None:
 
 
 def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block_size: int) -> Rescaled | None:
-    """Weights in a type of other width; None where they have that already."""
+    """Return weights in a type of other width; None where they have that already."""
     q, data = weights.quantization, weights.data
     if q is None or data is None or not data.size or _WIDTH.get(weights.dtype, bits) == bits:
         return None
@@ -131,14 +131,14 @@ def _weights(use: WeightUse, weights: Tensor, bits: int, granularity: str, block
 
 
 def _widen(weights: Tensor, dtype: str) -> Rescaled:
-    """The same integers, scales and zero points in a wider type."""
+    """Return the same integers, scales and zero points in a wider type."""
     assert weights.quantization is not None and weights.data is not None
     count = weights.quantization.scale.size
     return Rescaled(replace(weights, dtype=dtype, data=weights.data.astype(numpy_dtype(dtype))), None, count, count)
 
 
 def _quantize_blocks(weights: Tensor, axis: int, size: int, dtype: str) -> Rescaled:
-    """A matrix of symmetric weights with one scale for each `size` of them along an axis."""
+    """Return a matrix of symmetric weights with one scale for each `size` of them along an axis."""
     assert weights.quantization is not None and weights.data is not None
     limits = symmetric_limits(dtype)
     real: Array = np.moveaxis(dequantize(weights.data, weights.quantization), axis, 1)

@@ -32,7 +32,7 @@ _RELU: Bounds = (0.0, None)
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Puts a Relu or a Clip after every operator of float values whose quantized result has an activation, or a quantization that implies
+    """Put a Relu or a Clip after every operator of float values whose quantized result has an activation, or a quantization that implies
     one."""
     bounded = target.kernels.decomposed_bounds if target is not None else ()
     rewriter = Rewriter(graph)
@@ -57,7 +57,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:
-    """The real range that an operator's activation, or the quantization of its result, leaves; None where neither says anything."""
+    """Return the real range that an operator's activation, or the quantization of its result, leaves; None where neither says anything."""
     if not kind_of(op).fuses_activation or len(op.outputs) != 1:
         return None
     result = graph[op.outputs[0]]
@@ -82,8 +82,8 @@ def _is_upper_bound_needed(result: Tensor, bounds: Bounds) -> bool:
 
 
 def _round_bounds(result: Tensor, bounds: Bounds) -> Bounds:
-    """The bounds as two stored integers stand for them. An upper bound of exactly 6 would be a Relu6 to a runtime, which the next number
-    is not."""
+    """Return the bounds as two stored integers stand for them. An upper bound of exactly 6 would be a Relu6 to a runtime, which the next
+    number is not."""
     q = result.quantization
     if q is None or not q.is_per_tensor:
         return bounds

@@ -22,7 +22,7 @@ _VOLUME_RANK = 5
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Spreads constant weights; those that are computed, and those that would grow too large, stay as they are."""
+    """Spread constant weights; those that are computed, and those that would grow too large, stay as they are."""
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
     count = 0
@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
-    """The dilations that the weights take over; None if the operator stays as it is."""
+    """Return the dilations that the weights take over; None if the operator stays as it is."""
     if op.kind not in ("Conv", "ConvTranspose"):
         return None
     weights, group = graph[op.inputs[1]], int(op["group"])

@@ -83,7 +83,7 @@ def _rounds_in_onnx(op: Op) -> bool:
 
 
 def _read_roundings(graph: Graph) -> Mapping[str, str]:
-    """How operators rounded their data before a conversion, by the names of their outputs."""
+    """Return how operators rounded their data before a conversion, by the names of their outputs."""
     text = graph.metadata.get(DYNAMIC_RANGE)
     try:
         found = {} if text is None else {str(name): str(value) for name, value in json.loads(text).items()}
@@ -104,7 +104,8 @@ class _Fitting:
         self.stated: dict[str, str] = {}
 
     def stated_of(self, noted: Mapping[str, str]) -> dict[int, str]:
-        """What was noted of operators, by their identity: of those that have the name noted, or what an activation or move made of it."""
+        """Return what was noted of operators, by their identity: of those that have the name noted, or what an activation or move made of
+        it."""
         found = {}
         for name, rounding in noted.items():
             op = self._rewriter.producers.get(name)
@@ -173,7 +174,7 @@ class _Fitting:
         return self._made[key]
 
     def _restore_weights(self, op: Op, stated: str) -> Op:
-        """The operator with the integers of its weights, if they are constants after a Dequantize and it can have the arithmetic."""
+        """Return the operator with the integers of its weights, if they are constants after a Dequantize and it can have the arithmetic."""
         known, places, inputs = kind_of(op).attributes.get("arithmetic"), integer_weights(op), list(op.inputs)
         if known is None or stated not in known.choices or not places or self._graph[op.inputs[0]].dtype != "float32":
             return op
@@ -185,7 +186,8 @@ class _Fitting:
         return replace(op, inputs=tuple(inputs)).with_attributes(arithmetic=stated)
 
     def _to_int8_weights(self, op: Op) -> str:
-        """The weights as int8 with zero point 0 and the same scales, one for each channel of a depthwise kernel; "" if that cannot be."""
+        """Return the weights as int8 with zero point 0 and the same scales, one for each channel of a depthwise kernel; "" if that cannot
+        be."""
         name = op.inputs[1]
         tensor = self._graph[name]
         spread = op.kind == "Conv" and int(op["group"]) > 1 and (tensor.shape or (0, 0))[1] == 1

@@ -61,7 +61,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
 
 
 def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:
-    """How many values changed, as float32, and the largest change in LSB."""
+    """Return how many values changed, as float32, and the largest change in LSB."""
     assert old.data is not None and new.data is not None and new.quantization is not None
     real = dequantize(new.data, new.quantization)
     scale, _ = scale_and_zero_point(new.quantization, old.data.shape)

@@ -20,7 +20,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Folds where weights and statistics are float32 constants and nobody else reads the convolution's result. Names what stays."""
+    """Fold where weights and statistics are float32 constants and nobody else reads the convolution's result. Name what stays."""
     rewriter = Rewriter(graph)
     notes: list[str] = []
     count = 0
@@ -50,7 +50,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _obstacle(graph: Graph, before: Op, op: Op) -> str:
-    """Why a BatchNormalization cannot be folded; "" if it can."""
+    """Return why a BatchNormalization cannot be folded; "" if it can."""
     if any(graph[name].is_quantized for name in (*before.inputs, *before.outputs, *op.outputs) if name):
         return f"the {before.kind} before it is quantized"
     if before["activation"]:

@@ -45,7 +45,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _bounds(graph: Graph, op: Op) -> Bounds | None:
-    """The range that a Relu or Clip leaves, None on an open side; None if it is not one with constant float bounds."""
+    """Return the range that a Relu or Clip leaves, None on an open side; None if it is not one with constant float bounds."""
     return kind_of(op).limits(op, lambda name: None if graph[name].is_quantized else graph.constant(name))
 
 
@@ -74,7 +74,7 @@ def _join(graph: Graph) -> tuple[Graph, int]:
 
 
 def _intersect_bounds(first: Bounds, second: Bounds) -> Bounds | None:
-    """The bounds of both; None if no value is within them."""
+    """Return the bounds of both; None if no value is within them."""
     lower = max((bound for bound in (first[0], second[0]) if bound is not None), default=None)
     upper = min((bound for bound in (first[1], second[1]) if bound is not None), default=None)
     return None if lower is not None and upper is not None and lower > upper else (lower, upper)
@@ -127,7 +127,7 @@ def _fuse(graph: Graph) -> tuple[Graph, int]:
 
 
 def _find_activation(bounds: Bounds, tensor: Tensor) -> str:
-    """The activation with these bounds, or with the same integers on the tensor's quantization; "" if there is none."""
+    """Return the activation with these bounds, or with the same integers on the tensor's quantization; "" if there is none."""
     q = tensor.quantization
     for name, limits in ACTIVATIONS.items():
         if not name:

@@ -91,7 +91,7 @@ class Recognizer:
                 yield end, found
 
     def _ends_of(self, op: Op) -> Iterator[Op]:
-        """The operators that may end the decomposition that one is in."""
+        """Yield the operators that may end the decomposition that one is in."""
         level = [op]
         for _ in range(_DEPTH):
             level = [reader for item in level for reader in self._readers.get(item.outputs[0], ()) if reader.outputs][:_DEPTH]
@@ -99,7 +99,7 @@ class Recognizer:
             level = [reader for reader in level if not self._graph[reader.outputs[0]].is_quantized]
 
     def _find_inner_ops(self, found: Op, end: Op) -> Iterator[Op]:
-        """The operators of a decomposition but for its end."""
+        """Yield the operators of a decomposition but for its end."""
         waiting, seen = list(end.inputs), set(found.inputs)
         while waiting:
             name = waiting.pop()
@@ -119,7 +119,7 @@ class Recognizer:
         return None
 
     def _cone(self, end: Op) -> list[str]:
-        """The tensors from which a result is computed by float values alone, the nearest first, constants too."""
+        """Return the tensors from which a result is computed by float values alone, the nearest first, constants too."""
         found: dict[str, None] = {}
         level = [name for name in end.inputs if name]
         for _ in range(_DEPTH):
@@ -129,7 +129,7 @@ class Recognizer:
         return list(found)
 
     def _match_formula(self, end: Op, cone: Sequence[str], way: _Way) -> Op | None:
-        """The operator of a formula's kind that a result is; None if it is none."""
+        """Return the operator of a formula's kind that a result is; None if it is none."""
         graph, result = self._graph, self._graph[end.outputs[0]]
         forms, tries = Forms(), 0
         constants = [name for name in cone if graph[name].data is not None and not graph[name].is_quantized]
@@ -173,26 +173,26 @@ class Recognizer:
         return forms.same(form, wanted)
 
     def _numbers(self, constants: Sequence[str]) -> list[float]:
-        """The single numbers among constants, the nearest to the result first."""
+        """Return the single numbers among constants, the nearest to the result first."""
         found = (self._graph[name].data for name in constants)
         numbers = [float(data.reshape(-1)[0]) for data in found if data is not None and data.size == 1 and data.dtype.kind == "f"]
         return list(dict.fromkeys(numbers))
 
     def _axes(self, cone: Sequence[str]) -> list[int]:
-        """The first axes of the reductions on the way."""
+        """Return the first axes of the reductions on the way."""
         ops = (self._producers[name] for name in cone if name in self._producers)
         found = [self._graph[op.inputs[1]].data for op in ops if kind_of(op).layout is REDUCES and op.has(1)]
         return list(dict.fromkeys(int(data.reshape(-1).min()) for data in found if data is not None and data.size))
 
 
 def _names(op: Op) -> set[str]:
-    """The functions of forms that an operator has."""
+    """Return the functions of forms that an operator has."""
     is_clip = op.kind in _CLIPS or op.attributes.get("activation")
     return {op.kind} & _FUNCTIONS | ({_CLIP} if is_clip else set())
 
 
 def _ways(formula: Formula) -> Iterator[_Way]:
-    """The forms of a formula between which attributes choose."""
+    """Yield the forms of a formula between which attributes choose."""
     kind = KINDS[formula.kind]
     specs = {name: spec for name, spec in kind.attributes.items() if name in formula.parameters and spec.choices}
     names = [f"input_{place}" for place in range(kind.inputs[0])]
@@ -214,7 +214,7 @@ def _ways(formula: Formula) -> Iterator[_Way]:
 
 
 def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: int) -> Iterator[dict[str, Any]]:
-    """The attributes that a decomposed operator may have: defaults, and numbers and axes that stand in the decomposition."""
+    """Yield the attributes that a decomposed operator may have: defaults, and numbers and axes that stand in the decomposition."""
     given: list[list[tuple[str, Any]]] = []
     for name, spec in way.kind.attributes.items():
         if name in way.choices or name not in way.formula.parameters:
@@ -230,7 +230,7 @@ def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: 
 
 
 def _parameters(kind: Kind, constants: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The constants as the further inputs of a decomposed operator, in any order, if it may have so many."""
+    """Yield the constants as the further inputs of a decomposed operator, in any order, if it may have so many."""
     least, most = kind.inputs
     if least - 1 <= len(constants) <= most - 1:
         yield from itertools.permutations(constants)

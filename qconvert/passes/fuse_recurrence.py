@@ -211,7 +211,7 @@ class _Linear:
 
 
 def cell_of(body: Graph, states: int) -> Cell | None:
-    """The cell that a body is, with so many states and one element of a sequence after them; None if it is none."""
+    """Return the cell that a body is, with so many states and one element of a sequence after them; None if it is none."""
     if states not in (1, 2) or len(body.inputs) != states + 1:
         return None
     found = [_Cells(body, hidden, states) for hidden in range(states)]
@@ -252,7 +252,7 @@ class _Cells:
         return None
 
     def _reset(self, gate: str, g: Op, update: _Linear) -> Cell | None:
-        """The part of a GRU's hidden gate that the reset gate takes: r * (R h + b), or R (r * h)."""
+        """Return the part of a GRU's hidden gate that the reset gate takes: r * (R h + b), or R (r * h)."""
         total = self._linear(g.inputs[0])
         if total is None or total.r is not None or len(total.others) != 1 or total.w is None:
             return None
@@ -326,7 +326,7 @@ class _Cells:
         return op is not None and one is not None and bool((one == 1).all()) and op.inputs[1] == other
 
     def _matrix(self, op: Op) -> tuple[Array, Array | float] | None:
-        """The real weights and bias of a Gemm."""
+        """Return the real weights and bias of a Gemm."""
         if self._body[op.outputs[0]].is_quantized:
             return None
         weights, bias = self._body[op.inputs[1]], self._body.constant(op.inputs[2]) if len(op.inputs) > 2 else None
@@ -336,7 +336,7 @@ class _Cells:
         return weights.data, 0.0 if bias is None else bias.reshape(-1)
 
     def _linear(self, name: str, low: int = 0, high: int | None = None) -> _Linear | None:
-        """What a value is as a sum, its columns from `low` to `high`."""
+        """Return what a value is as a sum, its columns from `low` to `high`."""
         constant, part = self._body.constant(name), slice(low, high)
         is_whole = low == 0 and high is None
         if constant is not None:

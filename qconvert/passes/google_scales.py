@@ -35,7 +35,7 @@ _SAME = 1e-6
 def run(
     graph: Graph, target: Target | None, scheme: str = "types", granularity: str = "axis", edges: str = "keep"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
+    """Change weights, then activations of 4, 8 and 16 bits, and biases with them."""
     return requantize_network(
         graph,
         lambda use, tensor: _weights(use, tensor, granularity),
@@ -47,7 +47,7 @@ def run(
 
 
 def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
-    """The formula's quantization for the range of a tensor's; None where it has that, or has several scales."""
+    """Return the formula's quantization for the range of a tensor's; None where it has that, or has several scales."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor:
@@ -68,7 +68,7 @@ def _activation(tensor: Tensor, scheme: str) -> tuple[str, Quantization] | None:
 
 
 def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | None:
-    """Weights of the symmetric formula; scales with the zero point 0 stay unless several shall become one."""
+    """Return weights of the symmetric formula; scales with the zero point 0 stay unless several shall become one."""
     if not is_scalable(use, weights) or weights.quantization is None:
         return None
     limits = symmetric_limits(weights.dtype)

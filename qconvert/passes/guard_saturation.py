@@ -79,7 +79,7 @@ def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
 
 
 def _weights(graph: Graph, op: Op, target: Target) -> Tensor | None:
-    """The 8-bit constant weights of an operator with an integer kernel whose data are stored as its activations are."""
+    """Return the 8-bit constant weights of an operator with an integer kernel whose data are stored as its activations are."""
     stored = target.storage.activations if is_dynamic(op) else graph[op.inputs[0]].dtype
     if not kind_of(op).sums_products or not target.kernels.rows_of_kind(op.kind) or stored != target.storage.activations:
         return None

@@ -50,7 +50,7 @@ def _dequantize_bias(bias: Tensor, name: str) -> Tensor:
 
 
 def _count_lost_values(bias: Tensor, real: Tensor) -> int:
-    """How many float32 values lie nearer to another integer's."""
+    """Return how many float32 values lie nearer to another integer's."""
     assert bias.data is not None and bias.quantization is not None and real.data is not None
     scale, _ = scale_and_zero_point(bias.quantization, bias.data.shape)
     return int((np.rint(real.data.astype(np.float64) / scale.astype(np.float64)) != bias.data).sum())

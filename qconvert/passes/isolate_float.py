@@ -88,7 +88,7 @@ def _refuse_floats(graph: Graph, target: Target, isolating: _Isolating) -> None:
 
 
 def _read_as_weights(graph: Graph) -> set[str]:
-    """Tensors that are the weights of an operator, but for groups of a volume, which are taken apart when they are written."""
+    """Return tensors that are the weights of an operator, but for groups of a volume, which are taken apart when they are written."""
     found: set[str] = set()
     for op in graph.ops:
         names = kind_of(op).inputs_with_role(op, "weights")
@@ -97,7 +97,7 @@ def _read_as_weights(graph: Graph) -> set[str]:
 
 
 def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
-    """Why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
+    """Return why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
     if not any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):
         return ""
     result = graph[op.outputs[0]]

@@ -21,7 +21,7 @@ __all__ = [
 
 
 def constant_weights(graph: Graph) -> dict[str, int]:
-    """The quantized constants that serve as weights and as nothing else, with their axis of output channels."""
+    """Return the quantized constants that serve as weights and as nothing else, with their axis of output channels."""
     axes: dict[str, set[int]] = {}
     for op in graph.ops:
         for position, name in enumerate(op.inputs):
@@ -51,7 +51,7 @@ class WeightUse:
 
 
 def weight_uses(graph: Graph) -> list[WeightUse]:
-    """Every quantized constant that linear operators read as weights, once for each axis and type of the data next to it."""
+    """Return every quantized constant that linear operators read as weights, once for each axis and type of the data next to it."""
     uses: dict[tuple[str, int, str], list[int]] = {}
     ways: Counter[str] = Counter(graph.outputs)
     others: set[tuple[str, str]] = set()
@@ -106,7 +106,7 @@ def is_quantized(graph: Graph, op: Op) -> bool:
 
 
 def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
-    """The constant bias of a quantized linear operator."""
+    """Return the constant bias of a quantized linear operator."""
     if not kind_of(op).sums_products or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
         return None
     bias = graph[op.inputs[2]]
@@ -165,7 +165,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
 
 
 def _requantize_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:
-    """A bias with another quantization in the first type that holds it, else of float values."""
+    """Return a bias with another quantization in the first type that holds it, else of float values."""
     assert bias.data is not None and bias.quantization is not None
     real = dequantize(bias.data, bias.quantization)
     if quantization is not None:

@@ -99,7 +99,7 @@ def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
 
 
 def _sum(data: Tensor, weights: Tensor) -> int:
-    """What no sum of products is beyond."""
+    """Return what no sum of products is beyond."""
     low, high = integer_range(data.dtype)
     assert weights.data is not None and weights.quantization is not None
     points = weights.quantization.zero_point.reshape([-1, *[1] * (weights.data.ndim - 1)])

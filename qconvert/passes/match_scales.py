@@ -93,7 +93,7 @@ class _Matching:
         return (op,) if data.quantization is None else self._requantize_result(op, result, data)
 
     def _scaled_zeros(self, op: Op) -> Op:
-        """A sum whose constant operand is zero everywhere, with that with the quantization of the other one."""
+        """Return the operator; of a sum with an operand of zeros, with these on the quantization of the other operand."""
         if not kind_of(op).sum_sign:
             return op
         names = list(op.inputs)
@@ -167,7 +167,7 @@ class _Matching:
         return replace(op, inputs=tuple(names))
 
     def _unify_scales(self, op: Op, result: Tensor | None) -> Op:
-        """The operator with all data with one quantization, that holds what they hold, and the result if it is given."""
+        """Return the operator with all data on one quantization, that holds what they and the result, if it is given, hold."""
         data = [tensor for tensor in self._data(op) if tensor.quantization is not None]
         quantization = _common_quantization(data if result is None else [*data, result])
         moved: dict[str, str] = {}
@@ -191,7 +191,7 @@ class _Matching:
 
 
 def _limit_to_kernel(result: Tensor, kernel: Quantization) -> Quantization:
-    """The result's quantization, without the values that a kernel whose results have another quantization never gives."""
+    """Return the result's quantization, without the values that a kernel whose results have another quantization never gives."""
     q = result.quantization
     assert q is not None
     if not q.is_per_tensor:
@@ -202,7 +202,8 @@ def _limit_to_kernel(result: Tensor, kernel: Quantization) -> Quantization:
 
 
 def _common_quantization(tensors: Sequence[Tensor]) -> Quantization | None:
-    """The finest of the tensors' quantizations that holds the ranges of all, or a new one; None where they have several types or scales."""
+    """Return the finest of the tensors' quantizations that holds the ranges of all, or a new one; None where they have several types or
+    scales."""
     quantizations = [tensor.quantization for tensor in tensors if tensor.quantization is not None and tensor.quantization.is_per_tensor]
     dtype = tensors[0].dtype if tensors else ""
     if len(quantizations) != len(tensors) or len(quantizations) < 2 or any(tensor.dtype != dtype for tensor in tensors):

@@ -24,13 +24,13 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul."""
+    """Change the weights of Conv, ConvTranspose, Gemm and MatMul."""
     changed, found = requantize_weights(graph, _narrow, "narrow")
     return changed, tuple(describe_weights(found, "leave the lowest integer of their type out"))
 
 
 def _narrow(use: WeightUse, weights: Tensor) -> Rescaled | None:
-    """Each channel within the limits around its own zero point; one scale stays one."""
+    """Return weights with each channel within the limits around its own zero point; one scale stays one."""
     if not is_scalable(use, weights) or weights.data is None or weights.quantization is None:
         return None
     low, high = integer_range(weights.dtype)

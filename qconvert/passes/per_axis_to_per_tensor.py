@@ -82,7 +82,7 @@ def _requantize_biases(graph: Graph, changed: dict[str, Tensor], notes: list[Cha
 
 
 def _requantize_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Tensor | None:
-    """The bias at input scale * new weight scale; None if a value leaves its type."""
+    """Return the bias at input scale * new weight scale; None if a value leaves its type."""
     old, data = bias.quantization, graph[op.inputs[0]].quantization
     assert old is not None and bias.data is not None and data is not None and weights.quantization is not None
     new = bias_quantization(data, weights.quantization, bias.data.shape)
@@ -98,7 +98,7 @@ def _requantize_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Ten
 
 
 def _report(old: Tensor, new: Tensor) -> Change:
-    """What the requantization of one tensor costs."""
+    """Return what the requantization of one tensor costs."""
     assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
     if old.data is new.data:
         return Change(f"{old.name!r}: all scales are equal", exact=True)

@@ -49,7 +49,7 @@ def _is_for_channels(rewriter: Rewriter, op: Op, bias: Tensor) -> bool:
 
 
 def _repeat_scale(tensor: Tensor, axis: int) -> Tensor | None:
-    """The tensor with its one scale for each index along `axis`; None if it has others already."""
+    """Return the tensor with its one scale for each index along `axis`; None if it has others already."""
     q = tensor.quantization
     assert q is not None and tensor.data is not None
     size = tensor.data.shape[axis]

@@ -37,7 +37,7 @@ _TRIED = 3
 def run(
     graph: Graph, target: Target | None, rounding: str = "up", granularity: str = "axis", edges: str = "keep"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes weights, then activations of 4, 8 and 16 bits, and biases with them."""
+    """Change weights, then activations of 4, 8 and 16 bits, and biases with them."""
     return requantize_network(
         graph,
         lambda use, tensor: _weights(use, tensor, rounding, granularity),
@@ -49,7 +49,7 @@ def run(
 
 
 def _position(values: Array, limits: tuple[int, int], rounding: str) -> int:
-    """The exponent of the scale for float values.
+    """Return the exponent of the scale for float values.
 
     Args:
         values: real.
@@ -75,7 +75,7 @@ def _loss(values: Array, scale: float, limits: tuple[int, int]) -> float:
 
 
 def _activation(tensor: Tensor, rounding: str) -> tuple[str, Quantization] | None:
-    """The quantization of an activation; None where it is such a one, or has several scales."""
+    """Return the quantization of an activation; None where it is such a one, or has several scales."""
     q = tensor.quantization
     assert q is not None
     if not q.is_per_tensor:

@@ -88,7 +88,7 @@ def _real_constants(graph: Graph, op: Op, target: Target | None) -> list[str]:
 
 
 def _narrow_constants(graph: Graph, op: Op) -> list[str]:
-    """The quantized constants of 8 bits that an operator on int16 reads as data."""
+    """Return the quantized constants of 8 bits that an operator on int16 reads as data."""
     kind = kind_of(op)
     if kind.rule != "real" or kind.sums_products or not op.outputs or graph[op.outputs[0]].dtype != "int16":
         return []

@@ -37,7 +37,7 @@ _LIMITS = (-64, 63)
 
 
 def run(graph: Graph, target: Target | None, reduce: str = "weights", granularity: str = "axis") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes 8-bit weights, activations or both, and biases with them."""
+    """Change 8-bit weights, activations or both, and biases with them."""
     notes: list[Change | str] = []
     if reduce in ("weights", "both"):
         graph, weights = requantize_weights(graph, lambda use, tensor: _weights(use, tensor, granularity), "reduced")
@@ -53,7 +53,7 @@ def run(graph: Graph, target: Target | None, reduce: str = "weights", granularit
 
 
 def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | None:
-    """Weights of 8 bits in 7; channels around the middle of their type that fit stay."""
+    """Return weights of 8 bits in 7; channels around the middle of their type that fit stay."""
 
     def scaling(channel: Channel) -> float | None:
         fits = channel.zero_point == 0 and channel.steps.min() >= _LIMITS[0] and channel.steps.max() <= _LIMITS[1]
@@ -65,7 +65,7 @@ def _weights(use: WeightUse, weights: Tensor, granularity: str) -> Rescaled | No
 
 
 def _chooser(graph: Graph) -> Choice:
-    """The quantization of each activation that uses more than 7 bits of its own."""
+    """Return the quantization of each activation that uses more than 7 bits of its own."""
     intervals = infer_joint_intervals(graph)
     clipped = _find_clipped_tensors(graph, intervals)
 
@@ -79,8 +79,8 @@ def _chooser(graph: Graph) -> Choice:
 
 
 def _find_clipped_tensors(graph: Graph, intervals: Mapping[str, Interval]) -> set[str]:
-    """Tensors that are rounded and that nothing reads but Clips with their own quantization to 7 bits: what this pass leaves before a
-    Clip."""
+    """Return tensors that are rounded and that nothing reads but Clips with their own quantization to 7 bits: what this pass leaves before
+    a Clip."""
     limited = {op.inputs[0] for op in graph.ops if _is_limit(graph, op, intervals)}
     rounded = {name for op in graph.ops if kind_of(op).rounds for name in op.outputs}
     readers = graph.consumers()
@@ -95,7 +95,7 @@ def _is_limit(graph: Graph, op: Op, intervals: Mapping[str, Interval]) -> bool:
 
 
 def _lowest(dtype: str) -> int:
-    """The smallest integer of 7 bits, as PyTorch has them."""
+    """Return the smallest integer of 7 bits, as PyTorch has them."""
     return -64 if dtype == "int8" else 0
 
 
@@ -109,7 +109,7 @@ def _fits(interval: Interval, tensor: Tensor) -> bool:
 
 
 def _reduce_range(tensor: Tensor) -> Quantization:
-    """A quantization that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
+    """Return a quantization that holds the range of a tensor's in 7 bits: symmetric if that is, a bit coarser where roundings need it."""
     old = tensor.quantization
     assert old is not None
     low, (lowest, highest) = _lowest(tensor.dtype), (float(ends[0]) for ends in affine_range(old, tensor.dtype))

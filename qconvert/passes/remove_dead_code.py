@@ -12,7 +12,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Keeps what the graph's outputs, and those of its signatures, depend on. Graph inputs stay, read or not."""
+    """Keep what the graph's outputs, and those of its signatures, depend on. Graph inputs stay, read or not."""
     changed = Rewriter(graph).finish(prune=True)
     ops, tensors = len(graph.ops) - len(changed.ops), len(graph.tensors) - len(changed.tensors)
     if not ops and not tensors:

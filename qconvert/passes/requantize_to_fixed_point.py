@@ -59,7 +59,7 @@ class PairSum:
     limits: tuple[int, int]
 
     def __call__(self, first: Any, second: Any) -> Array:
-        """Steps of the output, without its zero point."""
+        """Return steps of the output, without its zero point."""
         terms = [np.asarray(steps, np.int64) * by for steps, by in zip((first, second), self.multipliers, strict=True)]
         if self.rescaled is not None:
             terms = [each(term) for each, term in zip(self.rescaled, terms, strict=True)]
@@ -67,7 +67,7 @@ class PairSum:
 
 
 def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
-    """The fixed point of an Add or Sub of 8-bit tensors with one scale each; None for other operators.
+    """Return the fixed point of an Add or Sub of 8-bit tensors with one scale each; None for other operators.
 
     Raises:
         UnfitError: it has another kernel's arithmetic, or its scales are too far apart.
@@ -97,7 +97,7 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
 
 
 def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tuple[int, int]]:
-    """How a sum in fixed point compares with the exact one, for all 65,536 pairs; and the lowest and highest step of its result."""
+    """Return how a sum in fixed point compares with the exact one, for all 65,536 pairs; and the lowest and highest step of its result."""
     (a, b), result = (graph[name] for name in op.inputs), graph[op.outputs[0]]
     codes = [np.arange(low, high + 1) for low, high in (integer_range(tensor.dtype) for tensor in (a, b))]
     first, second = np.meshgrid(*codes, indexing="ij")
@@ -111,7 +111,7 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
 
 
 def _drop_limits(quantization: Quantization) -> Quantization:
-    """The quantization without limits of its own, which are among those of the sum."""
+    """Return the quantization without limits of its own, which are among those of the sum."""
     return Quantization(quantization.scale, quantization.zero_point)
 
 
@@ -154,7 +154,7 @@ class _Decomposition:
         self._ends: dict[str, tuple[int, int]] = {}
 
     def changes(self) -> tuple[Change, ...]:
-        """What was done: operators that are equal for every input, and the others with what they cost."""
+        """Return what was done: operators that are equal for every input, and the others with what they cost."""
         equal = sum(not difference.differing for difference in self.differences.values())
         roundings = f"a multiplier and {'two shifts' if self._rounding == 'double' else 'a shift'} of integers"
         text = f"{len(self.differences)} requantizations are {roundings}"
@@ -225,7 +225,7 @@ class _Decomposition:
         self._rewriter.replace(op, Op("Reinterpret", (stored,), (result.name,), {}, op.source))
 
     def _sum(self, op: Op, found: Accumulator, result: Tensor) -> str:
-        """The accumulators, int32."""
+        """Return the accumulators, int32."""
         if KINDS[found.kind].float_kind:
             data = self._reinterpret(op.inputs[0], op)
             points = (self._const(np.array(point, dtype), f"{result.name}/zero") for point, dtype in found.zero_points)
@@ -242,7 +242,7 @@ class _Decomposition:
         return acc
 
     def _difference(self, name: str, op: Op, zero_point: Array) -> str:
-        """An operand less its zero points, int32."""
+        """Return an operand less its zero points, int32."""
         tensor = self._graph[name]
         if tensor.data is not None:
             return self._const(tensor.data.astype(np.int32) - zero_point.astype(np.int32), f"{name}/steps")
@@ -252,7 +252,7 @@ class _Decomposition:
         return self._op("Sub", (wide, self._const(zero_point.astype(np.int32), f"{name}/zero")), tensor, "int32", op)
 
     def _emit_fixed_point(self, op: Op, acc: str, decomposed: FixedPoint, along: Callable[[Array], Array], result: Tensor) -> str:
-        """The fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
+        """Return the fixed point's steps, one after the other, int64; `along` gives values for each output a shape that broadcasts."""
         steps = (
             acc if (decomposed.multiplier == 1).all() else self._emit_with_constant("Mul", acc, along(decomposed.multiplier), result, op)
         )
@@ -268,7 +268,7 @@ class _Decomposition:
         return self._shift_right(steps, along(decomposed.second_shift), result, op)
 
     def _decrement_negative(self, value: str, where: Array | None, result: Tensor, op: Op) -> str:
-        """A value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""
+        """Return a value less 1 where it is negative: plus all 64 bits of the sign; only `where` that is true, or everywhere."""
         sign = self._shift_right(value, np.array(63), result, op)
         if where is not None:
             sign = self._emit_with_constant("BitwiseAnd", sign, -where.astype(np.int64), result, op)
@@ -278,13 +278,13 @@ class _Decomposition:
         return self._emit_with_constant("BitShift", value, by, result, op, direction="RIGHT")
 
     def _emit_with_constant(self, kind: str, value: str, constant: Array, result: Tensor, op: Op, **attributes: str) -> str:
-        """A value and a constant of int64; a constant of equal elements is one."""
+        """Return a value and a constant of int64; a constant of equal elements is one."""
         constant = constant.reshape(-1)[0] if constant.size and (constant == constant.reshape(-1)[0]).all() else constant
         other = self._const(np.asarray(constant, np.int64), f"{result.name}/{kind.lower()}")
         return self._op(kind, (value, other), result, "int64", op, **attributes)
 
     def _reinterpret(self, name: str, op: Op) -> str:
-        """The stored integers of a tensor as plain ones."""
+        """Return the stored integers of a tensor as plain ones."""
         if name not in self._plain:
             tensor = self._graph[name]
             self._plain[name] = self._op("Reinterpret", (name,), tensor, tensor.dtype, op)

@@ -64,7 +64,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _read_zero_points(graph: Graph) -> dict[str, int]:
-    """The zero points that the metadata note, of tensors that can have them."""
+    """Return the zero points that the metadata note, of tensors that can have them."""
     try:
         noted = json.loads(graph.metadata.get(SHIFTED, "{}"))
     except ValueError:
@@ -100,7 +100,7 @@ def _find_clip_zero_points(rewriter: Rewriter, points: Mapping[str, int]) -> dic
 
 
 def _bias(old: Tensor, real: Array, data: Quantization | None, weights: Quantization) -> Tensor:
-    """A bias of these float values: the int32 of the source if the file's float32 determines them."""
+    """Return a bias of these float values: the int32 of the source if the file's float32 determines them."""
     assert old.data is not None
     if data is not None and not weights.block_size:
         quantization = accumulator_quantization(data, weights)

@@ -25,7 +25,7 @@ _LONGEST_SHAPE = 16
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Settles the names for which 1 does not fit and just one of the numbers that the graph holds does."""
+    """Settle the names for which 1 does not fit and just one of the numbers that the graph holds does."""
     notes = []
     symbols = dict.fromkeys(size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str))
     for symbol in symbols:
@@ -41,12 +41,12 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _unrelated_numbers(number: int) -> list[int]:
-    """Numbers that no operator speaks of: where one of them fits too, a size is open above some least one, or to multiples."""
+    """Return numbers that no operator speaks of: where one of them fits too, a size is open above some least one, or to multiples."""
     return [number + 1, number + 2, 2 * number, 3 * number, 4 * number, 12 * number]
 
 
 def _substitute_size(graph: Graph, symbol: str, number: int) -> Graph | None:
-    """The graph with a number in place of a name; None if shapes contradict each other then."""
+    """Return the graph with a number in place of a name; None if shapes contradict each other then."""
 
     def substitute(shape: Shape | None) -> Shape | None:
         return None if shape is None else tuple(number if size == symbol else size for size in shape)
@@ -59,7 +59,7 @@ def _substitute_size(graph: Graph, symbol: str, number: int) -> Graph | None:
 
 
 def _candidates(graph: Graph, symbol: str) -> list[int]:
-    """Numbers that may be meant: sizes of tensors, what constants say of shapes, and elements divided by an input's other sizes."""
+    """Return numbers that may be meant: sizes of tensors, what constants say of shapes, and elements divided by an input's other sizes."""
     rests = {
         prod(size for size in graph[name].shape or () if isinstance(size, int))
         for name in graph.inputs

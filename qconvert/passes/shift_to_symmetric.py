@@ -97,7 +97,7 @@ def _drop_roundings(graph: Graph) -> Graph:
 
 
 def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
-    """The zero points to take away, by tensor: of activations, and of constants that are data."""
+    """Return the zero points to take away, by tensor: of activations, and of constants that are data."""
     weights = find_weights(graph)
     return {tensor.name: int(tensor.quantization.zero_point[0]) for tensor in graph.tensors.values()
             if tensor.quantization is not None and tensor.quantization.is_per_tensor and tensor.dtype in dtypes
@@ -105,7 +105,7 @@ def _points(graph: Graph, dtypes: tuple[str, ...]) -> dict[str, int]:
 
 
 def _find_fixed_tensors(graph: Graph) -> set[str]:
-    """Tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
+    """Return tensors that somebody needs as they are: a user, or an operator that takes integers for plain numbers."""
     literal = [op for op in graph.ops if kind_of(op).rule in _LITERAL]
     return {*graph.inputs, *graph.public}.union(*((*op.inputs, *op.outputs) for op in literal))
 

@@ -33,7 +33,7 @@ _EIGHT_BITS = ("int8", "uint8")
 
 
 def weight_inputs(op: Op) -> tuple[int, ...]:
-    """Positions of the inputs that hold weights and biases when they are constant: their storage is not the activations'."""
+    """Return positions of the inputs that hold weights and biases when they are constant: their storage is not the activations'."""
     kind = kind_of(op)
     if kind.sums_products:
         return tuple(kind.positions(op, *(("weights", "bias") if kind.has_weights else ("data", "factor"))))
@@ -136,7 +136,7 @@ def _has_signed_weights(graph: Graph, op: Op) -> bool:
 
 
 def _weights_of_bytes(graph: Graph) -> list[Tensor]:
-    """The constant weights, on scales, that operators multiply data of 8 bits with and sum the products."""
+    """Return the constant weights, on scales, that operators multiply data of 8 bits with and sum the products."""
     found = (
         graph[op.inputs[1]]
         for op in graph.ops
@@ -159,7 +159,7 @@ def _is_exact_signed(weights: Tensor) -> bool:
 
 
 def _source_type(graph: Graph, target: Target) -> str:
-    """The type that all 8-bit activations get for a target to which the source's matters; "" where they stay as they are."""
+    """Return the type that all 8-bit activations get for a target to which the source's matters; "" where they stay as they are."""
     if not any(tensor.dtype == "uint8" and tensor.is_quantized for tensor in graph.tensors.values()):
         return ""
     if graph.is_from(target.format) and not any(_has_signed_weights(graph, op) for op in graph.ops):

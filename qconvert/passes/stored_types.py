@@ -51,7 +51,7 @@ def needs_storage(graph: Graph, op: Op) -> bool:
 
 
 def _find_stored_states(graph: Graph) -> frozenset[str]:
-    """The states that operators on stored integers read or write."""
+    """Return the states that operators on stored integers read or write."""
     stored = [op for op in graph.ops if kind_of(op).rule == "stored"]
     names = {name for op in stored for name in (*op.inputs, *op.outputs)}
     passing = (op for op in graph.ops if kind_of(op).rule == "state")

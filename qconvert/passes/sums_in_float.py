@@ -69,7 +69,7 @@ class _Decomposition:
             total = self._emit("Add", (total, whole), result, "int32") if total else whole
 
     def _parts(self, op: Op, depth: int, bounds: tuple[int, int]) -> list[tuple[int, int]]:
-        """Ranges of the depth with all sums below 2^24; none if they are too many, or the depth cannot be divided."""
+        """Return ranges of the depth with all sums below 2^24; none if they are too many, or the depth cannot be divided."""
         each = bounds[0] * bounds[1]
         right = self._graph[op.inputs[1]]
         if _is_convolution(op):
@@ -94,7 +94,7 @@ class _Decomposition:
         return data.astype(np.int64) - (0 if point is None else point)
 
     def _largest(self, op: Op, index: int) -> int:
-        """The largest magnitude of an operand's integers less their zero points."""
+        """Return the largest magnitude of an operand's integers less their zero points."""
         tensor, point = self._graph[op.inputs[index]], self._point(op, index)
         low, high = integer_range(tensor.dtype)
         if tensor.data is not None and tensor.data.size:
@@ -104,7 +104,7 @@ class _Decomposition:
         return max(abs(high - int(point.min())), abs(low - int(point.max())))
 
     def _point(self, op: Op, index: int) -> Array | None:
-        """Known zero points of an operand, of a shape that fits it."""
+        """Return known zero points of an operand, of a shape that fits it."""
         name = _zero_point(op, index)
         data = self._graph.constant(name) if name else None
         return (
@@ -162,7 +162,7 @@ def _zero_point(op: Op, index: int) -> str:
 
 
 def _depth(op: Op, left: Shape | None, right: Shape | None) -> int | None:
-    """How many products a sum has, but for a kernel's positions; None where that is not known."""
+    """Return how many products a sum has, but for a kernel's positions; None where that is not known."""
     if left is None or right is None or len(left) < 2 or len(right) < 2:
         return None
     if _is_convolution(op):
@@ -174,14 +174,14 @@ def _depth(op: Op, left: Shape | None, right: Shape | None) -> int | None:
 
 
 def _depth_axis(op: Op, index: int, rank: int) -> int:
-    """The axis of an operand over which products are added."""
+    """Return the axis of an operand over which products are added."""
     if not _is_convolution(op):
         return rank - 2 if index else rank - 1
     return 1 if index or op.attributes.get("data_format", "channels_first") == "channels_first" else rank - 1
 
 
 def _broadcast_shape(op: Op, index: int, shape: Shape, rank: int) -> tuple[int, ...]:
-    """A shape in which zero points meet the rows (index 0), columns or output channels (1) that they belong to."""
+    """Return a shape in which zero points meet the rows (index 0), columns or output channels (1) that they belong to."""
     if all(size == 1 for size in shape):
         return ()
     sizes = tuple(size if isinstance(size, int) else -1 for size in shape)

@@ -28,7 +28,7 @@ __all__ = ["run"]
 def run(
     graph: Graph, target: Target | None, scope: str = "asked", edges: str = "keep", zero_points: str = "shift"
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric.
+    """Change the activations of the types in target.storage.symmetric_activations, or of all signed types if all shall be symmetric.
 
     For a target that shifts them (pass shift_to_symmetric) it does so only if `zero_points` is "symmetric".
     """
@@ -48,7 +48,7 @@ def run(
 
 
 def _choose_symmetric(tensor: Tensor) -> tuple[str, Quantization] | None:
-    """The symmetric quantization that loses least of the tensor's codes; None where it has one."""
+    """Return the symmetric quantization that loses least of the tensor's codes; None where it has one."""
     q = tensor.quantization
     assert q is not None
     if q.is_symmetric:

@@ -40,7 +40,7 @@ _TRIED_OF_FEW = 8192
 
 
 def run(graph: Graph, target: Target | None, scope: str = "asked") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Changes the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others, or if all shall be symmetric."""
+    """Change the weights of Conv, ConvTranspose, Gemm and MatMul if the target wants others, or if all shall be symmetric."""
     new: list[tuple[WeightUse, Tensor]] = []
     counts: Counter[str] = Counter()
     notes: list[Change] = []
@@ -91,7 +91,7 @@ _TEXTS = {
 
 
 def _describe_change(lossy: Sequence[Rescaled]) -> Change:
-    """What weights cost of which some channels got another scale."""
+    """Return what weights cost of which some channels got another scale."""
     kept, channels = (sum(counts) for counts in zip(*((item.kept, item.channels) for item in lossy), strict=True))
     costs = tuple(item.cost for item in lossy if item.cost is not None)
     text = f"{len(lossy)} weights have zero point 0: {kept} of {channels} scales and their values are kept"
@@ -99,7 +99,7 @@ def _describe_change(lossy: Sequence[Rescaled]) -> Change:
 
 
 def _wanted_type(graph: Graph, use: WeightUse, target: Target | None) -> str:
-    """The type that the target wants these weights in; "" for any."""
+    """Return the type that the target wants these weights in; "" for any."""
     if target is None:
         return "int8"
     data = graph[graph.ops[use.readers[0]].inputs[0]]
@@ -111,7 +111,8 @@ def _wanted_type(graph: Graph, use: WeightUse, target: Target | None) -> str:
 
 
 def _widen_to_int8(graph: Graph, use: WeightUse, target: Target | None) -> Tensor | None:
-    """Weights of fewer bits with the same integers in int8, where a target has kernels for that alone next to their data; else None."""
+    """Return weights of fewer bits with the same integers in int8, where a target has kernels for that alone next to their data; else
+    None."""
     weights, data = graph[use.name], graph[graph.ops[use.readers[0]].inputs[0]]
     taken = target.storage.weight_dtypes.get(data.dtype, ()) if target is not None and data.is_quantized else ()
     if weights.dtype not in ("int4", "uint4", "int2", "uint2") or weights.dtype in taken or "int8" not in taken or weights.data is None:
@@ -139,7 +140,7 @@ def _is_used_in_float(graph: Graph, use: WeightUse, target: Target | None) -> bo
 
 
 def _limits(weights: Tensor, target: Target | None) -> tuple[int, int]:
-    """The smallest and the largest integer that new symmetric weights use."""
+    """Return the smallest and the largest integer that new symmetric weights use."""
     high = integer_range(weights.dtype)[1]
     return target.storage.quant_ranges.get(weights.dtype, (-high, high)) if target is not None else (-high, high)
 
@@ -163,7 +164,7 @@ def _is_per_tensor_only(graph: Graph, use: WeightUse, target: Target | None) -> 
 
 
 def _scaling(limits: tuple[int, int], kept: int) -> Scaling:
-    """Keeps the scale of channels whose integers less the zero point fit, where those with the zero point 0 may use `kept` too."""
+    """Return what keeps the scale of channels whose integers less the zero point fit, where those with the zero point 0 may use `kept` too."""
 
     def scaling(channel: Channel) -> float | None:
         lowest = kept if channel.zero_point == 0 else limits[0]

@@ -22,7 +22,7 @@ _RANK = 3
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Puts an Unsqueeze before and a Squeeze after each of them; between two of them there is neither."""
+    """Put an Unsqueeze before and a Squeeze after each of them; between two of them there is neither."""
     if not any(_is_narrow(graph, op) for op in graph.ops):
         return graph, ()
     rewriter = Rewriter(graph)
@@ -83,7 +83,7 @@ def _insert_axis(shape: Shape | None, axis: int) -> Shape | None:
 
 
 def _attributes(op: Op) -> dict[str, Any]:
-    """Every list over dimensions with an entry for the new one in front; pads have one at the begin and one at the end."""
+    """Return every list over dimensions with an entry for the new one in front; pads have one at the begin and one at the end."""
     changed: dict[str, Any] = dict(op.attributes)
     for name, value in (("strides", 1), ("dilations", 1), ("kernel_shape", 1), ("output_padding", 0)):
         if changed.get(name):

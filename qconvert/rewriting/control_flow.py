@@ -53,24 +53,24 @@ class Inlining:
         self._inlined = 0
 
     def add(self, tensor: Tensor, hint: str = "") -> str:
-        """Adds a tensor under a free name, which is returned."""
+        """Add a tensor under a free name, which is returned."""
         name = self._names.fresh(hint or tensor.name)
         self.tensors[name] = replace(tensor, name=name)
         return name
 
     def integers(self, values: Sequence[int], hint: str) -> str:
-        """Adds a constant of int64 along one axis, under a free name, which is returned."""
+        """Add a constant of int64 along one axis, under a free name, which is returned."""
         return self.add(Tensor("", "int64", (len(values),), np.array(values, np.int64)), hint)
 
     def _inner(self, tensor: Tensor, prefix: str) -> str:
-        """The name of a tensor of a function in the graph."""
+        """Return the name of a tensor of a function in the graph."""
         known = self.tensors.get(tensor.name)
         if not prefix and tensor.is_constant and known is not None and known.data is tensor.data and known.shares_quantization(tensor):
             return tensor.name
         return self.add(tensor, f"{prefix}/{tensor.name}" if prefix else tensor.name)
 
     def inline(self, function: Graph, inputs: Sequence[str], outputs: Sequence[str], prefix: str) -> None:
-        """Adds the operators of a function.
+        """Add the operators of a function.
 
         Args:
             function: the function.
@@ -123,7 +123,7 @@ def require_few_inlined(count: int) -> None:
 
 
 def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -> Graph:
-    """The graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
+    """Return the graph with functions in the place of every Call, in its functions too, but for those that are `kept`."""
 
     def inline_call(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
         if kept(op):
@@ -135,7 +135,8 @@ def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -
 
 
 def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
-    """The graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes it."""
+    """Return the graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes
+    it."""
     if not any(op.kind == "Call" and op["target"] for op in graph.ops):
         return graph, {}
     new, found = Inlining(graph), dict[str, str]()
@@ -166,7 +167,8 @@ def require_few_expanded(graph: Graph) -> None:
 
 
 def whiles_to_loops(graph: Graph) -> Graph:
-    """The graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its body."""
+    """Return the graph with a Loop in the place of every While, in its functions too: the condition is asked before it, and after its
+    body."""
 
     def write_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
         condition, body = (functions[str(op[name])] for name in ("condition", "body"))
@@ -180,7 +182,7 @@ def whiles_to_loops(graph: Graph) -> Graph:
 
 
 def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
-    """The graph with something else in the place of each operator of a kind; functions change before those that name them."""
+    """Return the graph with something else in the place of each operator of a kind; functions change before those that name them."""
     if all(op.kind != kind for op in all_ops(graph)):
         return graph
     functions = dict(graph.functions)
@@ -204,7 +206,7 @@ def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[s
 
 
 def _callees_first(graph: Graph) -> list[str]:
-    """The functions, each after those that it names."""
+    """Return the functions, each after those that it names."""
     called = {name: {one for op in inner.ops for one in named_functions(op)} for name, inner in graph.functions.items()}
     order: dict[str, None] = {}
     while len(order) < len(called):
@@ -213,12 +215,12 @@ def _callees_first(graph: Graph) -> list[str]:
 
 
 def prefix_of(op: Op) -> str:
-    """What stands before names of tensors that come in the place of an operator."""
+    """Return what stands before names of tensors that come in the place of an operator."""
     return next(filter(None, op.outputs), op.kind)
 
 
 def _loop_body(body: Graph, condition: Graph) -> Graph:
-    """The function that a Loop runs: the number of the turn and the condition, which it does not need, and what a While carries."""
+    """Return the function that a Loop runs: the number of the turn and the condition, which it does not need, and what a While carries."""
     new = Inlining(body)
     turn = new.add(Tensor("turn", "int64", ()))
     before = new.add(Tensor("condition", "bool", ()))
@@ -241,7 +243,7 @@ def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callabl
 
 
 def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
-    """The operators that outputs need, in their order."""
+    """Return the operators that outputs need, in their order."""
     wanted, kept = set(outputs), []
     for op in reversed(ops):
         if wanted.intersection(op.outputs):
@@ -255,7 +257,7 @@ _EXACT = 2**24
 
 
 def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None:
-    """How many turns a Loop runs; None where only a run can say.
+    """Return how many turns a Loop runs; None where only a run can say.
 
     That is its trip count, or less if its condition compares numbers that grow by 1 at each turn with constants.
 
@@ -296,13 +298,13 @@ class _Counting:
         self._carried = range(2, 2 + int(op["carried"]))
 
     def plain(self, name: str) -> str:
-        """What an Identity gives on."""
+        """Return what an Identity gives on."""
         while (maker := self.makers.get(name)) is not None and maker.kind == "Identity":
             name = maker.inputs[0]
         return name
 
     def constant(self, name: str) -> Array | None:
-        """The constant that a name stands for in each turn, of the body or from around it."""
+        """Return the constant that a name stands for in each turn, of the body or from around it."""
         inputs = self._body.inputs
         place = inputs.index(name) if name in inputs else 0
         if place >= self._carried.stop:
@@ -324,7 +326,7 @@ class _Counting:
         return number if math.isfinite(number) else None
 
     def _start(self, name: str) -> float | None:
-        """What a value is in the first turn, if it is one more in each: the number of the turn, or one that is carried."""
+        """Return what a value is in the first turn, if it is one more in each: the number of the turn, or one that is carried."""
         shift = 0.0
         while (maker := self.makers.get(name)) is not None:
             if maker.kind == "Add":
@@ -344,7 +346,7 @@ class _Counting:
         return self._first(place, shift) if place in self._carried else None
 
     def _first(self, place: int, shift: float) -> float | None:
-        """The first value of what is carried, if each turn adds 1."""
+        """Return the first value of what is carried, if each turn adds 1."""
         first, after = self._outer[self._op.inputs[place]].data, self.plain(self._body.outputs[place - 1])
         maker = self.makers.get(after)
         if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None or maker.kind != "Add":

@@ -28,7 +28,7 @@ _FAR, _FAR_BACK = (int(limit) for limit in (np.iinfo(np.int64).max, np.iinfo(np.
 
 
 def loops_to_whiles(graph: Graph) -> Graph:
-    """The graph with a While in the place of every Loop and Scan, in its functions too.
+    """Return the graph with a While in the place of every Loop and Scan, in its functions too.
 
     Raises:
         UnsupportedError: the size of what each turn gives is dynamic.
@@ -118,7 +118,7 @@ class _While:
         self.carried.add(first, whole, written, result)
 
     def grow_stack(self, value: str, result: str, sizes: Sequence[Size], dims: str) -> Op:
-        """The stack of what each turn gives, one longer after each turn, which has `dims` (a tensor) at first, known as `sizes`.
+        """Return the stack of what each turn gives, one longer after each turn, which has `dims` (a tensor) at first, known as `sizes`.
 
         It begins with a row that nobody wants, since LiteRT's WHILE carries nothing that is empty (measured). The operator that takes that
         away again is returned, to stand after the While.
@@ -142,7 +142,7 @@ class _While:
         return first
 
     def row(self, value: str) -> str:
-        """A value of the body with an axis of 1 in front."""
+        """Return a value of the body with an axis of 1 in front."""
         while (maker := self._makers.get(value)) is not None and maker.kind == "Identity":
             value = maker.inputs[0]
         tensor = self.body.tensors[value]
@@ -151,7 +151,7 @@ class _While:
         return row
 
     def place(self, rank: int) -> str:
-        """Where in a stack of that rank the turn's row begins."""
+        """Return where in a stack of that rank the turn's row begins."""
         dtype = self.body.tensors[self.turn].dtype
         flat = self.body.add(Tensor("", dtype, (1,)), "turn/flat")
         self._after.append(Op("Reshape", (self.turn, self.body.integers([1], "flat")), (flat,)))
@@ -163,7 +163,7 @@ class _While:
         return start
 
     def write(self, limit: str, go: str, functions: dict[str, Graph], names: Names) -> None:
-        """Adds the While, and files its functions.
+        """Add the While, and file its functions.
 
         Args:
             limit: how many turns there are at most; "" for any number.
@@ -206,7 +206,7 @@ class _While:
 
 
 def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
-    """Adds the While that a Scan is: as many turns as its sequences are long. Sequences run along their first axis, and forwards."""
+    """Add the While that a Scan is: as many turns as its sequences are long. Sequences run along their first axis, and forwards."""
     count, scanned = int(op["carried"]), int(op["num_scan_inputs"])
     function = functions[str(op["body"])]
     loop = _While(new, op, function, "int32")
@@ -241,7 +241,7 @@ def _from_scan(new: Inlining, op: Op, functions: dict[str, Graph], names: Names)
 
 
 def _from_loop(new: Inlining, op: Op, functions: dict[str, Graph], names: Names) -> None:
-    """Adds the While that a Loop is: as many turns as its count says, as long as the condition of the turn before is true."""
+    """Add the While that a Loop is: as many turns as its count says, as long as the condition of the turn before is true."""
     count = int(op["carried"])
     function = functions[str(op["body"])]
     turn, before, *rest = function.inputs
@@ -315,7 +315,7 @@ class _Length:
 
 
 def _orient_sequence(new: Inlining, op: Op, name: str, axis: int, way: int) -> str:
-    """A sequence with the elements along its first axis, in the order of the turns."""
+    """Return a sequence with the elements along its first axis, in the order of the turns."""
     shape = new.tensors[name].shape
     if shape is None:
         raise UnsupportedError(
@@ -353,7 +353,7 @@ def _emit_reverse(new: Inlining, op: Op, name: str, result: str) -> str:
 
 
 def _sources(new: Inlining, function: Graph, given: Sequence[str], elements: range) -> Mapping[str, tuple[str, int]]:
-    """Where in the graph around it the sizes that the body names are found: size -> tensor and axis."""
+    """Return where in the graph around it the sizes that the body names are found: size -> tensor and axis."""
     found: dict[str, tuple[str, int]] = {}
     for index, (outer, inside) in enumerate(zip(given, function.inputs, strict=True)):
         if outer:
@@ -365,7 +365,7 @@ def _sources(new: Inlining, function: Graph, given: Sequence[str], elements: ran
 
 
 def _emit_stack_sizes(loop: _While, value: str, length: Size, flat: str, sources: Mapping[str, tuple[str, int]]) -> tuple[list[Size], str]:
-    """The sizes of the stack of a value, of a length that the tensor `flat` says, and the tensor that holds them."""
+    """Return the sizes of the stack of a value, of a length that the tensor `flat` says, and the tensor that holds them."""
     # A file may call the size of a result otherwise than its operators do.
     shapes = (graph[value].shape for graph in (loop.function, infer(loop.function)))
     shape = next((one for one in shapes if one is not None and all(isinstance(size, int) or size in sources for size in one)), None)
@@ -383,7 +383,7 @@ def _emit_stack_sizes(loop: _While, value: str, length: Size, flat: str, sources
 
 
 def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
-    """A size of a tensor, as one int64."""
+    """Return a size of a tensor, as one int64."""
     sizes = new.add(Tensor("", "int64", (len(new.tensors[name].shape or ()),)), f"{prefix}/shape")
     new.ops.append(Op("Shape", (name,), (sizes,)))
     one = new.add(Tensor("", "int64", (1,)), f"{prefix}/size")

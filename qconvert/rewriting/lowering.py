@@ -91,7 +91,7 @@ def with_conditions_of(other: Any, write: Callable[..., Any]) -> Callable[..., A
 
 
 def since(version: int) -> Condition:
-    """The condition that a format has a kind from a version on."""
+    """Return the condition that a format has a kind from a version on."""
     return lambda op, scope: "" if scope.version >= version else f"{op.kind} needs version {version}, not {scope.version}"
 
 
@@ -123,7 +123,7 @@ def require_legal(graph: Graph, legal: Legal, format: str) -> None:
 
 
 def legality_error(op: Op, reason: str, format: str) -> UnsupportedError:
-    """The error for one operator."""
+    """Return the error for one operator."""
     where = op.location
     return UnsupportedError(f"{op.kind} cannot be written to {format}: {reason}", where=where, rule="variant-not-writable")
 
@@ -199,7 +199,7 @@ class Emission:
         return symbols if outputs > 1 else symbols[0]
 
     def _name(self, item: Any, role: str, dtype: str) -> str:
-        """The name of an operand; of a number or an array a constant of the type that the others have."""
+        """Return the name of an operand; of a number or an array a constant of the type that the others have."""
         if item is None:
             return ""
         if isinstance(item, Symbol):
@@ -302,7 +302,7 @@ class Emission:
 
 
 def _stated_type(kind: Kind, attributes: Mapping[str, Any], place: int) -> str:
-    """The type that a kind says of a result, indices being int64; "" if it is that of the data."""
+    """Return the type that a kind says of a result, indices being int64; "" if it is that of the data."""
     words = kind.types.partition("->")[2].split()
     word = words[min(place, len(words) - 1)] if words else ""
     if word.startswith("@"):
@@ -393,7 +393,7 @@ def lower_op(
 
 
 def emit_formula(tensors: Mapping[str, Tensor], op: Op, formula: Formula, real: str) -> Emission | None:
-    """The operators of one formula; None if it does not hold."""
+    """Return the operators of one formula; None if it does not hold."""
     attributes = formula.attributes(op)
     if attributes is None:
         return None

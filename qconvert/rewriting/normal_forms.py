@@ -67,11 +67,11 @@ class Forms:
         return math.isclose(a, b, rel_tol=_TOLERANCE) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
     def tensors(self, form: Form) -> set[str]:
-        """The tensors at which the search for a form stopped."""
+        """Return the tensors at which the search for a form stopped."""
         return {str(atom[1]) for atom in self._collect_atoms(form) if atom[0] == "tensor"}
 
     def words(self, form: Form) -> frozenset[str]:
-        """The functions in a form."""
+        """Return the functions in a form."""
         return frozenset(str(atom[0]) for atom in self._collect_atoms(form)) - {"leaf", "tensor", "base"}
 
     def depends(self, form: Form, leaf: Form) -> bool:
@@ -80,7 +80,7 @@ class Forms:
         return any(atom is self.atoms[number] for atom in self._collect_atoms(form))
 
     def _collect_atoms(self, form: Form) -> list[tuple[Any, ...]]:
-        """The atoms of a form, and those of the forms that they are functions of."""
+        """Return the atoms of a form, and those of the forms that they are functions of."""
         found: list[tuple[Any, ...]] = []
         waiting = [form]
         while waiting:
@@ -133,7 +133,7 @@ class Forms:
         return form if low is None and high is None else self._clip(form, *_limits(low, high))
 
     def _operator_form(self, op: Op, name: str, tensors: Mapping[str, Tensor], visit: Callable[[str], Form]) -> Form:
-        """The form of an operator without its activation."""
+        """Return the form of an operator without its activation."""
         kind, items = op.kind, [item for item in op.inputs if item]
         if not items:
             return self.atom("tensor", name)
@@ -171,7 +171,7 @@ class Forms:
         return self.atom(op.kind, along, int(op["keepdims"]), visit(op.inputs[0]))
 
     def _power(self, form: Form, power: float) -> Form:
-        """A whole power of one term is one term; other bases are atoms, so that 1 / sqrt(p) and rsqrt(p) are alike."""
+        """Return a power of a form: of one term a term, of others an atom as the base, so that 1 / sqrt(p) and rsqrt(p) are alike."""
         if len(form) == 1 and (power == int(power) or () in form):
             ((monomial, number),) = form.items()
             if number < 0 and power != int(power):
@@ -197,7 +197,7 @@ class Forms:
         return _sum(_scale(self.atom("clip", _scale(rest, 1 / factor), float(low), float(high)), factor), {(): offset})
 
     def _match_clip(self, form: Form) -> tuple[Form, float, float] | None:
-        """What a clipped value clips, and its limits, where the form is one times a positive factor, plus a number."""
+        """Return what a clipped value clips, and its limits, where the form is one times a positive factor, plus a number."""
         rest = [key for key in form if key]
         if len(rest) != 1 or len(rest[0]) != 1 or rest[0][0][1] != 1.0 or form[rest[0]] <= 0:
             return None
@@ -213,7 +213,7 @@ def _limits(low: float | None, high: float | None) -> tuple[float, float]:
 
 
 def _numbers(op: Op, visit: Callable[[str], Form]) -> tuple[float, float] | None:
-    """The limits of an operator that clips; None if they are not single numbers."""
+    """Return the limits of an operator that clips; None if they are not single numbers."""
 
     def number(name: str) -> Array | None:
         form = visit(name)

@@ -178,7 +178,7 @@ class Cut:
 
 
 def cut(graph: Graph, names: Collection[str], wanted: frozenset[str]) -> Cut:
-    """The graph cut at the tensors called `names`, with the operators that compute those `wanted` among them.
+    """Return the graph cut at the tensors called `names`, with the operators that compute those `wanted` among them.
 
     Raises:
         InvalidModelError: no operator is left.
@@ -202,8 +202,8 @@ def cut(graph: Graph, names: Collection[str], wanted: frozenset[str]) -> Cut:
 
 
 def computable_ops(graph: Graph, cuts: Collection[str], wanted: frozenset[str] | None = None) -> list[Op]:
-    """The operators that lead to the tensors called `cuts`, or to those `wanted` among them, and stem from such tensors and constants, in
-    order. What is read of a state is known where the graph is cut at it: a piece has no runs before."""
+    """Return the operators that lead to the tensors called `cuts`, or to those `wanted` among them, and stem from such tensors and
+    constants, in order. What is read of a state is known where the graph is cut at it: a piece has no runs before."""
     shared = frozenset(cuts)
     ends = shared if wanted is None else wanted
     known = {*shared, *(tensor.name for tensor in graph.constants())}

@@ -17,7 +17,7 @@ __all__ = ["with_quantization"]
 
 
 def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Graph:
-    """A copy of a graph in which a tensor has another quantization of its storage type.
+    """Return a copy of a graph in which a tensor has another quantization of its storage type.
 
     The integers of a constant become those of its float values with the new quantization, rounded half to even. Integer biases of operators
     that read the tensor next to quantized data or weights move to the product of the two scales. What a move (Reshape, Concat) gives out
@@ -62,7 +62,7 @@ def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
 
 
 def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
-    """The tensor with another quantization; of a constant the float values, rounded."""
+    """Return the tensor with another quantization; of a constant the float values, rounded."""
     if tensor.data is None:
         return replace(tensor, quantization=quantization)
     real = tensor.float_values()
@@ -76,5 +76,5 @@ def _on(tensor: Tensor, quantization: Quantization) -> Tensor:
 
 
 def _half_step(quantization: Quantization, shape: tuple[int, ...]) -> np.ndarray:
-    """Half a step of each element of a bias, whose channels run along its last axis, and what float64 adds."""
+    """Return half a step of each element of a bias, whose channels run along its last axis, and what float64 adds."""
     return np.broadcast_to(np.abs(quantization.scale.astype(np.float64)) * 0.5001, shape)

@@ -43,7 +43,7 @@ Add = Callable[[Tensor, str], str]
 
 
 def fused_quantize(graph: Graph, op: Op, runtime: str, add: Add) -> tuple[list[Op], int] | None:
-    """The operators in place of a Quantize, and how many of all float32 numbers still round otherwise.
+    """Return the operators in place of a Quantize, and how many of all float32 numbers still round otherwise.
 
     Args:
         graph: the operator's.
@@ -95,14 +95,14 @@ class _Made:
         return name
 
     def emit_wide_sum(self, reciprocal: float, point: int) -> str:
-        """The fused sum in float64."""
+        """Return the fused sum in float64."""
         data = self.op("Cast", (self._data.name,), "wide", "float64", to="float64")
         product = self.binary("Mul", data, self.number(reciprocal, "reciprocal", "float64"), "product", "float64")
         total = self.binary("Add", product, self.number(point, "zero_point", "float64"), "sum", "float64")
         return self.op("Cast", (total,), "steps", "float32", to="float32")
 
     def emit_split_sum(self, form: SplitProduct, point: int) -> str:
-        """The fused sum of products in two parts."""
+        """Return the fused sum of products in two parts."""
         border = self.number(form.border, "border")
         high = self.binary("Sub", self.binary("Add", self._data.name, border, "lifted"), border, "high")
         rest = self.binary("Sub", self._data.name, high, "low")

@@ -77,7 +77,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
 
 
 def _operators_by_name(ops: Iterable[Op]) -> dict[str, Op]:
-    """Operators by their own names in the source's file, where it gives them names: of "Conv /features/0/Conv" the second part."""
+    """Return operators by their own names in the source's file, where it gives them names: of "Conv /features/0/Conv" the second part."""
     found: dict[str, Op] = {}
     for op in ops:
         name = op.source.partition(" ")[2]
@@ -87,7 +87,7 @@ def _operators_by_name(ops: Iterable[Op]) -> dict[str, Op]:
 
 
 def _locate_operand(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
-    """The tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
+    """Return the tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
     if place.role == "output":
         return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
     stated = op
@@ -104,12 +104,12 @@ def _locate_operand(op: Op, place: Place, graph: Graph, producers: Mapping[str, 
 
 
 def _locate_graph_input(place: Place, graph: Graph) -> tuple[str, int] | None:
-    """An input of the graph, which runtimes have an operator for."""
+    """Return an input of the graph, which runtimes have an operator for."""
     return (place.name, _WHOLE) if place.name in graph.inputs and (place.role, place.index) == ("output", 0) else None
 
 
 def _skip_activations(name: str, graph: Graph, consumers: Mapping[str, list[Op]], named: Container[str]) -> str:
-    """The result of an operator after the activation functions that a runtime fuses into it; those with an entry are not fused."""
+    """Return the result of an operator after the activation functions that a runtime fuses into it; those with an entry are not fused."""
     while name not in graph.public:
         readers = consumers.get(name, [])
         if len(readers) != 1 or not kind_of(readers[0]).clips or readers[0].inputs[0] != name or readers[0].outputs[0] in named:
@@ -211,7 +211,7 @@ def orient(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int) ->
 
 
 def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:
-    """The axis of scales whose file does not state it: the output channels of weights, the axis of that length of other tensors."""
+    """Return the axis of scales whose file does not state it: the output channels of weights, the axis of that length of other tensors."""
     shape = tensor.shape or ()
     if reader is not None and index == 1 and tensor.is_constant:
         return output_axis(reader, len(shape))
@@ -222,7 +222,7 @@ def _channels(tensor: Tensor, reader: Op | None, index: int, count: int) -> int:
 
 
 def _blocks(q: Quantization, tensor: Tensor, reader: Op | None, index: int) -> Quantization:
-    """Scales in blocks as ONNX has them: of the tensor's shape but for the axis of the blocks.
+    """Return scales in blocks as ONNX has them: of the tensor's shape but for the axis of the blocks.
 
     A file may say one scale for all places of a kernel, sizes of 1; or without an axis a list, channel by channel of the output, of the
     blocks along the channels of the input.
@@ -247,7 +247,7 @@ def _blocks(q: Quantization, tensor: Tensor, reader: Op | None, index: int) -> Q
 
 
 def _require_length(encoding: Encoding, tensor: Tensor, axis: int | None, count: int) -> None:
-    """Raises InvalidModelError where scales do not fit the tensor."""
+    """Raise InvalidModelError where scales do not fit the tensor."""
     q = encoding.qparams.quantization if encoding.qparams is not None else None
     shape = tensor.shape
     if axis is None or shape is None:
@@ -292,7 +292,7 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
 
 
 def _fused_after(name: str, graph: Graph, readers: Mapping[str, list[Op]]) -> Op | None:
-    """The one operator after a result that is computed together with it."""
+    """Return the one operator after a result that is computed together with it."""
     found = readers.get(name, [])
     if (
         name in graph.public
@@ -330,7 +330,7 @@ def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, s
 
 
 def _find_encoded_tensors(graph: Graph, encodings: Encodings) -> set[str]:
-    """The tensors that entries name, and the biases of layers, which become integers; where some name operators, also weights."""
+    """Return the tensors that entries name, and the biases of layers, which become integers; where some name operators, also weights."""
     found = {place.name for place in encodings.entries if place.role == "tensor"}
     first = 1 if any(place.role == "input" for place in encodings.entries) else 2
     return found.union(name for op in graph.ops if _has_weights(op) for name in op.inputs[first:])
@@ -341,7 +341,8 @@ def _has_weights(op: Op | None) -> bool:
 
 
 def split_limits(quantization: QParams) -> tuple[Quantization, list[Array]]:
-    """A quantization of the whole type, and the real bounds where it uses a part of it: between these a Clip keeps what is rounded."""
+    """Return a quantization of the whole type, and the real bounds where it uses a part of it: between these a Clip keeps what is
+    rounded."""
     q = quantization.quantization
     if q.quant_min is None and q.quant_max is None:
         return q, []

@@ -19,7 +19,7 @@ class FlowGraph:
         self._capacity: list[int] = []
 
     def node(self) -> int:
-        """Adds a node."""
+        """Add a node."""
         self._edges.append([])
         return len(self._edges) - 1
 
@@ -31,7 +31,7 @@ class FlowGraph:
             self._capacity.append(size)
 
     def labels(self) -> list[int]:
-        """The label, 0 or 1, of each node in a labelling of least cost; nodes that may have either get 1."""
+        """Return the label, 0 or 1, of each node in a labelling of least cost; nodes that may have either get 1."""
         while True:
             level = self._levels()
             if level[1] < 0:
@@ -54,7 +54,7 @@ class FlowGraph:
         return level
 
     def _push(self, level: list[int], position: list[int]) -> int:
-        """Sends flow along one path of the level graph; returns how much. Iterative, since models are deep."""
+        """Send flow along one path of the level graph; return how much. Iterative, since models are deep."""
         path: list[int] = []
         node = 0
         while node != 1:

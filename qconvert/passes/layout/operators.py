@@ -30,7 +30,7 @@ class Role(Enum):
 
 
 def role(graph: Graph, op: Op, wanted: str, rank: int, preferred: str = "") -> Role:
-    """The role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`.
+    """Return the role of `op` when spatial operators on data of `rank` dimensions want the data_format `wanted`.
 
     `preferred` is the layout in which its kernel is faster, or which its file has: it may keep that one.
     """
@@ -45,14 +45,13 @@ def role(graph: Graph, op: Op, wanted: str, rank: int, preferred: str = "") -> R
 
 
 def data_inputs(graph: Graph, op: Op) -> tuple[str, ...]:
-    """The inputs whose layout is the operator's: not weights, shapes, axes or indices."""
+    """Return the inputs whose layout is the operator's: not weights, shapes, axes or indices."""
     return tuple(op.inputs[index] for index in data_positions(graph, op) if op.inputs[index])
 
 
 def data_positions(graph: Graph, op: Op) -> list[int]:
-    """Where the inputs of data_inputs() stand. What is broadcast with the data has their layout too, such as Where's condition; and so have
-    the indices into a table of one dimension, in whose place its values stand.
-    """
+    """Return where the inputs of data_inputs() stand. What is broadcast with the data has their layout too, such as Where's condition; and
+    so have the indices into a table of one dimension, in whose place its values stand."""
     kind = kind_of(op)
     if looks_up(graph, op):
         return [kind.layout.flat]
@@ -65,7 +64,7 @@ def looks_up(graph: Graph, op: Op) -> bool:
 
 
 def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
-    """Data and results have the rank concerned, and what names axes or has values for each is constant."""
+    """Return whether data and results have the rank concerned, and what names axes or has values for each is constant."""
     kind, layout = kind_of(op), kind_of(op).layout
     if looks_up(graph, op):
         return graph[op.inputs[layout.flat]].rank == len(perm)
@@ -78,7 +77,7 @@ def _keeps_rank(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
 
 
 def _broadcasts(graph: Graph, op: Op, perm: tuple[int, ...]) -> bool:
-    """Every operand has the rank concerned, or is a constant that can be given it, or is a single element."""
+    """Return whether every operand has the rank concerned, or is a constant that can be given it, or is a single element."""
     return graph[op.outputs[0]].rank == len(perm) and all(_fits(graph[name], len(perm)) for name in op.inputs if name)
 
 

@@ -72,7 +72,7 @@ class Requantized:
         return float(np.mean(found)), max(found)
 
     def describe_change(self, words: str) -> Change:
-        """What was done, in words, and what it costs."""
+        """Return what was done, in words, and what it costs."""
         costs = self.costs()
         text = (
             f"{self.count} activations {words}{self.edges}{self.clip_note}; their steps are {self.growth[0]:.3g} times as large on average"
@@ -80,7 +80,7 @@ class Requantized:
         return Change(f"{text}, {describe_worst(costs)}" if costs else f"{text}, without loss", costs=costs)
 
     def _used_quantization(self, old: Tensor) -> Quantization:
-        """The quantization of a tensor, without the codes that it never takes."""
+        """Return the quantization of a tensor, without the codes that it never takes."""
         q = _quantization(old)
         if old.name not in self.intervals or not q.is_per_tensor:
             return q
@@ -99,7 +99,7 @@ class Requantized:
 
 
 def cache_by_quantization(choose: Choice) -> Choice:
-    """A choice that is made once for each type and quantization: for functions of nothing else."""
+    """Return a choice that is made once for each type and quantization: for functions of nothing else."""
     known: dict[Hashable, tuple[str, Quantization] | None] = {}
 
     def choose_once(tensor: Tensor) -> tuple[str, Quantization] | None:
@@ -166,7 +166,7 @@ def requantize_activations(
 
 
 def _requantize_states(graph: Graph, changed: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The states that go along, with their first values: all that is read of them, or written to them, gets one quantization.
+    """Return the states that go along, with their first values: all that is read of them, or written to them, gets one quantization.
 
     Functions may name any of them, so that none goes along where there are some.
     """
@@ -202,7 +202,7 @@ def _requantize_tensor(tensor: Tensor, dtype: str, quantization: Quantization) -
 
 
 def _find_only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_io: bool) -> set[str]:
-    """Tensors that have to stay, and that nothing else touches but conversions: these read and write any quantization."""
+    """Return tensors that have to stay, and that nothing else touches but conversions: these read and write any quantization."""
     held, free = ({*graph.inputs, *graph.outputs} if keep_io else set[str]()), set(graph.tensors)
     for op in graph.ops:
         if keeps(graph, op):
@@ -213,7 +213,7 @@ def _find_only_converted(graph: Graph, keeps: Callable[[Graph, Op], bool], keep_
 
 
 def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, Tensor]:
-    """The old forms of new tensors that stand before old ones, where something else reads the new ones, or always."""
+    """Return the old forms of new tensors that stand before old ones, where something else reads the new ones, or always."""
     found: dict[str, Tensor] = {}
     readers = graph.consumers()
     for op in graph.ops:
@@ -239,8 +239,8 @@ def _clip_to_old_ranges(graph: Graph, old: Mapping[str, Tensor], strictly: bool)
 
 
 def _lost_bounds(old: Tensor, new: Tensor, interval: Interval, strictly: bool) -> tuple[np.float32 | None, np.float32 | None]:
-    """The ends of the old range that values with the new quantization go beyond by more than a step of the coarser one, as values of the
-    new quantization."""
+    """Return the ends of the old range that values with the new quantization go beyond by more than a step of the coarser one, as values of
+    the new quantization."""
     before, after = old.quantization, new.quantization
     if before is None or after is None or not after.is_per_tensor or old.shares_quantization(new):
         return None, None
@@ -262,7 +262,7 @@ def _scale(tensor: Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
 
 
 def infer_intervals(graph: Graph) -> dict[str, Interval]:
-    """The interval of each tensor's float values; with a quantization of several scales, or none that is known, any value."""
+    """Return the interval of each tensor's float values; with a quantization of several scales, or none that is known, any value."""
     found = {tensor.name: _tensor_interval(tensor) for tensor in graph.tensors.values()}
     for op in graph.ops:
         for name in kind_of(op).results_of(op):
@@ -272,8 +272,8 @@ def infer_intervals(graph: Graph) -> dict[str, Interval]:
 
 
 def group_tied_tensors(graph: Graph) -> dict[str, str]:
-    """A name that all tensors share which have to have one quantization, since operators move integers between them; for each quantized
-    tensor."""
+    """Return a name that all tensors share which have to have one quantization, since operators move integers between them; for each
+    quantized tensor."""
     above: dict[str, str] = {}
 
     def top(name: str) -> str:
@@ -289,7 +289,7 @@ def group_tied_tensors(graph: Graph) -> dict[str, str]:
 
 
 def infer_joint_intervals(graph: Graph) -> dict[str, Interval]:
-    """The interval of each quantized tensor, with those that are tied to it."""
+    """Return the interval of each quantized tensor, with those that are tied to it."""
     found, top = infer_intervals(graph), group_tied_tensors(graph)
     groups: dict[str, Interval] = {}
     for name, head in top.items():
@@ -318,7 +318,7 @@ def _clip_to_activation(op: Op, interval: Interval) -> Interval:
 
 
 def _round_interval(interval: Interval, tensor: Tensor) -> Interval:
-    """The values of a quantization that float values of an interval are rounded to."""
+    """Return the values of a quantization that float values of an interval are rounded to."""
     q = tensor.quantization
     if q is None or "float" in tensor.dtype:
         return interval if q is None else ANY

@@ -30,13 +30,13 @@ _SIMPLE = np.unique([float(Fraction(over, under)) for under in range(1, 5) for o
 
 
 def middle(dtype: str) -> int:
-    """The zero point of a symmetric quantization: 0, or the middle of an unsigned type."""
+    """Return the zero point of a symmetric quantization: 0, or the middle of an unsigned type."""
     low, high = integer_range(dtype)
     return 0 if low < 0 else (high + 1) // 2
 
 
 def fitting_quantization(lowest: float, highest: float, dtype: str, *, symmetric: bool) -> Quantization:
-    """The finest quantization of a type that holds a range, and zero.
+    """Return the finest quantization of a type that holds a range, and zero.
 
     Args:
         lowest, highest: of the real range.
@@ -53,7 +53,8 @@ def fitting_quantization(lowest: float, highest: float, dtype: str, *, symmetric
 
 
 def least_loss_ratio(steps: Array, limits: tuple[int, int], *, simple: bool = False, tried_of_few: int = _TRIED) -> float:
-    """New scale over old one, with the smallest mean square error of whole steps of the old one with a quantization of a few integers.
+    """Return the new scale over the old one with the smallest mean square error, of whole steps of the old one on a quantization of few
+    integers.
 
     Tried are the old scale, which clips and leaves all else exact, the largest common divisor, and scales up to a little above the scale of
     the largest value, or half above it for few values.
@@ -81,7 +82,7 @@ def least_loss_ratio(steps: Array, limits: tuple[int, int], *, simple: bool = Fa
 
 
 def least_loss_scale(values: Array, limits: tuple[int, int], tried: int = 128) -> float:
-    """The scale of the smallest mean square error for float values; many of them are counted in bins a 64th of a step wide.
+    """Return the scale of the smallest mean square error for float values; many of them are counted in bins a 64th of a step wide.
 
     Args:
         values: real, not all zero.
@@ -97,7 +98,7 @@ def least_loss_scale(values: Array, limits: tuple[int, int], tried: int = 128) -
 
 
 def rounded_steps(steps: Array, ratio: float, limits: tuple[int, int]) -> Array:
-    """Steps with a quantization `ratio` times as coarse; their errors add up to no more than half a step if possible.
+    """Return steps with a quantization `ratio` times as coarse; their errors add up to no more than half a step if possible.
 
     Data after a Relu are positive, and neighbours are alike, so that errors of one sign would shift the whole channel. The values that
     are rounded the other way are those nearest to the middle between two steps.
@@ -113,7 +114,7 @@ def rounded_steps(steps: Array, ratio: float, limits: tuple[int, int]) -> Array:
 
 
 def cost(name: str, real: Array, error: Array, step: Array) -> Cost | None:
-    """What an error costs; None if there is none.
+    """Return what an error costs; None if there is none.
 
     Args:
         name: of the tensor.
@@ -128,7 +129,7 @@ def cost(name: str, real: Array, error: Array, step: Array) -> Cost | None:
 
 
 def tensor_cost(old: Tensor, new: Tensor) -> Cost | None:
-    """What a quantized constant loses with a new quantization, by value; None if nothing."""
+    """Return what a quantized constant loses with a new quantization, by value; None if nothing."""
     assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
     real = dequantize(old.data, old.quantization)
     step, _ = scale_and_zero_point(new.quantization, new.data.shape)
@@ -136,8 +137,8 @@ def tensor_cost(old: Tensor, new: Tensor) -> Cost | None:
 
 
 def activation_cost(name: str, old: Quantization, dtype: str, new: Quantization, stored: str = "") -> Cost | None:
-    """What an activation loses if each code of its quantization goes through another quantization; None if nothing. Of several scales the
-    worst counts.
+    """Return what an activation loses if each code of its quantization goes through another quantization; None if nothing. Of several
+    scales the worst counts.
 
     Args:
         name: of the activation.

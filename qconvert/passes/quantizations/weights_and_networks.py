@@ -62,7 +62,7 @@ class Rescaled:
 
 
 def symmetric_limits(dtype: str) -> tuple[int, int]:
-    """The smallest and the largest step of symmetric weights, without the lowest integer, as TFLite's specification wants them."""
+    """Return the smallest and the largest step of symmetric weights, without the lowest integer, as TFLite's specification wants them."""
     high = integer_range(dtype)[1] - middle(dtype)
     return -high, high
 
@@ -70,7 +70,7 @@ def symmetric_limits(dtype: str) -> tuple[int, int]:
 def rescale_weights(
     weights: Tensor, axis: int | None, dtype: str, limits: tuple[int, int], scaling: Scaling, *, keeps_points: bool = False
 ) -> Rescaled:
-    """Weights with quantizations of a type whose zero points are its middle, or those that they have.
+    """Return weights with quantizations of a type whose zero points are its middle, or those that they have.
 
     Args:
         weights: with a quantization of one scale, or of one for each output channel.
@@ -106,7 +106,7 @@ def rescale_weights(
 
 
 def merge_scales(weights: Tensor, dtype: str, limits: tuple[int, int], scale: float) -> Rescaled:
-    """Weights with a symmetric quantization of a type with one scale; channels that have it keep their integers."""
+    """Return weights with a symmetric quantization of a type with one scale; channels that have it keep their integers."""
     q, data = weights.quantization, weights.data
     assert q is not None and data is not None and not q.block_size
     new = np.float32(scale)
@@ -130,7 +130,7 @@ def is_scalable(use: WeightUse, weights: Tensor) -> bool:
 
 
 def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], scaling: Scaling, granularity: str) -> Rescaled | None:
-    """Weights of the same width on symmetric quantizations; None where they have scales of another sort.
+    """Return weights of the same width on symmetric quantizations; None where they have scales of another sort.
 
     Unsigned weights with several scales become signed, as kernels require.
 
@@ -159,7 +159,7 @@ def rescale_symmetric(use: WeightUse, weights: Tensor, limits: tuple[int, int], 
 
 
 def requantize_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Rescaled | None], suffix: str) -> tuple[Graph, list[Rescaled]]:
-    """The graph with the weights that `choose` gives, and their biases on the products' new scale; and what was chosen.
+    """Return the graph with the weights that `choose` gives, and their biases on the products' new scale; and what was chosen.
 
     Args:
         graph: what is changed.
@@ -175,7 +175,7 @@ def requantize_weights(graph: Graph, choose: Callable[[WeightUse, Tensor], Resca
 
 
 def describe_weights(found: Sequence[Rescaled], words: str) -> list[Change]:
-    """What weights cost, in words: those that keep all values, and those of which some channels do not."""
+    """Return what weights cost, in words: those that keep all values, and those of which some channels do not."""
     exact, lossy = [item for item in found if item.cost is None], [item for item in found if item.cost is not None]
     said = [Change(f"{len(exact)} weights {words}; all their values are kept", exact=True)] if exact else []
     if lossy:
@@ -195,7 +195,7 @@ def requantize_network(
     words: tuple[str, str],
     edges: str,
 ) -> tuple[Graph, tuple[Change | str, ...]]:
-    """The graph, and what was changed.
+    """Return the graph, and what was changed.
 
     Args:
         graph: what is changed.

@@ -47,7 +47,7 @@ def is_linear(op: Op) -> bool:
 
 
 def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
-    """Why an operator cannot take shifts in, in the words of a list of many; "" if it can.
+    """Return why an operator cannot take shifts in, in the words of a list of many; "" if it can.
 
     Args:
         graph: that it belongs to.
@@ -65,8 +65,8 @@ def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
 
 
 def _limits(graph: Graph, op: Op) -> tuple[int, int] | None:
-    """The stored integers that the activation of an operator leaves; None where it has none, or the quantization of its result implies
-    it."""
+    """Return the stored integers that the activation of an operator leaves; None where it has none, or the quantization of its result
+    implies it."""
     result = graph[op.outputs[0]]
     if not _on_quantization(result) or not op.attributes.get("activation"):
         return None
@@ -123,14 +123,14 @@ def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> s
 
 
 def _sums(s: Shifting, op: Op) -> Array:
-    """What the data's shift adds to each output channel."""
+    """Return what the data's shift adds to each output channel."""
     weights = s.graph[op.inputs[1]]
     assert weights.data is not None and weights.quantization is not None
     return sums_of_weights(op, dequantize(weights.data, weights.quantization)) * s.shift(op.inputs[0])
 
 
 def sums_of_weights(op: Op, real: Array) -> Array:
-    """The sum of the weights of each output channel, of their float values, in float64."""
+    """Return the sum of the weights of each output channel, of their float values, in float64."""
     real = real.astype(np.float64)
     if not kind_of(op).has_weights:
         channels = output_axis(op, real.ndim)
@@ -140,7 +140,7 @@ def sums_of_weights(op: Op, real: Array) -> Array:
 
 
 def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
-    """The bias with both shifts: that of the data is taken off, that of the result put on."""
+    """Return the bias with both shifts: that of the data is taken off, that of the result put on."""
     old = op.inputs[2] if len(op.inputs) > 2 else ""
     shifts = s.shift(op.inputs[0]), s.shift(op.outputs[0])
     if not kind_of(op).has_weights or not any(shifts):
@@ -156,7 +156,8 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
 
 
 def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
-    """The padding of a Conv before and after each spatial axis; None if it depends on unknown sizes. A product of matrices has none."""
+    """Return the padding of a Conv before and after each spatial axis; None if it depends on unknown sizes. A product of matrices has
+    none."""
     if "pads" not in op.attributes:
         return []
     shape, taps = graph[op.inputs[0]].shape, graph[op.inputs[1]].static_shape
@@ -170,7 +171,7 @@ def _pads(graph: Graph, op: Op) -> list[tuple[int, int]] | None:
 
 
 def _amounts(graph: Graph, op: Op) -> tuple[int, ...]:
-    """What a Conv adds before each axis of its data, and then after."""
+    """Return what a Conv adds before each axis of its data, and then after."""
     pads, shape = _pads(graph, op), graph[op.inputs[0]].shape
     assert pads is not None and shape is not None
     before, following = [0] * len(shape), [0] * len(shape)
@@ -279,7 +280,7 @@ _OWN_WAY = ("convert", "relabel", "plain", "opaque", "state", "stored", "control
 
 
 def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
-    """Why an operator has to run in float, in the words of a list of many; "" if it need not.
+    """Return why an operator has to run in float, in the words of a list of many; "" if it need not.
 
     Args:
         graph: that it belongs to.

@@ -130,7 +130,7 @@ def _line(rewriter: Rewriter, name: str) -> _Line | None:
 
 
 def _number(graph: Graph, op: Op) -> float | None:
-    """The one number that is an operator's second operand; None if it has another, or an activation."""
+    """Return the one number that is an operator's second operand; None if it has another, or an activation."""
     data = graph.constant(op.inputs[1])
     if data is None or data.size != 1 or data.dtype != np.float32 or op.attributes.get("activation") or not data.reshape(-1)[0]:
         return None
