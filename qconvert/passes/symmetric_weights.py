@@ -164,7 +164,7 @@ def _is_per_tensor_only(graph: Graph, use: WeightUse, target: Target | None) -> 
 
 
 def _scaling(limits: tuple[int, int], kept: int) -> Scaling:
-    """Return what keeps the scale of channels whose integers less the zero point fit, where those with the zero point 0 may use `kept` too."""
+    """Return what keeps the scale of channels whose integers less the zero point fit; those with the zero point 0 may use `kept` too."""
 
     def scaling(channel: Channel) -> float | None:
         lowest = kept if channel.zero_point == 0 else limits[0]
