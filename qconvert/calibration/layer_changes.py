@@ -119,20 +119,11 @@ def normalized_means(graph: Graph) -> dict[str, Array]:
                 normal[op.outputs[0]] = mean, scale
                 found[op.outputs[0]] = mean.astype(np.float64)
         elif kind_of(op).clips and op.inputs[0] in normal:
-            bounds = _bounds(graph, op)
-            if bounds is not None:
-                found[op.outputs[0]] = clipped_normal_means(*normal[op.inputs[0]], *bounds)
+            limits = kind_of(op).limits(op, graph.constant)
+            if limits is not None:
+                low, high = (infinite if limit is None else limit for limit, infinite in zip(limits, (-math.inf, math.inf), strict=True))
+                found[op.outputs[0]] = clipped_normal_means(*normal[op.inputs[0]], low, high)
     return found
-
-
-def _bounds(graph: Graph, op: Op) -> tuple[float, float] | None:
-    """What an operator clips to; None if that is known only when it runs."""
-    if op.kind == "Relu":
-        return 0.0, math.inf
-    low, high = (graph.constant(name) if name else None for name in (*op.inputs[1:], "", "")[:2])
-    if any(name and graph.constant(name) is None for name in op.inputs[1:]):
-        return None
-    return (-math.inf if low is None else float(low.item())), (math.inf if high is None else float(high.item()))
 
 
 def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tuple[str, ...]]:

@@ -224,12 +224,9 @@ class _Encoding:
 
     def counts(self) -> tuple[int, int]:
         """Return how many activations and constants have a quantization."""
-        names = {self._operand_name(result, index) for result, index in self._operands}
+        names = {self._rewriter.producers[result].inputs[index] for result, index in self._operands}
         constants = {name for name in names if self._graph[name].is_constant} | self._constants.keys()
         return len(self.quantizations.keys() | names - constants), len(constants)
-
-    def _operand_name(self, result: str, index: int) -> str:
-        return self._rewriter.producers[result].inputs[index]
 
 
 def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: list[str]) -> Change:

@@ -35,7 +35,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]
 class _Rewriting:
     def __init__(self, rewriter: Rewriter) -> None:
         self._rewriter, self._graph = rewriter, rewriter.graph
-        self._weights: dict[tuple[str, bool], str] = {}
+        self._transposed: dict[str, str] = {}  # constant -> the same as outputs x inputs
+        self._dequantized: dict[str, str] = {}  # weights after a Dequantize -> the same as outputs x inputs
         self.count = self.biases = 0
         self.real = False  # whether sums of real numbers are among them, which may be added in another order
 
@@ -114,26 +115,26 @@ class _Rewriting:
         turned = self._transpose_weights(stored, alone=stored == name and self._rewriter.is_read_once(name))
         if stored == name:
             return turned
-        if (name, True) not in self._weights:
+        if name not in self._dequantized:
             weights = self._rewriter.add(f"{name}/OI", self._rewriter[turned], dtype="float32", quantization=None)
-            self._weights[name, True] = weights
+            self._dequantized[name] = weights
             self._rewriter.emit(Op("Dequantize", (turned,), (weights,), {}, op.source))
             if self._rewriter.is_read_once(stored) and self._rewriter.is_read_once(name):
                 self._rewriter.relate(stored, turned, permutation=(1, 0))
                 self._rewriter.relate(name, weights, permutation=(1, 0))
-        return self._weights[name, True]
+        return self._dequantized[name]
 
     def _transpose_weights(self, name: str, *, alone: bool) -> str:
         """Return a constant of inputs x outputs as outputs x inputs, under its own name if it stands `alone`."""
-        if (name, False) not in self._weights:
+        if name not in self._transposed:
             tensor = self._graph[name]
             assert tensor.data is not None
             q = None if tensor.quantization is None else tensor.quantization.transpose((1, 0))
             data = tensor.data.swapaxes(0, 1)
             wanted = name if alone else self._rewriter.fresh(f"{name}/OI")
             turned = replace(tensor, name=wanted, shape=data.shape, data=data, quantization=q)
-            self._weights[name, False] = self._rewriter.define(turned, permutation=(1, 0) if alone else ())
-        return self._weights[name, False]
+            self._transposed[name] = self._rewriter.define(turned, permutation=(1, 0) if alone else ())
+        return self._transposed[name]
 
     def _sizes(self, op: Op) -> tuple[int, int]:
         """Return how many products are added, and how many sums there are: the weights know it even where the data's shape does not."""

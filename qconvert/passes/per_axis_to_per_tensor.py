@@ -16,7 +16,8 @@ from qconvert.arithmetic import dequantize, quantize, saturate
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.products import bias_quantization
 from qconvert.passes.linear import BiasQuantizations, constant_weights, quantized_bias, separate_weights
-from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, tensor_cost
+from qconvert.passes.quantizations.scales_and_costs import least_loss_scale, middle, tensor_cost
+from qconvert.passes.quantizations.weights_and_networks import symmetric_limits
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 
@@ -56,12 +57,9 @@ def _requantize_weights(tensor: Tensor) -> Tensor | None:
         return None
     if (q.scale == q.scale[0]).all() and (q.zero_point == q.zero_point[0]).all():
         return replace(tensor, quantization=Quantization(q.scale[:1].copy(), q.zero_point[:1].copy()))
-    low, high = integer_range(tensor.dtype)
-    zero_point = 0 if low < 0 else (high + 1) // 2
     real = dequantize(data, q)
-    limits = (zero_point - high, high - zero_point)
-    scale = np.float32(least_loss_scale(real, limits) if real.any() else q.scale.max())
-    chosen = Quantization.per_tensor(float(scale), zero_point)
+    scale = np.float32(least_loss_scale(real, symmetric_limits(tensor.dtype)) if real.any() else q.scale.max())
+    chosen = Quantization.per_tensor(float(scale), middle(tensor.dtype))
     return replace(tensor, data=quantize(real, chosen, tensor.dtype), quantization=chosen)
 
 

@@ -15,9 +15,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, integer_range
+from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
+from qconvert.passes.quantizations.scales_and_costs import middle
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 
@@ -91,5 +92,4 @@ def _is_affine(graph: Graph, op: Op) -> bool:
     data = graph[op.inputs[0]] if op.kind == "Dequantize" else None
     if data is None or data.is_constant or data.quantization is None or graph[op.outputs[0]].dtype not in _NARROW:
         return False
-    middle = (sum(integer_range(data.dtype)) + 1) // 2 if "int" in data.dtype else 0
-    return bool((data.quantization.zero_point != middle).any())
+    return bool((data.quantization.zero_point != (middle(data.dtype) if "int" in data.dtype else 0)).any())

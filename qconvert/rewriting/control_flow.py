@@ -25,6 +25,7 @@ __all__ = [
     "replace_kind",
     "require_few_expanded",
     "require_few_inlined",
+    "skip_identities",
     "trip_count",
     "whiles_to_loops",
     "without_calls",
@@ -242,6 +243,13 @@ def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callabl
     return tuple(found)
 
 
+def skip_identities(makers: Mapping[str, Op], name: str) -> str:
+    """Return the tensor of which another one is a copy, by however many Identities."""
+    while (maker := makers.get(name)) is not None and maker.kind == "Identity":
+        name = maker.inputs[0]
+    return name
+
+
 def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
     """Return the operators that outputs need, in their order."""
     wanted, kept = set(outputs), []
@@ -276,7 +284,7 @@ def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None
     least = math.inf if count is None else max(int(count.reshape(-1)[0]), 0)
     counting, waiting = _Counting(outer, op, body), [body.outputs[0]]
     while waiting:
-        name = counting.plain(waiting.pop())
+        name = skip_identities(counting.makers, waiting.pop())
         maker, data = counting.makers.get(name), counting.constant(name)
         if maker is not None and maker.kind == "And":
             waiting += maker.inputs
@@ -296,12 +304,6 @@ class _Counting:
     def __init__(self, outer: Mapping[str, Tensor], op: Op, body: Graph) -> None:
         self._outer, self._op, self._body, self.makers = outer, op, body, body.producers()
         self._carried = range(2, 2 + int(op["carried"]))
-
-    def plain(self, name: str) -> str:
-        """Return what an Identity gives on."""
-        while (maker := self.makers.get(name)) is not None and maker.kind == "Identity":
-            name = maker.inputs[0]
-        return name
 
     def constant(self, name: str) -> Array | None:
         """Return the constant that a name stands for in each turn, of the body or from around it."""
@@ -347,10 +349,10 @@ class _Counting:
 
     def _first(self, place: int, shift: float) -> float | None:
         """Return the first value of what is carried, if each turn adds 1."""
-        first, after = self._outer[self._op.inputs[place]].data, self.plain(self._body.outputs[place - 1])
+        first, after = self._outer[self._op.inputs[place]].data, skip_identities(self.makers, self._body.outputs[place - 1])
         maker = self.makers.get(after)
         if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None or maker.kind != "Add":
             return None
         own = self._body.inputs[place]
-        steps = [self._number(other) for name, other in (maker.inputs, maker.inputs[::-1]) if self.plain(name) == own]
+        steps = [self._number(other) for name, other in (maker.inputs, maker.inputs[::-1]) if skip_identities(self.makers, name) == own]
         return int(first.reshape(-1)[0]) + shift if steps == [1.0] else None

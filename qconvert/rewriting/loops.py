@@ -19,7 +19,7 @@ from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.sizes import Size
-from qconvert.rewriting.control_flow import Inlining, copy_duplicates, find_needed_ops, prefix_of, replace_kind, trip_count
+from qconvert.rewriting.control_flow import Inlining, copy_duplicates, find_needed_ops, prefix_of, replace_kind, skip_identities, trip_count
 
 __all__ = ["loops_to_whiles"]
 
@@ -143,8 +143,7 @@ class _While:
 
     def row(self, value: str) -> str:
         """Return a value of the body with an axis of 1 in front."""
-        while (maker := self._makers.get(value)) is not None and maker.kind == "Identity":
-            value = maker.inputs[0]
+        value = skip_identities(self._makers, value)
         tensor = self.body.tensors[value]
         row = self.body.add(replace(tensor, shape=(1, *(tensor.shape or ())), data=None), f"{value}/row")
         self._after.append(Op("Unsqueeze", (value, self.body.integers([0], "axis")), (row,)))
@@ -370,7 +369,8 @@ def _emit_stack_sizes(loop: _While, value: str, length: Size, flat: str, sources
     shapes = (graph[value].shape for graph in (loop.function, infer(loop.function)))
     shape = next((one for one in shapes if one is not None and all(isinstance(size, int) or size in sources for size in one)), None)
     if shape is None:
-        raise _dynamic_size_error(loop.op, value)
+        what = f"{loop.op.kind} that stacks {value!r}, which has a dynamic dimension, cannot be written as a While"
+        raise UnsupportedError(what, where=loop.op.location, rule="dynamic-dimension")
     new, parts = loop.outer, [flat]
     if all(isinstance(size, int) for size in (length, *shape)):
         numbers = [int(size) for size in (length, *shape)]
@@ -389,8 +389,3 @@ def _size_of(new: Inlining, prefix: str, name: str, axis: int) -> str:
     one = new.add(Tensor("", "int64", (1,)), f"{prefix}/size")
     new.ops.append(Op("Gather", (sizes, new.integers([axis], f"{prefix}/axis")), (one,), {"axis": 0}))
     return one
-
-
-def _dynamic_size_error(op: Op, value: str) -> UnsupportedError:
-    what = f"{op.kind} that stacks {value!r}, which has a dynamic dimension, cannot be written as a While"
-    return UnsupportedError(what, where=op.location, rule="dynamic-dimension")
