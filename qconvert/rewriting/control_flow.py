@@ -19,7 +19,6 @@ from qconvert.operators.shapes_and_functions import all_ops, named_functions, wi
 __all__ = [
     "Inlining",
     "copy_duplicates",
-    "find_needed_ops",
     "inlined_ops",
     "prefix_of",
     "replace_kind",
@@ -248,16 +247,6 @@ def skip_identities(makers: Mapping[str, Op], name: str) -> str:
     while (maker := makers.get(name)) is not None and maker.kind == "Identity":
         name = maker.inputs[0]
     return name
-
-
-def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str]) -> list[Op]:
-    """Return the operators that outputs need, in their order."""
-    wanted, kept = set(outputs), []
-    for op in reversed(ops):
-        if wanted.intersection(op.outputs):
-            wanted.update(op.inputs)
-            kept.append(op)
-    return kept[::-1]
 
 
 #: Whole numbers up to which float32, in which some exporters compare, has each.

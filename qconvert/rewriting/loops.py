@@ -19,7 +19,8 @@ from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.sizes import Size
-from qconvert.rewriting.control_flow import Inlining, copy_duplicates, find_needed_ops, prefix_of, replace_kind, skip_identities, trip_count
+from qconvert.rewriting.control_flow import Inlining, copy_duplicates, prefix_of, replace_kind, skip_identities, trip_count
+from qconvert.rewriting.rewriter import find_needed_ops
 
 __all__ = ["loops_to_whiles"]
 

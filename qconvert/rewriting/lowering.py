@@ -16,13 +16,13 @@ import numpy as np
 
 from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Names, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, output_shapes
 from qconvert.operators.values import Values, apply
-from qconvert.rewriting.rewriter import Rewriter
+from qconvert.rewriting.rewriter import Rewriter, find_needed_ops
 
 __all__ = [
     "Condition",
@@ -174,6 +174,10 @@ class Emission:
     hint: str
     tensors: dict[str, Tensor] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
+    _names: Names = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._names = Names(self.tensors, self.given)
 
     def tensor(self, name: str) -> Tensor:
         return self.tensors[name] if name in self.tensors else self.given[name]
@@ -216,10 +220,7 @@ class Emission:
 
     def add(self, tensor: Tensor) -> str:
         """Add a tensor under its name or, if that is taken, a similar one, which is returned."""
-        name, number = tensor.name, 0
-        while name in self.tensors or name in self.given:
-            number += 1
-            name = f"{tensor.name}_{number}"
+        name = self._names.fresh(tensor.name)
         self.tensors[name] = replace(tensor, name=name)
         return name
 
@@ -248,14 +249,10 @@ class Emission:
         self._keep_quantization_of_results(op)
 
     def _drop_unread(self, op: Op) -> None:
-        """Without what only absent outputs need."""
-        read, kept = set(op.outputs), list[Op]()
-        for item in reversed(self.ops):
-            if not read.isdisjoint(item.outputs):
-                read.update(item.inputs)
-                kept.append(item)
-        self.ops = kept[::-1]
-        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in read or any(name in item.outputs for item in kept)}
+        """Remove what only absent outputs need."""
+        self.ops = find_needed_ops(self.ops, op.outputs)
+        named = {*op.outputs, *(name for item in self.ops for name in (*item.inputs, *item.outputs))}
+        self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
 
     def _apply_activation(self, symbol: Symbol, activation: str) -> Symbol:
         last = self.ops[-1] if self.ops else None

@@ -14,7 +14,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
 from qconvert.operators import kind_of
 
-__all__ = ["Rewriter", "needed_ops"]
+__all__ = ["Rewriter", "find_needed_ops", "needed_ops"]
 
 #: Operators whose results have the values of what they read.
 _CONVERSIONS = ("Dequantize", "Identity")
@@ -234,10 +234,14 @@ class Rewriter:
 
 def needed_ops(graph: Graph, can_go: Callable[[Op], bool] | None = None) -> list[Op]:
     """Return the operators that outputs depend on, those that write a state, and those with a false `can_go`, in order."""
-    wanted = set(graph.public)
-    kept = []
-    for op in reversed(graph.ops):
-        if wanted.intersection(filter(None, op.outputs)) or kind_of(op).has_effect or (can_go and not can_go(op)):
+    return find_needed_ops(graph.ops, graph.public, lambda op: kind_of(op).has_effect or bool(can_go and not can_go(op)))
+
+
+def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str], is_kept: Callable[[Op], bool] = lambda op: False) -> list[Op]:
+    """Return those operators of a list that outputs depend on, and those that are kept anyhow with what these depend on, in order."""
+    wanted, found = set(outputs), list[Op]()
+    for op in reversed(ops):
+        if wanted.intersection(filter(None, op.outputs)) or is_kept(op):
             wanted.update(op.inputs)
-            kept.append(op)
-    return kept[::-1]
+            found.append(op)
+    return found[::-1]

@@ -61,7 +61,7 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
             where = (place.name, _WHOLE) if place.name in graph.tensors else None
         else:
             op = own.get(place.name) or producers.get((renamed or {}).get(place.name, place.name))
-            where = _locate_operand(op, place, graph, producers) if op is not None else _locate_graph_input(place, graph)
+            where = _locate_operand(op, place, producers) if op is not None else _locate_graph_input(place, graph)
         if where is None:
             (lost if encoding.required else found.absent).append(place)
         elif place.role == "output":
@@ -86,7 +86,7 @@ def _operators_by_name(ops: Iterable[Op]) -> dict[str, Op]:
     return found
 
 
-def _locate_operand(op: Op, place: Place, graph: Graph, producers: Mapping[str, Op]) -> tuple[str, int] | None:
+def _locate_operand(op: Op, place: Place, producers: Mapping[str, Op]) -> tuple[str, int] | None:
     """Return the tensor or operand that is an input or output of an operator, perhaps of the layer that a runtime fuses it into."""
     if place.role == "output":
         return (op.outputs[place.index], _WHOLE) if place.index < len(op.outputs) and op.outputs[place.index] else None
