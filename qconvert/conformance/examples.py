@@ -139,7 +139,8 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         )
     ),
     **_same("SpaceToDepth DepthToSpace", Example((_IMAGE,), {**_FIRST, "blocksize": 2})),
-    **_same("SpaceToBatch BatchToSpace", Example(((4, 3, 8, 8), _ints(2, 2), np.zeros(4, np.int64)), _FIRST)),
+    "SpaceToBatch": (Example(((2, 3, 6, 8), _ints(2, 2), _ints(1, 0, 1, 2)), _FIRST),),
+    "BatchToSpace": (Example(((4, 3, 8, 8), _ints(2, 2), np.zeros(4, np.int64)), _FIRST),),
     "LRN": (Example((_IMAGE,), {**_FIRST, "size": 3, "alpha": 0.1}),),
     "RoiAlign": (Example((_IMAGE, np.array([[0, 0, 3, 3], [1.2, 0.5, 7, 5.5]], np.float32), _ints(0, 0)),
                          {"output_height": 3, "output_width": 2, "sampling_ratio": 2}),),

@@ -21,7 +21,7 @@ from qconvert.operators.call import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import DECIDES
+from qconvert.operators.properties import DECIDES, within_data_or_zero
 from qconvert.operators.sizes import (
     UNKNOWN,
     ShapeContext,
@@ -201,6 +201,7 @@ KINDS = (
         rule="move",
         evaluate=space_to_batch,
         layout=DECIDES,
+        bounds=within_data_or_zero,
         attributes=has(DATA_FORMAT),
     ),
     kind(

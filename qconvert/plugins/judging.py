@@ -97,13 +97,15 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
 
 
 def _lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
-    """Why the target has no kernel for the operator's data movement on integers; "" if it has one."""
+    """Why the target has no kernel, or a wrong one, for the operator's data movement on integers; "" if it has a right one."""
     if not target.kernels.rows_of_kind(op.kind):
         return ""
     for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved_inputs(op) if name and graph[name].is_quantized):
         kernel, lacking = target.kernels.find_kernel(graph, op, dtype)
         if kernel is None:
             return f"{target.name} has no integer kernel for {lacking}"
+        if kernel.fault is not None and (fault := kernel.fault(graph, op)):
+            return fault
     return ""
 
 

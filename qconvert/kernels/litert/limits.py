@@ -34,6 +34,7 @@ __all__ = [
     "product",
     "reduce_sum",
     "rescaling",
+    "space_to_batch",
     "square_root",
     "squared_difference",
     "sums",
@@ -220,6 +221,13 @@ def logarithm(graph: Graph, op: Op) -> str:
 def local_response(graph: Graph, op: Op) -> str:
     """LRN of the reference kernels sums one channel less (reference_ops.h, LocalResponseNormalization; measured with LiteRT 2.3)."""
     return "its reference kernel leaves out the last channel of each window"
+
+
+def space_to_batch(graph: Graph, op: Op) -> str:
+    """SPACE_TO_BATCH_ND of tflite-micro pads with the stored 0 (space_to_batch_nd.cc; measured)."""
+    quantization, pads = graph[op.inputs[0]].quantization, graph.constant(op.inputs[2])
+    shifted = quantization is not None and bool(quantization.zero_point.any())
+    return "its kernel pads with the integer 0 in place of the zero point" if shifted and (pads is None or pads.any()) else ""
 
 
 def reduce_sum(graph: Graph, op: Op) -> str:

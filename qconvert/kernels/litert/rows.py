@@ -222,6 +222,7 @@ MICRO = (
              "Where", "SquaredDifference"), _SIGNED),
     *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
              "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
-    Kernel(("SpaceToBatch", "BatchToSpace"), _INT8),
+    Kernel(("SpaceToBatch",), _INT8, fault=limits.space_to_batch),
+    Kernel(("BatchToSpace",), _INT8),
     *(row.as_float_row() for row in REFERENCE),
 )  # fmt: skip
