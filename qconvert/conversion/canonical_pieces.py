@@ -16,6 +16,8 @@ import numpy as np
 from qconvert.conversion.saving import save
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Format, ModelFile, Pieces, Runtime
 from qconvert.plugins.options import fill_defaults
 from qconvert.rewriting.parts import computable_ops, cut
@@ -69,17 +71,17 @@ def _with_states(graph: Graph, runtime: Runtime, part: Graph) -> tuple[Graph, di
     Returns:
         The piece, and for each input that is gone the state.
     """
-    keeps = runtime.keeps
-    reads = {op.outputs[0]: op for op in graph.ops if op.kind == "ReadState"}
-    given = {name: str(reads[name]["state"]) for name in part.inputs if name in reads}
+    keeps, reads, producers = runtime.keeps, states_by_reader(graph), graph.producers()
+    given = {name: reads[name] for name in part.inputs if name in reads}
     if keeps is None or not given:
         return part, {}
 
     def restore_states(kept: dict[str, str]) -> Graph:
-        writes = [op for op in graph.ops if op.kind == "WriteState" and op["state"] in kept.values() and op.inputs[0] in part.tensors]
+        writers = (op for op in graph.ops if kind_of(op).has_effect)
+        writes = [op for op in writers if op["state"] in kept.values() and op.inputs[0] in part.tensors]
         states = {state: graph.states[state] for state in kept.values()}
         inputs = tuple(name for name in part.inputs if name not in kept)
-        return part.evolve(ops=[*(reads[name] for name in kept), *part.ops, *writes], inputs=inputs, states=states)
+        return part.evolve(ops=[*(producers[name] for name in kept), *part.ops, *writes], inputs=inputs, states=states)
 
     inner = keeps(restore_states(given))
     kept = {name: state for name, state in given.items() if state in inner}

@@ -189,6 +189,11 @@ class Kind:
         return self.keeps_order or self.layout.suits is Suits.TRANSPOSES
 
     @property
+    def reads_state(self) -> bool:
+        """Whether its result is the value of a state."""
+        return self.rule == "state" and not self.has_effect
+
+    @property
     def has_effect(self) -> bool:
         """Whether it does something that no output shows: writing a state."""
         return self.rule == "state" and self.outputs == (0, 0)

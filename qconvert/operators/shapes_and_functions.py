@@ -1,5 +1,5 @@
-"""What operators say of a whole graph: the shapes of their outputs, worked out by the rules of their kinds, and the functions of the graph
-that they name.
+"""What operators say of a whole graph: the shapes of their outputs, worked out by the rules of their kinds, and the functions and states of
+the graph that they name.
 
 A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the rank is known. A
 dynamic size is a string. UNKNOWN ("?") is an unknown size; infer() names it after tensor and axis.
@@ -26,8 +26,10 @@ __all__ = [
     "is_compatible",
     "merge_shapes",
     "named_functions",
+    "named_states",
     "output_shapes",
     "rename_functions",
+    "states_by_reader",
     "with_used_functions",
 ]
 
@@ -134,6 +136,21 @@ def called_functions(graph: Graph, ops: Iterable[Op]) -> set[str]:
         waiting += [op for name in found for op in graph.functions[name].ops]
         used |= found
     return used
+
+
+def named_states(graph: Graph, ops: Iterable[Op]) -> tuple[str, ...]:
+    """The states that operators read or write, themselves or in functions that they run."""
+    found: dict[str, None] = {}
+    for op in ops:
+        inner = (item for name in sorted(called_functions(graph, [op])) for item in graph.functions[name].ops)
+        states = (item for item in (op, *inner) if item.kind in KINDS and kind_of(item).rule == "state")
+        found.update(dict.fromkeys(str(item["state"]) for item in states))
+    return tuple(found)
+
+
+def states_by_reader(graph: Graph) -> dict[str, str]:
+    """The tensors that a graph reads from states -> the state."""
+    return {op.outputs[0]: str(op["state"]) for op in graph.ops if kind_of(op).reads_state}
 
 
 def with_used_functions(graph: Graph) -> Graph:

@@ -10,8 +10,9 @@ from pathlib import Path
 from qconvert.errors import OptionError, QConvertError
 from qconvert.graph import Graph, Op
 from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import named_states
 from qconvert.partitioning.costs import macs, stored_bytes
-from qconvert.partitioning.parts import Judge, Refusal, expand_graph, states_of
+from qconvert.partitioning.parts import Judge, Refusal, expand_graph
 from qconvert.partitioning.regions import (
     REST,
     STATES,
@@ -116,7 +117,7 @@ class _Owners:
             refusal = self.judges[number].refusal(self.bases.places(candidate.bases))
             reason = refusal.rule if refusal is not None else ""
         for base in candidate.bases if reason and (len(candidate.bases) == 1 or candidate.name == STATES) else ():
-            if candidate.name != STATES or states_of(self.bases.graph.graph, self.bases.graph.graph.ops[self.bases.main(base)]):
+            if candidate.name != STATES or named_states(self.bases.graph.graph, [self.bases.graph.graph.ops[self.bases.main(base)]]):
                 self.refused.setdefault((number, base), reason)
         return not reason
 
@@ -124,7 +125,7 @@ class _Owners:
         """Return why an operator is in no region by itself: it belongs to states, or the target takes its kind only in groups."""
         graph, judge = self.bases.graph.graph, self.judges[number]
         ops = [graph.ops[place] for place in self.bases.places(candidate.bases)]
-        if candidate.name != STATES and any(states_of(graph, op) for op in ops):
+        if candidate.name != STATES and named_states(graph, ops):
             if not judge.holds_states:
                 return f"{judge.target.name} holds no states"
             return "a state belongs to a region only with all operators between its read and its write"

@@ -12,6 +12,7 @@ import numpy as np
 from qconvert.conversion.canonical_pieces import canonical_pieces
 from qconvert.errors import QConvertError
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.partitioning.running import PartitionModel, choose_kernels, named_part, part_graph, values_of
 from qconvert.plugins import Format, Inside, ModelFile, Pieces, Runtime, format_named, kernels_named, runtimes
@@ -189,10 +190,10 @@ class _Rewritten:
         """Whether the graph of the file computes the same as the file, on random inputs and from the initial values of states."""
         graph = self._graph
         outputs = frozenset(name for op in graph.ops for name in op.outputs).intersection(graph.outputs)
-        pieces = self.pieces(outputs.union(graph.inputs, (op.outputs[0] for op in graph.ops if op.kind == "ReadState")), outputs)
+        pieces = self.pieces(outputs.union(graph.inputs, states_by_reader(graph)), outputs)
         generator = np.random.default_rng(0)
         feed = {name: _random_values(graph[name], generator) for name in graph.inputs}
-        first = {op.outputs[0]: np.asarray(graph.states[str(op["state"])].data) for op in graph.ops if op.kind == "ReadState"}
+        first = {name: np.asarray(graph.states[state].data) for name, state in states_by_reader(graph).items()}
         model = self._runtime.open(self._file)
         expected = dict(zip(graph.outputs, model.run(dict(zip(model.inputs, feed.values(), strict=True))).values(), strict=True))
         known = {**first, **feed, **expected}  # an output may lead to another one

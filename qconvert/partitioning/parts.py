@@ -14,12 +14,12 @@ from qconvert.errors import InternalError, QConvertError
 from qconvert.graph import Graph, Names, Op
 from qconvert.graph.metadata import ACTIVATIONS, SOURCE_ENGINE, SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_OPSET
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.shapes_and_functions import all_ops, called_functions
+from qconvert.operators.shapes_and_functions import all_ops, called_functions, named_states
 from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, formats, operators
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.audit import violations
 
-__all__ = ["KEPT", "Expanded", "Judge", "Refusal", "expand_graph", "states_of"]
+__all__ = ["KEPT", "Expanded", "Judge", "Refusal", "expand_graph"]
 
 #: Keys of metadata that passes read.
 KEPT = (SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_ENGINE, SOURCE_OPSET, ACTIVATIONS)
@@ -54,18 +54,18 @@ class Expanded:
         read = dict.fromkeys(x for op in ops for x in op.inputs if x and x not in made and not graph[x].is_constant)
         given = [x for op in ops for x in op.outputs if x and (x in graph.public or not chosen.issuperset(self.readers.get(x, ())))]
         functions = {one: graph.functions[one] for one in called_functions(graph, ops)}
-        states = {state: graph.states[state] for op in ops for state in states_of(graph, op)}
+        states = {state: graph.states[state] for state in named_states(graph, ops)}
         metadata = {key: graph.metadata[key] for key in KEPT if key in graph.metadata}
         named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
         tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
         return Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=metadata, functions=functions, states=states)
 
     def merge_copies(self, graph: Graph) -> Graph:
-        """Return a part with the original names of copies; each Dequantize occurs once."""
+        """Return a part with the original names of copies; what was copied occurs once."""
         names, seen, ops = self.original, set[str](), []
         for op in graph.ops:
             renamed = replace(op, inputs=_map_names(op.inputs, names), outputs=_map_names(op.outputs, names))
-            if op.kind != "Dequantize" or renamed.outputs[0] not in seen:
+            if seen.isdisjoint(filter(None, renamed.outputs)):
                 ops.append(renamed)
             seen.update(renamed.outputs)
         tensors = [replace(graph[copy], name=name) for copy, name in names.items() if copy in graph.tensors]
@@ -81,7 +81,7 @@ def expand_graph(graph: Graph) -> Expanded:
     copies: dict[int, list[Op]] = {}
     given: dict[int, dict[str, str]] = {}
     for position, op in enumerate(graph.ops):
-        if op.kind != "Dequantize" or op.has(1):
+        if op.kind != "Dequantize":
             continue
         result = op.outputs[0]
         for reader in readers.get(result, ())[0 if result in graph.public else 1 :]:
@@ -99,15 +99,6 @@ def expand_graph(graph: Graph) -> Expanded:
     through = (_find_state_writers(made, op, found) for op, found in zip(made.ops, states, strict=True))
     before = tuple(map(frozenset.union, data, states))
     return Expanded(made, original, before, tuple(map(frozenset.union, data, through)), _readers(made.ops))
-
-
-def states_of(graph: Graph, op: Op) -> tuple[str, ...]:
-    """Return the states that an operator reads or writes, itself or in a function that it runs."""
-    found = dict.fromkeys([str(op["state"])] if op.kind in KINDS and kind_of(op).rule == "state" else ())
-    for name in sorted(called_functions(graph, [op])):
-        found.update(dict.fromkeys(state for inner in graph.functions[name].ops if kind_of(inner).rule == "state"
-                                   for state in [str(inner["state"])]))  # fmt: skip
-    return tuple(found)
 
 
 def _map_names(listed: Iterable[str], names: Mapping[str, str]) -> tuple[str, ...]:
@@ -133,7 +124,7 @@ def _states_before(graph: Graph) -> Iterator[frozenset[int]]:
     reads: dict[str, list[int]] = {}
     writes: dict[str, list[int]] = {}
     for position, op in enumerate(graph.ops):
-        states, only_reads = states_of(graph, op), op.kind == "ReadState"
+        states, only_reads = named_states(graph, [op]), kind_of(op).reads_state
         found = [one for state in states for one in (*writes.get(state, ()), *(() if only_reads else reads.get(state, ())))]
         yield frozenset(found)
         for state in states:
@@ -142,11 +133,7 @@ def _states_before(graph: Graph) -> Iterator[frozenset[int]]:
 
 def _find_state_writers(graph: Graph, op: Op, before: frozenset[int]) -> frozenset[int]:
     """Return those of the operators before a ReadState that write its state."""
-    return frozenset(one for one in before if op.kind == "ReadState" and graph.ops[one].kind == "WriteState")
-
-
-#: Kinds that formats write in another form: calls are inlined, loops have forms of their own.
-_WRITTEN_OTHERWISE = ("Call", "Loop", "Scan", "While")
+    return frozenset(one for one in before if kind_of(op).reads_state and kind_of(graph.ops[one]).has_effect)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,19 +206,23 @@ class Judge:
 
     def _lower_for_format(self, made: Graph) -> Graph:
         """Lower the kinds that the target's format lacks, as its writer does."""
-        writers = operators(self.target.format, "write")
-        if not writers or all(op.kind in writers or op.kind in _WRITTEN_OTHERWISE for op in all_ops(made)):
-            return made
-        return lower(made, legality({}, also=frozenset((*writers, *_WRITTEN_OTHERWISE)))).graph
+        kinds = _written_kinds(self.target.format)
+        return made if not kinds or all(op.kind in kinds for op in all_ops(made)) else lower(made, legality({}, also=kinds)).graph
 
     def _writer_refusal(self, made: Graph) -> Refusal | None:
         """Return the refusal if the target's format cannot hold an operator or functions; else None."""
         known = formats().get(self.target.format)
         if made.functions and known is not None and known.write is not None and "functions" not in known.scopes:
             return Refusal(f"files of the format {known.name} hold no functions")
-        writers = {*operators(self.target.format, "write"), *_WRITTEN_OTHERWISE}
-        missing = [op for op in all_ops(made) if op.kind not in writers] if len(writers) > len(_WRITTEN_OTHERWISE) else []
-        return Refusal(f"files of the format {self.target.format} have no {missing[0].kind}") if missing else None
+        kinds = _written_kinds(self.target.format)
+        missing = next((op.kind for op in all_ops(made) if op.kind not in kinds), "") if kinds else ""
+        return Refusal(f"files of the format {self.target.format} have no {missing}") if missing else None
+
+
+def _written_kinds(format: str) -> frozenset[str]:
+    """Return the kinds that files of a format hold, none if it has no operators; calls are inlined, and loops written as other loops."""
+    writers = operators(format, "write")
+    return frozenset((*writers, *(name for name, kind in KINDS.items() if kind.rule == "control"))) if writers else frozenset()
 
 
 def _violation_text(violation: Violation, graph: Graph) -> str:

@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 
 from qconvert.graph import Graph, Names, Op
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import with_used_functions
-from qconvert.partitioning.parts import Expanded, states_of
+from qconvert.operators.shapes_and_functions import named_states, with_used_functions
+from qconvert.partitioning.parts import Expanded
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, find_matches
 
@@ -226,7 +226,7 @@ def bases_of(graph: Expanded) -> Bases:
     home = list(range(len(ops)))
     for place in range(len(ops) - 1, -1, -1):
         op = ops[place]
-        if op.kind == "Dequantize" and not op.has(1) and op.outputs[0] not in graph.graph.public:
+        if op.kind == "Dequantize" and op.outputs[0] not in graph.graph.public:
             (reader,) = graph.readers[op.outputs[0]]
             home[place] = home[reader]
     held: dict[int, list[int]] = {}
@@ -282,7 +282,7 @@ def _state_units(bases: Bases) -> Iterator[frozenset[int]]:
     graph = bases.graph.graph
     touching: dict[str, set[int]] = {}
     for place, op in enumerate(graph.ops):
-        for state in states_of(graph, op):
+        for state in named_states(graph, [op]):
             touching.setdefault(state, set()).add(bases.of[place])
     found: list[frozenset[int]] = []
     for members in touching.values():

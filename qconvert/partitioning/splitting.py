@@ -19,11 +19,12 @@ from qconvert.errors import FileAccessError, InternalError, MissingPackageError,
 from qconvert.files import file_digest, whole_folder
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import TARGET
-from qconvert.operators.shapes_and_functions import called_functions, in_function, is_compatible
+from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import called_functions, in_function, is_compatible, named_states
 from qconvert.partitioning.costs import macs
 from qconvert.partitioning.driver import Cut, Unwritable
 from qconvert.partitioning.manifest import NAME, CrossingState, FileOf, Manifest, PartFile, hash_file, manifest_json, read_manifest
-from qconvert.partitioning.parts import KEPT, states_of
+from qconvert.partitioning.parts import KEPT
 from qconvert.plugins import Codegen, Target, codegen_of, format_named, kernels_named, name_changes, runtime_of, target_named
 from qconvert.targets.audit import refuse_violations
 from qconvert.version import __version__
@@ -85,14 +86,15 @@ def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
     reads: dict[str, list[str]] = {}
     written: dict[str, str] = {}
     for op in graph.ops:
-        if op.kind == "ReadState":
+        kind = kind_of(op)
+        if kind.reads_state:
             name = str(op["state"])
             reads.setdefault(name, [])
             if name in written:
                 ops.append(Op("Identity", (written[name],), op.outputs, {}, op.source))
             else:
                 reads[name].append(op.outputs[0])
-        elif op.kind == "WriteState":
+        elif kind.has_effect:
             written[str(op["state"])] = op.inputs[0]
         else:
             ops.append(op)
@@ -128,16 +130,15 @@ def _levels(graph: Graph) -> list[int]:
 
 def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> list[tuple[str, list[Op]]]:
     """Add to each part of the rest the Dequantize operators that it reads, so that integers go between parts; drop unread ones."""
-    makers = graph.producers()
+    dequantizes = {op.outputs[0]: op for op in graph.ops if op.kind == "Dequantize"}
     found = []
     for target, ops in listed:
         if not target:
             given = dict.fromkeys(name for op in ops for name in op.inputs if name)
             own = {name for op in ops for name in op.outputs}
-            before = [makers[name] for name in given if name in makers and name not in own and makers[name].kind == "Dequantize"]
-            ops = [*before, *ops]
-            read = {name for op in ops for name in op.inputs}
-            ops = [op for op in ops if op.kind != "Dequantize" or op.outputs[0] in read or op.outputs[0] in kept]
+            ops = [*(dequantizes[name] for name in given if name in dequantizes and name not in own), *ops]
+            read = kept.union(*(op.inputs for op in ops))
+            ops = [op for op in ops if op.name not in dequantizes or op.name in read]
         if ops:
             found.append((target, ops))
     return found
@@ -186,7 +187,7 @@ def _is_duplicated(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, lis
 
 def _region(graph: Graph, name: str) -> Graph:
     whole = in_function(graph, name)
-    states = {state: graph.states[state] for op in whole.ops for state in states_of(whole, op)}
+    states = {state: graph.states[state] for state in named_states(whole, whole.ops)}
     functions = {one: graph.functions[one] for one in called_functions(whole, whole.ops)}
     return replace(whole, name=name, states=states, functions=functions)
 

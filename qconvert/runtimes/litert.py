@@ -13,6 +13,7 @@ import numpy as np
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.files import map_file
 from qconvert.graph import Array, Graph, Tensor
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Layer, ModelFile, Pieces, Timing
 from qconvert.runtimes.packages import Child, runtime_package
 
@@ -217,8 +218,8 @@ class LiteRTInside:
         model, self._order = with_outputs(_read_for_litert(file), wanted)
         self._probe = LiteRT(model, file.kernels)
         self.names = frozenset(self._order)
-        reads = (op for op in graph.ops if op.kind == "ReadState" and str(op["state"]) in keeps(graph))
-        self._kept = {op.outputs[0]: shape for op in reads if (shape := graph[op.outputs[0]].static_shape) is not None}
+        inner, reads = keeps(graph), states_by_reader(graph)
+        self._kept = {name: shape for name, state in reads.items() if state in inner and (shape := graph[name].static_shape) is not None}
 
     def reset(self) -> None:
         """The next run is the first of a sequence."""

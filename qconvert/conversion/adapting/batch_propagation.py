@@ -7,7 +7,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +16,7 @@ from qconvert.graph import Graph, Op, Shape
 from qconvert.graph.names import Names
 from qconvert.operators import FunctionCall, Port, calls, kind_of
 from qconvert.operators.properties import MIXES
-from qconvert.operators.shapes_and_functions import called_functions, in_function, merge_shapes, output_shapes, rename_functions
-
-if TYPE_CHECKING:
-    pass
+from qconvert.operators.shapes_and_functions import in_function, merge_shapes, named_states, output_shapes, rename_functions
 
 __all__ = ["Walk"]
 
@@ -79,7 +75,7 @@ def _reshape_each_sample(samples: Samples, op: Op, data: str, axis: int, to: int
     alone = (samples.new, *wanted[:to], *wanted[to + 1 :])
     sizes = samples.add_constant(op.inputs[1] if op.has(1) else data, np.array(alone, np.int64), None)
     if to == 0:
-        return Op("Reshape", (data, sizes), op.outputs, op.attributes if op.kind == "Reshape" else {}, op.source)
+        return Op("Reshape", (data, sizes), op.outputs, op.attributes, op.source)
     data = _insert_before(samples, Op("Reshape", (data, sizes), (), {}, op.source), alone)
     return Op("Transpose", (data,), op.outputs, {"perm": (*range(1, to + 1), 0, *range(to + 1, len(alone)))}, op.source)
 
@@ -134,9 +130,7 @@ def adapt_control_op(walk: Walk, op: Op) -> Op:
     Raises:
         OptionError: it has one condition for all samples, carries them in an order that changes, or a function mixes them.
     """
-    if any(
-        inner.kind in ("ReadState", "WriteState") for name in called_functions(walk.graph, [op]) for inner in walk.graph.functions[name].ops
-    ):
+    if named_states(walk.graph, [op]):
         raise walk.batch_error(op, "runs functions with states, and is not known to keep samples separate")
     found = list(calls(op))
     offset = len(op.inputs) - len(found[0].inputs)
@@ -249,7 +243,7 @@ class Walk(Samples):
         """The operator, mended if need be; the shapes and places of its results are worked out."""
         if self.touched.isdisjoint(op.inputs):
             return op
-        if op.kind == "WriteState":
+        if kind_of(op).has_effect:
             return self._visit_write_state(op)
         if kind_of(op).rule == "control":
             return adapt_control_op(self, op)

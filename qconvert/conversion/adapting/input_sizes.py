@@ -189,7 +189,7 @@ def infer_shapes(graph: Graph, inputs: Mapping[str, Shape]) -> Graph:
     touched = set(inputs)
     following: set[tuple[str, ...]] = set()
     for op in graph.ops:
-        if op.kind != "WriteState" and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
+        if not kind_of(op).has_effect and not touched.isdisjoint(op.inputs):  # validation says whether a state still fits
             if kind_of(op).rule in _UNSIZED:
                 raise OptionError(
                     "the result of this operator for other input sizes is not known",

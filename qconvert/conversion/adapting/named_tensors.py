@@ -13,7 +13,8 @@ from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Signature
 from qconvert.graph.metadata import NAMING
 from qconvert.graph.names import quote_nearest
-from qconvert.operators.shapes_and_functions import all_graphs, called_functions, with_used_functions
+from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import all_graphs, named_states, with_used_functions
 
 __all__ = ["cut_out", "new_names", "parse_sides", "rename_tensors"]
 
@@ -148,7 +149,7 @@ def _find_needed_ops(graph: Graph, cuts: frozenset[str], outputs: Iterable[str])
         elif id(op) not in kept:
             kept.add(id(op))
             waiting += filter(None, op.inputs)
-            for other in _find_state_writers(graph, set(_states_of(graph, [op]))):
+            for other in _find_state_writers(graph, {*named_states(graph, [op])}):
                 if id(other) not in kept:
                     kept.add(id(other))
                     waiting += filter(None, other.inputs)
@@ -156,19 +157,13 @@ def _find_needed_ops(graph: Graph, cuts: frozenset[str], outputs: Iterable[str])
     return [op for op in graph.ops if id(op) in kept], sorted(missing, key=order.__getitem__), seen
 
 
-def _states_of(graph: Graph, ops: Sequence[Op]) -> Iterator[str]:
-    """The states that operators name, and those of the functions that they run."""
-    inner = [op for name in called_functions(graph, ops) for op in graph.functions[name].ops]
-    return (str(op["state"]) for op in (*ops, *inner) if op.kind in ("ReadState", "WriteState"))
-
-
 def _find_state_writers(graph: Graph, states: set[str]) -> Iterator[Op]:
     """The operators that write one of these states."""
-    return (op for op in graph.ops if states and op.kind != "ReadState" and not states.isdisjoint(_states_of(graph, [op])))
+    return (op for op in graph.ops if states and not kind_of(op).reads_state and not states.isdisjoint(named_states(graph, [op])))
 
 
 def _build_part(graph: Graph, ops: Sequence[Op], inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Graph:
-    states = set(_states_of(graph, ops))
+    states = named_states(graph, ops)
     kept = {*inputs, *outputs}
     signatures = tuple(signature for signature in graph.signatures if signature.function or _is_whole(signature, kept))
     return with_used_functions(
@@ -267,7 +262,7 @@ def _parse_pair(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]
 
 
 def _with_state(op: Op, new: Mapping[str, str]) -> Op:
-    if op.kind not in ("ReadState", "WriteState") or op["state"] not in new:
+    if kind_of(op).rule != "state" or op["state"] not in new:
         return op
     return op.with_attributes(state=new[str(op["state"])])
 

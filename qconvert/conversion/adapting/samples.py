@@ -11,7 +11,7 @@ from qconvert.errors import OptionError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import UNKNOWN
+from qconvert.operators.shapes_and_functions import UNKNOWN, states_by_reader
 from qconvert.operators.sizes import Size
 
 __all__ = ["Choices", "Place", "Samples"]
@@ -93,13 +93,13 @@ class Samples:
         self._alone: dict[str, Tensor] = {}  # tensors that are new, as they would be for the old samples
         self.states: dict[str, tuple[Tensor, int]] = {}
         for op in graph.ops if not within else ():
-            if op.kind == "ReadState" and (found := self._state(op)) is not None:
+            if kind_of(op).reads_state and (found := self._state(op)) is not None:
                 self.states[str(op["state"])] = found
         for name, place in inputs.items():
             self.begin(name, place)
-        for op in graph.ops:
-            if op.kind == "ReadState" and op["state"] in self.states:
-                self.begin(op.outputs[0], Place(self.states[op["state"]][1]))
+        for name, state in states_by_reader(graph).items():
+            if state in self.states:
+                self.begin(name, Place(self.states[state][1]))
 
     def begin(self, name: str, place: Place) -> None:
         """Where the samples of a tensor stand that no operator computes."""
