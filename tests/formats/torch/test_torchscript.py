@@ -208,6 +208,10 @@ def test_all_that_is_not_covered_is_named_at_once_with_its_lines(tmp_path: Path)
          {"p": packed_linear(Quantized(np.ones((2, 5), np.int8), 0.5), None)}, ("batch", 5)),
         ("a, b, c, = torch.size(x); return ops.quantized.linear(torch.quantize_per_tensor(x, 0.5, 0, 13), self.p, 1., 0)",
          {"p": packed_linear(Quantized(np.ones((2, 5), np.int8), 0.5), None)}, ("batch", "length", 5)),
+        ("return ops.quantized.conv2d(torch.quantize_per_tensor(torch.sigmoid(x), 0.5, 0, 13), self.p, 1., 0)",
+         {"p": packed_conv(_weights(), None)}, ("batch", 3, "height", "width")),
+        ("return torch.conv_transpose2d(x, self.w, None, [1, 1], [0, 0], [0, 0], 2)",
+         {"w": np.ones((4, 3, 3, 3), np.float32)}, ("batch", 4, "height", "width")),
     ],
 )  # fmt: skip
 def test_a_shape_that_nobody_states_follows_from_the_first_layer(

@@ -15,7 +15,8 @@ from qconvert.formats.torch.ops import OPERATORS
 from qconvert.formats.torch.session import Constants, Session, flatten_outputs
 from qconvert.formats.torch.stored_values import SCALAR_TYPES, ScriptObject
 from qconvert.formats.torch.torchscript.code import Code, Method
-from qconvert.formats.torch.torchscript.inputs import Guesses, Input, arguments, guess_shapes, inputs_of
+from qconvert.formats.torch.torchscript.guessed_shapes import Guesses, guess_shapes
+from qconvert.formats.torch.torchscript.inputs import Input, arguments, inputs_of
 from qconvert.formats.torch.torchscript.interpreter import Budget, Interpreter
 from qconvert.formats.torch.unpickler import unpickle
 from qconvert.formats.torch.values import EndlessError, Ref, leaves
@@ -48,7 +49,7 @@ def read_named(archive: Archive, name: str, given: GivenInputs) -> tuple[Graph, 
     """
     script = _Script(archive)
     inputs = inputs_of(script.forward, _read_traced_inputs(archive), given)
-    unknown = [item for item in leaves(inputs) if isinstance(item, Input) and item.shape is None]
+    unknown = [item.name for item in leaves(inputs) if isinstance(item, Input) and item.shape is None]
     outputs, guesses = _read_with_guesses(script, inputs, unknown)
     metadata = {}
     if guesses:
@@ -58,7 +59,7 @@ def read_named(archive: Archive, name: str, given: GivenInputs) -> tuple[Graph, 
     return graph, {key: value.name for key, value in script.variables.items() if isinstance(value, Ref)}
 
 
-def _read_with_guesses(script: _Script, inputs: list[Any], unknown: list[Input]) -> tuple[list[str], Guesses]:
+def _read_with_guesses(script: _Script, inputs: list[Any], unknown: list[str]) -> tuple[list[str], Guesses]:
     """Read the model with the first guess of unknown shapes that works; without a guess if none does."""
     refused: UnsupportedError | None = None
     for guesses in guess_shapes(unknown, lambda draft, tried: script.run_forward(inputs, draft, tried)) if unknown else ():
