@@ -7,7 +7,7 @@ with the channels last, and what follows keeps them there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,12 +15,12 @@ import numpy as np
 from qconvert.arithmetic import accumulator_quantization, has_addition, qnnpack_bias
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_ENGINE, SOURCE_KERNELS
+from qconvert.operators import kind_of
 
 __all__ = ["ENGINES", "set_engine_arithmetic"]
 
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
 
-_LAYERS = ("Conv", "ConvTranspose", "Gemm")
 #: Channels that PyTorch averages together (AVX-512); those left over round as single ones do, which is not modelled.
 _VECTOR = 16
 #: Kinds whose result PyTorch stores in the order of their first operand.
@@ -39,7 +39,7 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
     """
     if wanted == "qnnpack":
         graph = _clear_reduced_range(graph)
-    layers = [op for op in graph.ops if op.kind in _LAYERS and _is_quantized(graph, op)]
+    layers = [op for op in graph.ops if kind_of(op).has_weights and _is_quantized(graph, op)]
     if not any(_is_quantized(graph, op) for op in graph.ops):
         return graph
     engine, reason = (wanted, "as asked for") if wanted else _guess_engine(graph, layers)
@@ -47,9 +47,9 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
     order = _Order(graph)
     ops = []
     for op in graph.ops:
-        if op.kind in _LAYERS and engine == "qnnpack":
+        if kind_of(op).has_weights and engine == "qnnpack":
             op = _with_rounded_bias(graph, op, biases)
-        elif arithmetic := _arithmetic(graph, op, engine, order):
+        elif (choose := _ARITHMETICS.get(op.kind)) is not None and (arithmetic := choose(graph, op, engine, order)):
             op = op.with_attributes(arithmetic=arithmetic)
             if op.kind == "AveragePool" and arithmetic == "qnnpack":
                 op = op.with_attributes(count_include_pad=1)  # whatever the file says
@@ -74,6 +74,11 @@ def _is_quantized(graph: Graph, op: Op) -> bool:
     """Whether an operator has quantized data and a quantized result, uint8 both, as engines take them."""
     sides = [graph[name] for name in (*op.inputs[:1], *op.outputs[:1]) if name]
     return len(sides) == 2 and all(tensor.is_quantized and tensor.dtype == "uint8" for tensor in sides)
+
+
+def _keeps_quantization(graph: Graph, op: Op) -> bool:
+    """Whether the data and the result are quantized likewise, as engines take them."""
+    return _is_quantized(graph, op) and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
 
 
 def _guess_engine(graph: Graph, layers: list[Op]) -> tuple[str, str]:
@@ -107,26 +112,20 @@ def _with_rounded_bias(graph: Graph, op: Op, made: dict[tuple[str, str, str], Te
     return replace(op, inputs=(*op.inputs[:2], made[key].name))
 
 
-def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
-    """The `arithmetic` of an operator; "" where it is the plain one, or has no name."""
-    if op.kind == "Quantize":
-        return "fused" if graph[op.outputs[0]].dtype == "uint8" and graph[op.inputs[0]].dtype == "float32" else ""
-    if not _is_quantized(graph, op):
+def _quantize_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    return "fused" if graph[op.outputs[0]].dtype == "uint8" and graph[op.inputs[0]].dtype == "float32" else ""
+
+
+def _resize_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    return "torch" if op["mode"] == "linear" and _keeps_quantization(graph, op) else ""
+
+
+def _pool_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    data, is_global = graph[op.inputs[0]], op.kind == "GlobalAveragePool"
+    if data.rank != 4 or not _keeps_quantization(graph, op):
         return ""
-    if op.kind == "Add":
-        return _add_arithmetic(graph, op, engine)
-    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if op.kind == "Resize":
-        return "torch" if op["mode"] == "linear" and data.shares_quantization(result) else ""
-    if op.kind not in ("AveragePool", "GlobalAveragePool", "ReduceMean") or not data.shares_quantization(result):
-        return ""
-    called = op.source.partition(" ")[0]
-    if op.kind == "ReduceMean":
-        return _mean_arithmetic(graph, op, engine, order)
-    if data.rank != 4:
-        return ""
-    adaptive = op.kind == "GlobalAveragePool" or "adaptive" in called
-    if engine == "qnnpack" and (op.kind == "GlobalAveragePool" or (_has_even_windows(data, op) if adaptive else not op["ceil_mode"])):
+    adaptive = is_global or "adaptive" in op.source.partition(" ")[0]
+    if engine == "qnnpack" and (is_global or (_has_even_windows(data, op) if adaptive else not op["ceil_mode"])):
         return "qnnpack"
     last = order.is_last(data.name)
     if adaptive:
@@ -135,7 +134,9 @@ def _arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     return "fbgemm_vectors" if last and isinstance(channels, int) and channels >= _VECTOR else "fbgemm"
 
 
-def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
+def _add_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
+    if not _is_quantized(graph, op):
+        return ""
     first, second, result = (graph[name] for name in (*op.inputs, *op.outputs))
     if first.quantization is None or second.quantization is None or result.quantization is None or second.dtype != "uint8":
         return ""
@@ -145,13 +146,24 @@ def _add_arithmetic(graph: Graph, op: Op, engine: str) -> str:
 
 def _mean_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
     data, axes = graph[op.inputs[0]], graph.constant(op.inputs[1]) if len(op.inputs) > 1 else None
-    if axes is None or data.rank is None:
+    if axes is None or data.rank is None or not _keeps_quantization(graph, op):
         return ""
     over = sorted(int(axis) % data.rank for axis in axes.reshape(-1))
     inner = over == list(range(data.rank - len(over), data.rank)) and bool(over)
     if engine == "qnnpack" and data.rank == 4 and over == [2, 3]:
         return "qnnpack"
     return "fbgemm_means" if inner and not order.is_last(data.name) else ""
+
+
+#: Kind -> the `arithmetic` of an operator with an engine, "" where it is the plain one, or has no name.
+_ARITHMETICS: Mapping[str, Callable[[Graph, Op, str, _Order], str]] = {
+    "Quantize": _quantize_arithmetic,
+    "Add": _add_arithmetic,
+    "Resize": _resize_arithmetic,
+    "AveragePool": _pool_arithmetic,
+    "GlobalAveragePool": _pool_arithmetic,
+    "ReduceMean": _mean_arithmetic,
+}
 
 
 def _has_even_windows(data: Tensor, op: Op) -> bool:
@@ -179,7 +191,7 @@ class _Order:
         return len(shape) == 4 and (shape[1] == 1 or self._known.get(name, False))
 
     def _is_result_last(self, op: Op) -> bool:
-        if op.kind in ("Conv", "ConvTranspose"):
+        if kind_of(op).has_weights:
             return _is_quantized(self._graph, op)
         if op.kind == "Concat":
             return all(map(self.is_last, op.inputs))
