@@ -15,6 +15,7 @@ from qconvert.encodings import Encodings, Place, QParams, extract_encodings
 from qconvert.formats.mnn.layers import Layer
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.properties import Suits
 
 __all__ = ["compensate_biases", "insert_roundings", "rounded_names", "split_encodings"]
 
@@ -23,8 +24,6 @@ _WHOLE = np.float32(12582912)
 _DTYPES = ("int2", "int4", "uint4", "int8", "uint8", "int16", "uint16")
 #: Kinds that MNN computes on integers where all their tensors have scales.
 _INTEGER = ("Add", "Sub", "Mul")
-#: Besides data movement, the kinds through which MNN passes scales back, from a layer's data to what they were computed of.
-_PASSED_BACK = ("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Resize")
 #: How far from a whole number of steps a bound may be that counts as one.
 _NEAR = 1e-4
 
@@ -158,8 +157,9 @@ def _find_roundings(network: Graph, encodings: Encodings, layers: Sequence[Layer
 
 
 def _is_scale_passed_back(op: Op) -> bool:
-    """Whether MNN also uses the scale of the result for the data, so that the operator before rounds them."""
-    return kind_of(op).rule == "move" or op.kind in _PASSED_BACK
+    """Whether MNN also uses the scale of the result for the data, so that the operator before rounds them: of pools and resizes too."""
+    kind = kind_of(op)
+    return kind.rule == "move" or (kind.keeps_range and kind.layout.suits is Suits.DECIDES)
 
 
 def _data(op: Op) -> Sequence[str]:
@@ -175,11 +175,8 @@ def _has_one_quantization(op: Op, quantizations: Mapping[str, QParams]) -> bool:
 
 def _is_already_rounded(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
     """Whether the results of an operator are values of the quantization that all its tensors share."""
-    return (
-        kind_of(op).rule == "move"
-        or op.kind in ("MaxPool", "Relu")
-        or (op.kind == "Clip" and _is_clip_on_steps(network, op, quantizations))
-    )
+    kind = kind_of(op)
+    return kind.rule == "move" or (kind.clips and _is_clip_on_steps(network, op, quantizations))
 
 
 def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], layers: Sequence[Layer], exact: Set[str]) -> set[str]:
@@ -187,7 +184,7 @@ def _find_integer_tensors(network: Graph, quantizations: Mapping[str, QParams], 
     scaled = {layer.data.name for layer in layers}
     found = {*(layer.result.name for layer in layers), *scaled.intersection(exact)}
     for op in network.ops:
-        moves = (kind_of(op).rule == "move" or op.kind == "MaxPool") and _has_one_quantization(op, quantizations)
+        moves = kind_of(op).rule == "move" and _has_one_quantization(op, quantizations)
         pools = op.kind == "AveragePool" and (_has_one_quantization(op, quantizations) or scaled.issuperset(op.outputs))
         if (moves or pools) and found.issuperset(_data(op)):
             found.update(op.outputs)
@@ -210,7 +207,7 @@ def _find_float_reads(network: Graph, quantizations: Mapping[str, QParams], laye
 
 
 def _is_clip_on_steps(network: Graph, op: Op, quantizations: Mapping[str, QParams]) -> bool:
-    """Whether the bounds of a Clip are numbers of its quantization, or beyond these."""
+    """Whether the bounds of a Clip are numbers of its quantization, or beyond these; a Relu has none but zero, which is one."""
     quantization = quantizations.get(op.outputs[0])
     if quantization is None:
         return False

@@ -16,6 +16,8 @@ import numpy as np
 from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import OptionError
 from qconvert.graph import Array, Graph, Op
+from qconvert.kernels import KERNELS
+from qconvert.operators import kind_of
 
 __all__ = ["BEFORE_TRANSPOSE", "Activation", "Layer", "activations_of", "layers_of"]
 
@@ -24,8 +26,7 @@ BEFORE_TRANSPOSE = "__before_tr"
 _RELU6 = (0.0, 6.0)
 #: Between the name of a convolution's result and the number of a group, which is a convolution of its own in MNN.
 _GROUP = "___output___"
-#: Kinds that a user may call layers; of the last two MNN quantizes none.
-_WEIGHTED = ("Conv", "Gemm", "ConvTranspose", "MatMul")
+_KERNELS = KERNELS["mnn:cpu"]
 #: The longest list of names in an error.
 _LISTED = 8
 
@@ -87,14 +88,13 @@ def layers_of(graph: Graph, encodings: Encodings, kept_float: Iterable[str] = ()
     kept = _Kept(kept_float)
     layers, floats = [], {}
     for op in graph.ops:
-        if op.kind not in _WEIGHTED:
+        if not kind_of(op).sums_products:
             continue
         result = _fused_result(graph, op, readers.get(op.outputs[0], []))
         if kept.matches(op, result):
             floats[result] = "as asked for"
             continue
-        taken = _find_folded_operator(graph, op.outputs[0], readers) if op.kind in ("Conv", "Gemm") else ""
-        found = f"MNN would take {taken} into it, before it rounds" if taken else _layer(graph, op, result, encodings)
+        found = _layer(graph, op, result, encodings, readers)
         if isinstance(found, str):
             floats[result] = found
         else:
@@ -147,7 +147,7 @@ def _find_folded_operator(graph: Graph, name: str, readers: Mapping[str, Sequenc
         op = following[0]
         if op.kind in ("Add", "Sub", "Mul", "Div") and any(graph[operand].is_constant for operand in op.inputs):
             return f"the {op.kind} {op.outputs[0]!r}"
-        if op.kind not in ("Reshape", "Squeeze", "Unsqueeze", "Flatten"):
+        if not kind_of(op).keeps_order:
             return ""
         name = op.outputs[0]
         following = readers.get(name, ())
@@ -163,12 +163,14 @@ def _is_fused(graph: Graph, op: Op) -> bool:
     return tuple(float(bound.reshape(-1)[0]) for bound in bounds if bound is not None and bound.size == 1) == _RELU6
 
 
-def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | str:
+def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> Layer | str:
     """The layer of a convolution, or why it stays float."""
-    if op.kind not in ("Conv", "Gemm"):
+    if op.kind in _KERNELS.missing:
         return f"MNN quantizes no {op.kind}"
-    shape = graph[op.inputs[1]].shape or (0, 0)
-    if op.kind == "Conv" and op["group"] > 1 and shape[1] == 1 and shape[0] != op["group"]:
+    if taken := _find_folded_operator(graph, op.outputs[0], readers):
+        return f"MNN would take {taken} into it, before it rounds"
+    shape, groups = graph[op.inputs[1]].shape or (0, 0), _count_groups(op)
+    if groups > 1 and shape[1] == 1 and shape[0] != groups:
         return "MNN takes apart depthwise convolutions that give several results for a channel"
     weights = _weights(graph, op, encodings)
     if isinstance(weights, str):
@@ -185,7 +187,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings) -> Layer | s
 
 def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
     """What MNN makes of a layer: a convolution for each group, but of a depthwise one."""
-    count = int(op["group"]) if op.kind == "Conv" else 1
+    count = _count_groups(op)
     outputs, inputs = len(layer.scales), (graph[op.inputs[1]].shape or (0, 0))[1]
     if count == 1 or (count == outputs and inputs == 1):
         return [layer]
@@ -195,6 +197,10 @@ def _groups(graph: Graph, op: Op, layer: Layer) -> list[Layer]:
                 integers=None if layer.integers is None else layer.integers[part])
         for number, part in enumerate(rows)
     ]  # fmt: skip
+
+
+def _count_groups(op: Op) -> int:
+    return int(op["group"]) if "group" in kind_of(op).attributes else 1
 
 
 def _activation(name: str, encodings: Encodings, role: str, op: Op) -> Activation | str:

@@ -259,7 +259,7 @@ def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
         if op.kind != "Dequantize" or op.outputs[0] not in graph.outputs:
             continue
         path, before = [op.outputs[0], op.inputs[0]], writers.get(op.inputs[0])
-        while before is not None and (kind_of(before).rule == "move" or before.kind in ("Relu", "Clip")):
+        while before is not None and (kind_of(before).rule == "move" or kind_of(before).clips):
             path, before = [*path, before.inputs[0]], writers.get(before.inputs[0])
         if before is not None and rounded.isdisjoint(path):
             names.append(op.outputs[0])
