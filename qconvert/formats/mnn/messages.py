@@ -1,4 +1,4 @@
-"""The messages of MNN's compression parameters as data, and a Pipeline as nested dicts: from JSON, and from protobuf's bytes.
+"""The messages of MNN's compression parameters as data, and a Pipeline as nested dicts: from JSON, and from and to protobuf's bytes.
 
 proto2 of tools/converter/source/compression/MNN_compression.proto, package MNN.Compression. A message becomes a dict with all its fields
 in lower camel case, absent ones with their defaults; enumerations are names. Unknown fields are ignored, as MNN does.
@@ -7,7 +7,8 @@ in lower camel case, absent ones with their defaults; enumerations are names. Un
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,26 @@ import numpy as np
 from qconvert.errors import InvalidModelError
 from qconvert.files.documents import fail, integer, list_of, number, sort_of, text
 
-__all__ = ["MESSAGES", "MessageField", "from_bytes", "from_json"]
+__all__ = ["from_bytes", "from_json", "to_bytes"]
+
+#: Wire types.
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+
+class _Codec(NamedTuple):
+    """How values of a type are read and written.
+
+    Attributes:
+        wire: the wire type.
+        from_json: (JSON value, where it stands) -> value.
+        from_wire: (what follows the tag: an integer or bytes, where it stands) -> value.
+        to_wire: value -> what follows the tag.
+    """
+
+    wire: int
+    from_json: Callable[[Any, str], Any]
+    from_wire: Callable[[Any, str], Any]
+    to_wire: Callable[[Any], bytes]
 
 
 class MessageField(NamedTuple):
@@ -32,6 +52,13 @@ class MessageField(NamedTuple):
     kind: str | tuple[str, ...]
     repeated: bool = False
     default: Any = None
+
+    @property
+    def codec(self) -> _Codec:
+        """How its values are read and written."""
+        if isinstance(self.kind, tuple):
+            return _codec_of_enum(self.kind)
+        return _SCALARS.get(self.kind) or _codec_of_message(self.kind)
 
 
 _ROUNDING = ("ROUND_TOWARDS_ZERO", "ROUND_AWAY_FROM_ZERO", "ROUND_HALF_TO_EVEN")
@@ -118,12 +145,8 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
             continue
         if field.name in found:
             fail(at, f"the field {field.name!r} occurs under both of its names", rule="duplicate-name")
-        place = f"{at}.{key}"
-        found[field.name] = (
-            list_of(value, place, lambda item, where, field=field: _json_value(field, item, where))  # type: ignore[misc]
-            if field.repeated
-            else _json_value(field, value, place)
-        )
+        place, read = f"{at}.{key}", field.codec.from_json
+        found[field.name] = list_of(value, place, read) if field.repeated else read(value, place)
     return _fill_defaults(message, found, at)
 
 
@@ -131,25 +154,17 @@ def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
-def _json_value(field: MessageField, value: Any, at: str) -> Any:
-    if isinstance(field.kind, tuple):
-        return _read_enum(field.kind, value, at)
-    if field.kind == "string":
-        return text(value, at)
-    if field.kind == "bool":
-        if not isinstance(value, bool):
-            fail(at, f"is {sort_of(value)}, not true or false", rule="wrong-type")
-        return value
-    if field.kind == "int32":
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        return _int32(integer(whole, at), at)
-    return number(value, at) if field.kind == "float" else from_json(value, field.kind, at)
-
-
-def _int32(value: int, at: str) -> int:
-    if not _INT32[0] <= value <= _INT32[1]:
-        fail(at, f"is {value}; the schema requires an integer of 32 bits", rule="number-out-of-range")
+def _bool_from_json(value: Any, at: str) -> bool:
+    if not isinstance(value, bool):
+        fail(at, f"is {sort_of(value)}, not true or false", rule="wrong-type")
     return value
+
+
+def _int32_from_json(value: Any, at: str) -> int:
+    whole = integer(int(value) if isinstance(value, float) and value.is_integer() else value, at)
+    if not _INT32[0] <= whole <= _INT32[1]:
+        fail(at, f"is {whole}; the schema requires an integer of 32 bits", rule="number-out-of-range")
+    return whole
 
 
 def _read_enum(names: tuple[str, ...], value: Any, at: str) -> str:
@@ -174,16 +189,16 @@ def from_bytes(data: memoryview, message: str = "Pipeline", at: str = "Pipeline"
         field = MESSAGES[message].get(number_)
         if field is None:
             continue
-        place = f"{at}.{field.name}"
+        place, codec = f"{at}.{field.name}", field.codec
         if not field.repeated:
-            found[field.name] = _wire_value(field, wire, value, place)
-        elif field.kind == "float" and wire == 2:  # packed, which every parser takes
+            found[field.name] = _wire_value(codec, wire, value, place)
+        elif codec.wire == _FIXED32 and wire == _BYTES:  # packed, which every parser takes
             if len(value) % 4:
                 fail(place, "a list of packed numbers ends within a number", rule="damaged-file")
             found.setdefault(field.name, []).extend(np.frombuffer(value, "<f4").astype(np.float64).tolist())
         else:
             items = found.setdefault(field.name, [])
-            items.append(_wire_value(field, wire, value, f"{place}[{len(items)}]"))
+            items.append(_wire_value(codec, wire, value, f"{place}[{len(items)}]"))
     return _fill_defaults(message, found, at)
 
 
@@ -193,12 +208,12 @@ def _wire(data: memoryview, at: str) -> Iterator[tuple[int, int, Any]]:
     while position < end:
         tag, position = _varint(data, position, at)
         number_, wire = tag >> 3, tag & 7
-        if wire == 0:
+        if wire == _VARINT:
             value, position = _varint(data, position, at)
             yield number_, wire, value
             continue
-        size = {1: 8, 5: 4}.get(wire)
-        if wire == 2:
+        size = {_FIXED64: 8, _FIXED32: 4}.get(wire)
+        if wire == _BYTES:
             size, position = _varint(data, position, at)
         if size is None or not number_ or position + size > end:
             fail(
@@ -220,22 +235,72 @@ def _varint(data: memoryview, position: int, at: str) -> tuple[int, int]:
     return value & (2**64 - 1), end + 1
 
 
-def _wire_value(field: MessageField, wire: int, value: Any, at: str) -> Any:
-    wanted = {"int32": 0, "bool": 0, "float": 5}.get(field.kind, 2) if isinstance(field.kind, str) else 0
-    if wire != wanted:
-        fail(at, f"has wire type {wire} instead of {wanted}", rule="damaged-file")
-    if isinstance(field.kind, tuple):
-        return _read_enum(field.kind, value, at)
-    if field.kind == "int32":
-        low = value & 0xFFFFFFFF
-        return low - 2**32 if low & 0x80000000 else low
-    if field.kind == "bool":
-        return bool(value)
-    if field.kind == "float":
-        return struct.unpack("<f", value)[0]
-    if field.kind == "string":
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            fail(at, "is not UTF-8", rule="not-utf8")
-    return from_bytes(value, field.kind, at)
+def _wire_value(codec: _Codec, wire: int, value: Any, at: str) -> Any:
+    if wire != codec.wire:
+        fail(at, f"has wire type {wire} instead of {codec.wire}", rule="damaged-file")
+    return codec.from_wire(value, at)
+
+
+def to_bytes(message: str, fields: Mapping[str, Any]) -> bytes:
+    """A message as protobuf, the fields that it has in the order of their numbers.
+
+    Repeated floats have a tag each: the schema is of proto2, where they are not packed.
+
+    Args:
+        message: its name in MESSAGES.
+        fields: values by name; messages are mappings, enumerations names.
+    """
+    parts = []
+    for number_, field in MESSAGES[message].items():
+        if field.name in fields:
+            values, codec = fields[field.name] if field.repeated else [fields[field.name]], field.codec
+            parts += [_encode_varint(number_ << 3 | codec.wire) + codec.to_wire(value) for value in values]
+    return b"".join(parts)
+
+
+def _encode_varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+def _with_length(content: bytes) -> bytes:
+    return _encode_varint(len(content)) + content
+
+
+def _text_from_wire(value: Any, at: str) -> str:
+    try:
+        return bytes(value).decode()
+    except UnicodeDecodeError:
+        fail(at, "is not UTF-8", rule="not-utf8")
+
+
+def _int32_from_wire(value: int, at: str) -> int:
+    low = value & 0xFFFFFFFF
+    return low - 2**32 if low & 0x80000000 else low
+
+
+_SCALARS: Mapping[str, _Codec] = {
+    "string": _Codec(_BYTES, text, _text_from_wire, lambda value: _with_length(value.encode())),
+    "int32": _Codec(_VARINT, _int32_from_json, _int32_from_wire, _encode_varint),
+    "bool": _Codec(_VARINT, _bool_from_json, lambda value, at: bool(value), lambda value: _encode_varint(int(value))),
+    "float": _Codec(_FIXED32, number, lambda value, at: struct.unpack("<f", value)[0], partial(struct.pack, "<f")),
+}
+
+
+def _codec_of_enum(names: tuple[str, ...]) -> _Codec:
+    read = partial(_read_enum, names)
+    return _Codec(_VARINT, read, read, lambda value: _encode_varint(names.index(value)))
+
+
+def _codec_of_message(message: str) -> _Codec:
+    return _Codec(
+        _BYTES,
+        lambda value, at: from_json(value, message, at),
+        lambda value, at: from_bytes(value, message, at),
+        lambda value: _with_length(to_bytes(message, value)),
+    )

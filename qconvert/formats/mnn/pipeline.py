@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ from qconvert.encodings import Encoding, Encodings, Place
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import fail
 from qconvert.formats.mnn.layers import Activation, Layer
-from qconvert.formats.mnn.messages import MESSAGES, MessageField
+from qconvert.formats.mnn.messages import to_bytes
 from qconvert.formats.mnn.scales import activation_quantization, model_name
 
 __all__ = ["is_pipeline", "pipeline_binary", "pipeline_encodings", "pipeline_json"]
@@ -51,8 +50,8 @@ def pipeline_encodings(pipeline: Mapping[str, Any]) -> Encodings:
     for at, layer in layers:
         name = model_name(layer["output"][0]["name"])
         _operands(entries, name, layer, at)
-    beside = {"mnn.uuid": pipeline["mnnUuid"]} if pipeline["mnnUuid"] else {}
-    return Encodings(entries, _ORIGIN, metadata=beside, notes=_notes(layers))
+    metadata = {"mnn.uuid": pipeline["mnnUuid"]} if pipeline["mnnUuid"] else {}
+    return Encodings(entries, _ORIGIN, metadata=metadata, notes=_notes(layers))
 
 
 def _layers(pipeline: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -126,47 +125,6 @@ def _limits(stated: Mapping[str, Any], at: str) -> tuple[int, int]:
 def _notes(layers: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[str, ...]:
     methods = Counter(layer["method"] for _, layer in layers if layer["method"] != "QAT")
     return tuple(f"{count} layers have the method {name}, whose own arithmetic is not carried over" for name, count in methods.items())
-
-
-_VARINT, _BYTES, _FIXED32 = 0, 2, 5
-
-
-def to_bytes(message: str, fields: Mapping[str, Any]) -> bytes:
-    """A message as protobuf, the fields that it has in the order of their numbers.
-
-    Repeated floats have a tag each: the schema is of proto2, where they are not packed.
-
-    Args:
-        message: its name in MESSAGES.
-        fields: values by name; messages are mappings, enumerations names.
-    """
-    parts = []
-    for number, field in MESSAGES[message].items():
-        if field.name in fields:
-            values = fields[field.name] if field.repeated else [fields[field.name]]
-            parts += [_encode_field(number, field, value) for value in values]
-    return b"".join(parts)
-
-
-def _encode_field(number: int, field: MessageField, value: Any) -> bytes:
-    if field.kind == "float":
-        return _encode_varint(number << 3 | _FIXED32) + struct.pack("<f", value)
-    if isinstance(field.kind, tuple):
-        return _encode_varint(number << 3 | _VARINT) + _encode_varint(field.kind.index(value))
-    if field.kind in ("int32", "bool"):
-        return _encode_varint(number << 3 | _VARINT) + _encode_varint(int(value))
-    content = value.encode() if field.kind == "string" else to_bytes(field.kind, value)
-    return _encode_varint(number << 3 | _BYTES) + _encode_varint(len(content)) + content
-
-
-def _encode_varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
 
 
 _VERSION = "0.0.0"
