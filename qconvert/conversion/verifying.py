@@ -53,7 +53,8 @@ class Verifier:
         stored = before, after
         before, after = (io_to_states.run(graph, None)[0] for graph in (before, after))
         feed = self._feeds[0] if self._feeds else {}
-        hidden = [name for name in after.inputs if name in _find_hidden_transposes(before, after)]
+        turned = find_layout_changes(before.metadata, after.metadata)
+        hidden = [name for name in after.inputs if name in turned]
         if hidden and self._outputs:
             self.said.append(
                 (item.name, f"not judged, nor the passes after it: the shape of {hidden[0]!r} does not show how it was transposed")
@@ -160,14 +161,9 @@ def _transpose_to_shape(values: Array, tensor: Tensor) -> Array:
     return next((turned for turned in turns if turned.shape == wanted), values)
 
 
-def _find_hidden_transposes(before: Graph, after: Graph) -> set[str]:
-    """Tensors that a pass turned although their shapes, cubes, do not show it."""
-    return set(find_layout_changes(before.metadata, after.metadata))
-
-
 def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:
     """The largest mean change of an output as a share of its range, and that output; outputs keep their order and names."""
-    found, unseen = [(0.0, "")], _find_hidden_transposes(before, after)
+    found, unseen = [(0.0, "")], find_layout_changes(before.metadata, after.metadata)  # which the shapes of cubes do not show
     for (name, old), (_, new) in zip(_outputs(before, a), _outputs(after, b), strict=True):
         turns = [new.transpose(turn) for turn in _TURNS] if new.ndim == 4 and (new.shape != old.shape or name in unseen) else []
         found.append(
@@ -192,7 +188,7 @@ def _find_quantized_source(graph: Graph, name: str) -> Tensor:
     """
     producers, found = graph.producers(), name
     while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or kind_of(op).rule == "move"):
-        found = op.inputs[0] if op.kind == "Dequantize" else kind_of(op).moved_inputs(op)[0]
+        found = kind_of(op).moved_inputs(op)[0]
         if graph[found].is_quantized:
             return graph[found]
     return graph[name]
@@ -207,7 +203,7 @@ def _output_range(tensor: Tensor, values: Array) -> float:
     return float(np.abs(finite.astype(np.float64)).max(initial=0.0)) or 1.0 if values.dtype.kind in "fiu" else 1.0
 
 
-def _mean_change(old: Array, new: Array, reach: float) -> float:
+def _mean_change(old: Array, new: Array, span: float) -> float:
     if old.shape != new.shape:
         return float("inf")
     if np.array_equal(old, new, equal_nan=old.dtype.kind == "f") or not old.size:
@@ -218,4 +214,4 @@ def _mean_change(old: Array, new: Array, reach: float) -> float:
     if not np.array_equal(np.isfinite(a), np.isfinite(b)):
         return float("inf")
     finite = np.isfinite(a)
-    return float(np.abs(a - b)[finite].mean() / reach)
+    return float(np.abs(a - b)[finite].mean() / span)

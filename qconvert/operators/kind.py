@@ -179,6 +179,11 @@ class Kind:
         return self.rule == "real" and ("weights" in self.roles or "factor" in self.roles)
 
     @property
+    def is_matrix_product(self) -> bool:
+        """Whether it multiplies rows of its data by a matrix (Gemm, MatMul)."""
+        return self.sums_products and self.layout.suits is Suits.PINNED
+
+    @property
     def keeps_order(self) -> bool:
         """Whether the result has the same elements in the same order, in a shape that an input says (Reshape, Squeeze, Unsqueeze)."""
         return self.keeps_axis is same_axes and "index" in self.roles

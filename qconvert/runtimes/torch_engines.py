@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from qconvert.formats.torch.program import torch_package
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import with_conditions_of
 
@@ -163,8 +164,7 @@ def _conv_transpose(op: Op, b: Builder) -> Any:
         return None
     data, weights, quantization, bias = found
     group = int(op["group"])
-    split = weights.reshape(group, weights.shape[0] // group, *weights.shape[1:]).swapaxes(1, 2)
-    turned = _weights(split.reshape(-1, *split.shape[2:]), quantization, 1)
+    turned = _weights(swapped_weights(weights, group), quantization, 1)
     arguments = (turned, bias, sizes[0], sizes[1], list(op["output_padding"]), sizes[2], group)
     return _layer(op, b, f"conv_transpose{rank}d", f"conv_transpose{rank}d_prepack", data, arguments)
 
@@ -191,14 +191,14 @@ def _add(op: Op, b: Builder) -> Any:
     return add, b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])
 
 
-def _average(op: Op, b: Builder) -> Any:
+def _average(op: Op, b: Builder, averaging: Callable[[Op, Builder], Callable[[Any], Any]]) -> Any:
     """An average of data that are stored as the kernel asked for takes them."""
     data = b.tensor(op.inputs[0])
     if op["arithmetic"] not in TORCH_AVERAGES or not _is_quantized(data):
         return None
     torch, on = torch_package(), _as_quantized(data)
     stored = torch.channels_last if op["arithmetic"] in _LAST else torch.contiguous_format
-    run = _averaging(op, b)
+    run = averaging(op, b)
 
     def average(values: Any) -> Any:
         return run(on(values.contiguous(memory_format=stored))).int_repr()
@@ -206,13 +206,18 @@ def _average(op: Op, b: Builder) -> Any:
     return average, b.stored_value(data.name)
 
 
-def _averaging(op: Op, b: Builder) -> Callable[[Any], Any]:
+def _average_axes(op: Op, b: Builder) -> Callable[[Any], Any]:
+    axes, keeps = b.integers(op, 1), bool(op["keepdims"])
+    return lambda data: data.mean(axes, keeps)
+
+
+def _average_all(op: Op, b: Builder) -> Callable[[Any], Any]:
     functions: Any = torch_package().nn.functional
-    if op.kind == "ReduceMean":
-        axes, keeps = b.integers(op, 1), bool(op["keepdims"])
-        return lambda data: data.mean(axes, keeps)
-    if op.kind == "GlobalAveragePool":
-        return lambda data: functions.adaptive_avg_pool2d(data, (1, 1))
+    return lambda data: functions.adaptive_avg_pool2d(data, (1, 1))
+
+
+def _average_windows(op: Op, b: Builder) -> Callable[[Any], Any]:
+    functions: Any = torch_package().nn.functional
     if op["arithmetic"] in ("fbgemm_adaptive", "fbgemm_frames"):
         sizes = [int(size) for size in b.shape(op, op.outputs[0])[2:]]
         return lambda data: functions.adaptive_avg_pool2d(data, sizes)
@@ -250,9 +255,9 @@ _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {
     "ConvTranspose": _conv_transpose,
     "Gemm": _gemm,
     "Add": _add,
-    "AveragePool": _average,
-    "GlobalAveragePool": _average,
-    "ReduceMean": _average,
+    "AveragePool": partial(_average, averaging=_average_windows),
+    "GlobalAveragePool": partial(_average, averaging=_average_all),
+    "ReduceMean": partial(_average, averaging=_average_axes),
     "Resize": _resize,
     "Quantize": _quantize,
 }

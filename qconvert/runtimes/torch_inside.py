@@ -121,7 +121,7 @@ def _probe_program(module: Any) -> _Probe:
     """Return a probe of a torch.export program: it runs the nodes one after the other."""
     torch = torch_package()
 
-    class Told(torch.fx.Interpreter):  # type: ignore[name-defined,misc]
+    class Recorder(torch.fx.Interpreter):  # type: ignore[name-defined,misc]
         """Runs a program and keeps what its calls give."""
 
         def __init__(self) -> None:
@@ -136,9 +136,9 @@ def _probe_program(module: Any) -> _Probe:
             return found
 
     def run(inputs: Sequence[Any]) -> list[_Call]:
-        told = Told()
-        told.run(*inputs)
-        return told.calls
+        recorder = Recorder()
+        recorder.run(*inputs)
+        return recorder.calls
 
     return _Probe(frozenset(_operator_name(node) for node in module.graph.nodes if node.op == "call_function"), run)
 

@@ -81,8 +81,8 @@ class Rounding:
         held = [self._quantizations.get(item) for item in data]
         if not held or any(item is None for item in held) or name in self._kept_real:
             return None
-        if op.kind in self._network.parameters.fixed:
-            return self._network.parameters.fixed[op.kind] if self._leads_to_layer(name) else None
+        if (fixed := self._network.parameters.fixed.get(op.kind)) is not None:
+            return fixed if self._leads_to_layer(name) else None
         return held[0] if kind_of(op).keeps_range else None
 
     def _islands(self) -> set[str]:
@@ -94,7 +94,7 @@ class Rounding:
         found: set[str] = set()
         for name, quantization in self._places.following.items():
             op = self._network.producers.get(name)
-            if op is None or not kind_of(op).keeps_range or op.kind in ("Concat", "Relu"):
+            if op is None or not kind_of(op).keeps_range or kind_of(op).chooses or op.kind == "Relu":
                 continue
             between: set[str] = set()
             waiting, before = list(self._network.data(op)), None
@@ -202,7 +202,7 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
         if how is None or layers.get(op.outputs[0]) is None:
             ops.append(op)
             continue
-        if op.kind not in ("Gemm", "MatMul"):
+        if not kind_of(op).is_matrix_product:
             raise UnsupportedError(
                 f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator"
             )
@@ -210,16 +210,16 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
             data = _Rows(network, ops, op).round_rows(op.inputs[0], how)
             ops.append(replace(op, inputs=(data, *op.inputs[1:])))
         else:
-            ops.append(_with_arithmetic(network, ops, op, how))
+            ops.append(_with_arithmetic(network, op, how))
     network.replace_ops(ops)
 
 
-def _with_arithmetic(network: Network, ops: list[Op], op: Op, how: str) -> Op:
+def _with_arithmetic(network: Network, op: Op, how: str) -> Op:
     """The operator on its stored weights, with the rounding of its data as an attribute."""
-    made = next((item for item in ops if item.kind == "Dequantize" and item.outputs == (op.inputs[1],)), None)
-    if made is None or "arithmetic" not in kind_of(op).attributes:
+    weights = network.dequantized_constant(op.inputs[1])
+    if weights is None or "arithmetic" not in kind_of(op).attributes:
         raise UnsupportedError(f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator")
-    return replace(op, inputs=(op.inputs[0], made.inputs[0], *op.inputs[2:])).with_attributes(arithmetic=how)
+    return replace(op, inputs=(op.inputs[0], weights.name, *op.inputs[2:])).with_attributes(arithmetic=how)
 
 
 class _Rows:
@@ -285,7 +285,7 @@ def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
         if order is None and factors is None:
             adjusted.ops.append(op)
             continue
-        if op.kind not in ("Gemm", "MatMul"):
+        if not kind_of(op).is_matrix_product:
             raise UnsupportedError(
                 f"another order of the inputs of a {op.kind} is not covered", where=str(op), rule="act-order-not-covered"
             )

@@ -13,7 +13,7 @@ from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
 
-__all__ = ["PARTS", "Network", "align_prefixes", "is_in_module", "module_of", "same_path", "with_linear_layers"]
+__all__ = ["Network", "align_prefixes", "is_in_module", "module_of", "parts_of", "same_path", "with_linear_layers"]
 
 _MOST_PREFIXES = 64
 
@@ -80,19 +80,14 @@ def _rename_parameters(parameters: Parameters, new: Callable[[str], str]) -> Par
         folded={new(name): _renamed_folding(folding, new) for name, folding in parameters.folded.items()},
         results=rename_keys(parameters.results),
         inputs=rename_keys(parameters.inputs),
-        data={_rename_path(name, new): value for name, value in parameters.data.items()},
-        functions={_rename_path(name, new): value for name, value in parameters.functions.items()},
+        data=rename_keys(parameters.data),
+        functions=rename_keys(parameters.functions),
         dynamic=rename_keys(parameters.dynamic),
         orders=rename_keys(parameters.orders),
         factors=rename_keys(parameters.factors),
         decodings=rename_keys(parameters.decodings),
         places=rename_keys(parameters.places),
     )
-
-
-def _rename_path(name: str, new: Callable[[str], str]) -> str:
-    """A path with underscores, whose prefix is one with dots."""
-    return new(name)
 
 
 def _renamed_folding(folding: Folding, new: Callable[[str], str]) -> Folding:
@@ -103,7 +98,7 @@ def _renamed_folding(folding: Folding, new: Callable[[str], str]) -> Folding:
 
 
 #: How PyTorch calls the constants of a module, by the kind of the operator and the place among its inputs.
-PARTS: Mapping[str, Mapping[int, str]] = {
+_PARTS: Mapping[str, Mapping[int, str]] = {
     **{key: {1: "weight", 2: "bias"} for key in ("Conv", "ConvTranspose", "Gemm")},
     **{key: {1: "weight"} for key in ("MatMul", "PRelu", "RMSNormalization")},
     **{key: {1: "weight", 2: "bias"} for key in ("LayerNormalization", "GroupNormalization", "InstanceNormalization")},
@@ -111,6 +106,11 @@ PARTS: Mapping[str, Mapping[int, str]] = {
     "Gather": {0: "weight"},
 }
 _REPEATED = re.compile(r"_\d+$")
+
+
+def parts_of(op: Op) -> Mapping[int, str]:
+    """How PyTorch calls the constants of the module that an operator is, by their places among its inputs."""
+    return _PARTS.get(op.kind, {})
 
 
 class Network:
@@ -158,7 +158,7 @@ class Network:
     def owner(self, op: Op) -> str | None:
         """The module with tensors that an operator with constants is: by its scope, or by the names of the constants."""
         scope = self.scope(op)
-        parts = PARTS.get(op.kind, {})
+        parts = parts_of(op)
         if scope is not None and any(f"{scope}.{part}".removeprefix(".") in self.known for part in parts.values()):
             return scope
         for place in parts:

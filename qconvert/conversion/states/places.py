@@ -222,7 +222,7 @@ class Places:
         """Whether an operator computes a float value of values, and no module is known to be it."""
         if not op.outputs or op.outputs[0] in self._taken or op.outputs[0] in self.inner or op.outputs[0] in self._module_of:
             return False
-        own_quantization = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or op.kind == "Concat")
+        own_quantization = kind_of(op).rule == "real" and (not kind_of(op).keeps_range or kind_of(op).chooses)
         return own_quantization and (op.kind not in _FUNCTIONS or (len(op.inputs) > 1 and not self._has_constant(op)))
 
     def _stands_in(self, op: Op, module: str) -> bool:

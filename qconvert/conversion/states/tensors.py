@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.conversion.states.network import PARTS, Network, module_of
+from qconvert.conversion.states.network import Network, module_of, parts_of
 from qconvert.errors import InvalidModelError, format_count
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Decoding
 
 __all__ = ["Substitution", "require_matched"]
@@ -164,7 +165,7 @@ class Substitution:
 
     def _key(self, op: Op, place: int, name: str, owner: str | None) -> str | None:
         """The name of the tensor in the file that a constant is."""
-        part = PARTS.get(op.kind, {}).get(place)
+        part = parts_of(op).get(place)
         if owner is not None and part is not None:
             own = f"{owner}.{part}".removeprefix(".")
             runs_in_float = op.kind in _NORMS and name != own  # an operator of which others are made
@@ -174,7 +175,7 @@ class Substitution:
 
     def _miss(self, op: Op, place: int, name: str) -> None:
         """Notes a constant that the file should hold: weights and statistics, and what is called like a parameter."""
-        part = PARTS.get(op.kind, {}).get(place)
+        part = parts_of(op).get(place)
         tensor = self._network[name]
         is_called = name.rpartition(".")[2] in ("weight", "bias", "running_mean", "running_var") and "." in name
         is_needed = part is not None and part != "bias" and op.kind not in ("Gather", *_NORMS)
@@ -276,14 +277,8 @@ def _outputs_first(tensor: Tensor, groups: int, key: str) -> Tensor:
                 rule="channel-axis",
             )
         quantization = quantization.with_axis(0)
-    turned = _transpose_groups(data, groups)
+    turned = swapped_weights(data, groups)
     return replace(tensor, shape=turned.shape, data=turned, quantization=quantization)
-
-
-def _transpose_groups(data: Array, groups: int) -> Array:
-    inputs, outputs, *kernel = data.shape
-    split = data.reshape(groups, inputs // groups, outputs, *kernel).swapaxes(1, 2)
-    return split.reshape(groups * outputs, inputs // groups, *kernel)
 
 
 _REMEDY = (
@@ -295,7 +290,7 @@ _REMEDY = (
 def require_matched(network: Network, substitution: Substitution, name_in_file: Callable[[str], str]) -> None:
     """Raises InvalidModelError if a constant or a tensor is left that the other side lacks, and says which are near."""
     unknown = list(substitution.unknown)
-    spare = [name for name in network.known if name not in substitution.used and _is_missed(network, network.known[name], substitution)]
+    spare = [name for name in network.known if name not in substitution.used and _is_missed(network, network.known[name])]
     spare += [f"{name}.weight" for name in network.parameters.folded if name not in substitution.layers.values()]
     if not unknown and not spare:
         return
@@ -315,7 +310,7 @@ def require_matched(network: Network, substitution: Substitution, name_in_file: 
     raise InvalidModelError("; ".join(parts), remedy=_REMEDY, rule="constants-unmatched")
 
 
-def _is_missed(network: Network, tensor: Tensor, substitution: Substitution) -> bool:
+def _is_missed(network: Network, tensor: Tensor) -> bool:
     """Whether a tensor that has no place would be missed: it is real or quantized, and no constant of the graph has its very values.
 
     Exporters compute constants of constants: a weight that has got further axes has its values still.

@@ -146,7 +146,7 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
     """Names constants of operators by their places among the inputs."""
     found_as, producers = {name: found for found, name in names.items()}, read.producers()
     for op in graph.ops:
-        twin = _find_counterpart(op, read, producers, found_as.get(op.outputs[0], ""))
+        twin = _find_counterpart(op, producers, found_as.get(op.outputs[0], ""))
         if twin is None:
             continue
         for found, name in zip(twin.inputs, op.inputs, strict=False):
@@ -158,7 +158,7 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
                 found_as[name] = found
 
 
-def _find_counterpart(op: Op, read: Graph, producers: Mapping[str, Op], name: str) -> Op | None:
+def _find_counterpart(op: Op, producers: Mapping[str, Op], name: str) -> Op | None:
     """The nearest operator of op's kind before a tensor; None if none is near."""
     for _ in range(_AFTER):
         found = producers.get(name)

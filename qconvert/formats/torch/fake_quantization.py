@@ -1,0 +1,216 @@
+"""Decomposed fake quantization in a program: found, and replaced by a Quantize and a Dequantize.
+
+Brevitas, ModelOpt, pytorch-quantization, AIMET and OneFlow's networks leave in an exported program
+
+    q = clamp(round(x / s + z), low, high)        s, z: constants, for all or along an axis; x * (1 / s) likewise
+    y = (q - z) * s                               or q / (1 / s)
+
+with Round and Clip in either order, z inside or outside of the rounding, or none. The integers of constants are those that the program
+computes. Only what is this function becomes a Quantize and a Dequantize: scales have to be the same on both sides, zero points whole and
+within the type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.quantizations import label_key
+from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
+
+__all__ = ["find_fake_quantization"]
+
+_TYPES = ("uint8", "int8", "uint16", "int16")
+
+
+@dataclass(slots=True)
+class _Found:
+    """A fake quantization, found walking back from its result."""
+
+    data: str
+    stored: str
+    scale: Array
+    zero_point: Array
+    limits: tuple[float, float]
+
+
+def find_fake_quantization(draft: Draft) -> list[str]:
+    """Replaces every fake quantization in the draft's operators; returns the names of the results."""
+    walk = _Walk(draft)
+    ops: list[Op] = []
+    names = []
+    for op in draft.ops:
+        found = walk.match_at(op)
+        new = [] if found is None else _replace_operators(draft, op, found)
+        ops += new or [op]
+        names += [op.outputs[0]] if new else []
+    draft.ops = ops
+    return names
+
+
+class _Walk:
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+
+    def match_at(self, op: Op) -> _Found | None:
+        """Return the fake quantization whose last operator is `op`, or None."""
+        if op.kind not in ("Mul", "Div") or op.attributes.get("activation"):
+            return None
+        steps, scale = self._split_factor(op)
+        if scale is None:
+            return None
+        with np.errstate(all="ignore"):
+            scale = (1 / scale).astype(np.float32) if op.kind == "Div" else scale
+        steps, subtracted = self._shift(steps, -1)
+        stored = steps
+        limits, rounded, shifted = (-np.inf, np.inf), False, False
+        added = np.zeros((), np.float32)
+        for _ in range(6):
+            before = self._draft.producers.get(steps)
+            if before is None or before.attributes.get("activation"):
+                return None
+            if before.kind == "Round" and not rounded:
+                steps, rounded = before.inputs[0], True
+            elif (bounds := self._bounds(before)) is not None:
+                limits = max(limits[0], bounds[0]), min(limits[1], bounds[1])
+                steps = bounds[2]
+            elif before.kind in ("Add", "Sub") and not shifted:
+                steps, added = self._shift(steps, 1)
+                shifted = True
+            else:
+                break
+        return self._match_division(before, stored, scale, subtracted, added, limits) if rounded and before is not None else None
+
+    def _match_division(
+        self, op: Op, stored: str, scale: Array, subtracted: Array, added: Array, limits: tuple[float, float]
+    ) -> _Found | None:
+        """The quantization whose division is `op`, if both sides have the same numbers."""
+        if op.kind not in ("Div", "Mul"):
+            return None
+        data, divisor = self._split_factor(op)
+        if divisor is None or not _are_close(subtracted, added, 0.0):
+            return None
+        with np.errstate(all="ignore"):
+            same = _are_close(divisor if op.kind == "Div" else 1 / divisor, scale, 2.0**-22)
+        return _Found(data, stored, scale, subtracted, limits) if same else None
+
+    def _split_factor(self, op: Op) -> tuple[str, Array | None]:
+        """The data of a product or quotient, and its constant factor; a Mul has it on either side."""
+        a, b = op.inputs
+        known = self._number(b)
+        if known is None and op.kind == "Mul":
+            return b, self._number(a)
+        return a, known
+
+    def _number(self, name: str) -> Array | None:
+        found = self._draft.known.get(name)
+        return found if found is not None and found.dtype == np.float32 and not self._draft.tensors[name].is_quantized else None
+
+    def _shift(self, name: str, sign: int) -> tuple[str, Array]:
+        """The value before an Add or Sub of a constant, and the constant as added (sign 1) or subtracted (-1); zero if there is none."""
+        nothing = np.zeros((), np.float32)
+        op = self._draft.producers.get(name)
+        if op is None or op.kind not in ("Add", "Sub") or op.attributes.get("activation"):
+            return name, nothing
+        a, b = op.inputs
+        known = self._number(b)
+        if known is None:
+            known, a = (self._number(a), b) if op.kind == "Add" else (None, a)
+        if known is None:
+            return name, nothing
+        return a, known * np.float32(sign if op.kind == "Add" else -sign)
+
+    def _bounds(self, op: Op) -> tuple[float, float, str] | None:
+        """The limits of a Clip, of a Max or Min with a constant or of a choice by comparison, and its data."""
+        if op.kind == "Clip":
+            numbers = [-np.inf, np.inf]
+            for place, name in enumerate(op.inputs[1:]):
+                known = self._draft.known.get(name) if name else None
+                if name and (known is None or known.size != 1):
+                    return None
+                if known is not None:
+                    numbers[place] = float(known.reshape(()))
+            return numbers[0], numbers[1], op.inputs[0]
+        if op.kind == "Where":
+            return self._where_limit(op)
+        if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
+            return None
+        for data, other in (op.inputs, op.inputs[::-1]):
+            known = self._number(other)
+            if known is not None and known.size == 1:  # of a constant, both sides are known
+                bound = float(known.reshape(()))
+                return (bound, np.inf, data) if op.kind == "Max" else (-np.inf, bound, data)
+        return None
+
+    def _where_limit(self, op: Op) -> tuple[float, float, str] | None:
+        """The limit of where(x > limit, limit, x), as Brevitas clips, or of one with "<"."""
+        test = self._draft.producers.get(op.inputs[0])
+        if test is None or test.kind not in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
+            return None
+        limit, chosen = self._number(test.inputs[1]), self._number(op.inputs[1])
+        if limit is None or chosen is None or limit.size != 1 or chosen.size != 1 or op.inputs[2] != test.inputs[0]:
+            return None
+        bound = float(limit.reshape(()))
+        if bound != float(chosen.reshape(())):
+            return None
+        return (-np.inf, bound, test.inputs[0]) if test.kind.startswith("Greater") else (bound, np.inf, test.inputs[0])
+
+
+def _are_close(first: Array, second: Array, tolerance: float) -> bool:
+    """Whether two lists of numbers, of which one may be one number for all, are the same up to a relative difference."""
+    one, other = (np.squeeze(values).astype(np.float64) for values in (first, second))
+    if one.ndim and other.ndim and one.shape != other.shape:
+        return False
+    return bool((np.abs(one - other) <= tolerance * np.abs(other)).all())
+
+
+def _replace_operators(draft: Draft, op: Op, found: _Found) -> list[Op]:
+    """The operators in the place of the last one; none if no quantization holds these integers."""
+    result = draft.tensors[op.outputs[0]]
+    low, high = found.limits
+    dtype = next((name for name in _TYPES if integer_range(name)[0] <= low <= high <= integer_range(name)[1]), "")
+    quantization = _quantization(found, result.shape, dtype) if dtype and low == np.rint(low) and high == np.rint(high) else None
+    if quantization is None or result.is_quantized or result.dtype != "float32":
+        return []
+    lowest, highest = integer_range(dtype)
+    limited = replace(quantization, quant_min=int(low) if low > lowest else None, quant_max=int(high) if high < highest else None)
+    values = draft.known.get(found.stored)
+    source = op.source
+    if values is not None:
+        if not (np.isfinite(values).all() and (np.rint(values) == values).all() and draft.tensors[found.data].shape == result.shape):
+            return []
+        stored = draft.variant(found.data, f"integers_{label_key(limited)}", values.astype(numpy_dtype(dtype)), limited)
+        return [Op("Dequantize", (stored,), op.outputs, {}, source)]
+    if draft.tensors[found.data].shape != result.shape or (limited != quantization and quantization.axis is not None):
+        return []
+    ops, name = [], found.data
+    if limited != quantization:
+        bounds = [np.float32(limit - int(quantization.zero_point[0])) * quantization.scale[0] for limit in (low, high)]
+        names = [draft.add(f"{result.name}/limit", "float32", (), np.asarray(bound, np.float32)) for bound in bounds]
+        clipped = draft.add(f"{result.name}/limited", "float32", result.shape)
+        ops.append(Op("Clip", (name, *names), (clipped,), {}, source))
+        name = clipped
+    stored = draft.add(f"{result.name}/quantized", dtype, result.shape, None, quantization)
+    return [*ops, Op("Quantize", (name,), (stored,), {}, source), Op("Dequantize", (stored,), op.outputs, {}, source)]
+
+
+def _quantization(found: _Found, shape: Sequence[int | str] | None, dtype: str) -> Quantization | None:
+    """The quantization of scales and zero points that broadcast with a tensor of a shape: for all, or along one axis."""
+    low, high = integer_range(dtype)
+    scale, point = np.broadcast_arrays(found.scale, found.zero_point)
+    if not (
+        np.isfinite(scale).all() and (scale > 0).all() and (np.rint(point) == point).all() and ((point >= low) & (point <= high)).all()
+    ):
+        return None
+    if scale.size == 1:
+        return Quantization(scale.reshape(1).astype(np.float32), point.reshape(1).astype(np.int64))
+    if shape is None or scale.ndim > len(shape):
+        return None
+    wide = (1,) * (len(shape) - scale.ndim) + scale.shape
+    axes = [axis for axis, size in enumerate(wide) if size > 1]
+    if len(axes) != 1 or shape[axes[0]] != wide[axes[0]]:
+        return None
+    return Quantization(scale.reshape(-1).astype(np.float32), point.reshape(-1).astype(np.int64), axes[0])
