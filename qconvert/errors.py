@@ -7,6 +7,7 @@ can rely on it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "UnsupportedError",
     "WrongFormatError",
     "format_count",
+    "format_some",
     "printable",
 ]
 
@@ -72,6 +74,11 @@ def _shorten_text(text: str, longest: int) -> str:
 def format_count(number: int, noun: str) -> str:
     """Return a number with its noun, singular or plural: "1 input", "2 inputs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_some(words: Sequence[str], most: int) -> str:
+    """Return the first words of a list, and how many others there are: "a, b and 3 more"."""
+    return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 class QConvertError(Exception):

@@ -180,10 +180,10 @@ def extract_file(
         )
     if not real:
         return found, save_encodings(found, result, writer.name, graph=network, force=force, reads=reads, **written)
-    beside = Path(real)
-    kind = format_of(beside)
-    with whole_file(result, force=force, reads=(*reads, beside)) as temporary:
+    float_file = Path(real)
+    kind = format_of(float_file)
+    with whole_file(result, force=force, reads=(*reads, float_file)) as temporary:
         notes = save_encodings(found, temporary, writer.name, graph=network, **written)
         fitted, changes = normalize(network, chosen_target(kind, ""))
-        changes += write_file(fitted, beside, kind, force=force, reads=(*reads, result))
+        changes += write_file(fitted, float_file, kind, force=force, reads=(*reads, result))
     return found, (*notes, *changes)

@@ -98,15 +98,15 @@ def read_literal_graph(path: Path, reader: Format, options: Mapping[str, Any]) -
     from qconvert.conversion.states import join_parameters
 
     parameters = reader.parameters(path, options)
-    beside = Path(options["graph"])
-    other = source_format(beside)
+    graph_file = Path(options["graph"])
+    other = source_format(graph_file)
     shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.about_graph}
-    network = load(beside, **shared)
+    network = load(graph_file, **shared)
     try:
-        graph = join_parameters(parameters, network, other.modules(beside) if other.modules is not None else {})
+        graph = join_parameters(parameters, network, other.modules(graph_file) if other.modules is not None else {})
         return parameters.finished(pass_named("absorb_quantization").run(graph, None)[0])
     except QConvertError as error:
-        error.file = error.file or f"{path} with {beside.name}"
+        error.file = error.file or f"{path} with {graph_file.name}"
         raise
 
 

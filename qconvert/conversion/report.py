@@ -250,7 +250,7 @@ def provenance(
     changes: tuple[Change, ...],
     passes: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
-    beside: Mapping[str, Path] = MappingProxyType({}),
+    files: Mapping[str, Path] = MappingProxyType({}),
 ) -> dict[str, str]:
     """What the result says of where it came from; no paths, since a model file travels.
 
@@ -261,7 +261,7 @@ def provenance(
         changes: what passes did.
         passes: those that the user named.
         options: of the conversion.
-        beside: other files that options name, by the option.
+        files: those that options name, by the option.
 
     Only the model's own file is hashed: files of constants can be larger than memory, and are named with their sizes.
     """
@@ -272,8 +272,8 @@ def provenance(
         SOURCE: source.name,
         SOURCE_SHA256: file_digest(source),
         **({SOURCE_DATA: json.dumps({item.name: item.stat().st_size for item in others})} if others else {}),
-        **{f"{SIDE_FILE}{option}": item.name for option, item in beside.items()},
-        **{f"{SIDE_FILE}{option}_sha256": file_digest(item) for option, item in beside.items()},
+        **{f"{SIDE_FILE}{option}": item.name for option, item in files.items()},
+        **{f"{SIDE_FILE}{option}_sha256": file_digest(item) for option, item in files.items()},
         TARGET: target.name if target else "",
         OPTIONS: json.dumps({"passes": list(passes), "options": given}, default=str),
         CHANGES: json.dumps([_serialize_change(change) for change in changes]),

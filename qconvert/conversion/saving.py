@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.arguments import with_checked_arguments
 from qconvert.encodings import extract_encodings
-from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
+from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_some
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
 from qconvert.plugins import Change, Format, Target, format_named, format_of, name_changes, target_named
@@ -97,7 +97,7 @@ class ScalesFile:
 
 
 def target_with_scales(target: Target | None, writer: Format, scales: ScalesFile | None) -> Target | None:
-    """The target of a conversion whose scales stand in a file compared with the model, or in the model.
+    """The target of a conversion whose scales stand in a file next to the model, or in the model.
 
     Raises:
         OptionError: the target is for scales in a file, and none is named.
@@ -267,7 +267,7 @@ def _require_ranges(graph: Graph, writer: Format) -> None:
 
 
 def _quote_names(names: list[str]) -> str:
-    return ", ".join(map(repr, names[:3])) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    return format_some([*map(repr, names)], 3)
 
 
 def _is_narrow(tensor: Tensor) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Container, Iterable
 
+from qconvert.errors import format_some
+
 __all__ = ["Names", "quote_nearest"]
 
 #: Names in a message, and known ones that are looked at.
@@ -44,4 +46,4 @@ def quote_nearest(names: Iterable[str], known: Iterable[str]) -> str:
         holding = [other for other in others if len(part) > 2 and part in other.lower()]  # "vnni" of "ort-x86-vnni"
         found = sorted(holding, key=len)[:1] or difflib.get_close_matches(name, others, 1, 0.5)
         shown.append(f"{name!r} (nearest: {found[0]!r})" if found else repr(name))
-    return ", ".join(shown) + (f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else "")
+    return format_some([*shown, *listed[_SHOWN:]], _SHOWN)

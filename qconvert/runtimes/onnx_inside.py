@@ -118,9 +118,9 @@ def watch(file: ModelFile, names: frozenset[str]) -> OnnxRuntime:
     if wanted:
         del model.graph.output[:]
         model.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
-    beside = file.path.parent if external_files(file.path) else None  # data are found by names relative to the file
-    with temporary_folder(beside) as folder:
-        copy = Path(folder).parent / f"{Path(folder).name}.onnx" if beside else Path(folder, "watched.onnx")
+    data_folder = file.path.parent if external_files(file.path) else None  # data are found by names relative to the file
+    with temporary_folder(data_folder) as folder:
+        copy = Path(folder).parent / f"{Path(folder).name}.onnx" if data_folder else Path(folder, "watched.onnx")
         try:
             save(model, str(copy))
             del model

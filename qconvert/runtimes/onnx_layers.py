@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from qconvert.files.system import temporary_folder
 from qconvert.formats.onnx.container import unverified_proto
 from qconvert.plugins import Layer, ModelFile
+from qconvert.runtimes.onnx_rewrites import is_x86
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 __all__ = ["kept_in_float", "layers"]
 
-_X86 = ("x86_64", "amd64", "i386", "i686")
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 #: Operators of the file that become part of the one before, or are moved.
 _FUSED = ("QuantizeLinear", "Transpose", "Identity", "Cast", "Relu", "Clip")
@@ -104,7 +103,7 @@ def kept_in_float(file: ModelFile) -> dict[str, str]:
             continue
         data = writers.get(maker.input[0])
         point = data.input[2] if data is not None and data.op_type == "DequantizeLinear" and len(data.input) > 2 else ""
-        is_signed = bool(point) and types.get(point, TensorProto.INT8) == TensorProto.INT8 and platform.machine().lower() in _X86
+        is_signed = bool(point) and types.get(point, TensorProto.INT8) == TensorProto.INT8 and is_x86()
         if clips or (is_signed and maker.op_type != "Gemm" and not joined):
             found[node.output[0]] = "in_float"
     return found

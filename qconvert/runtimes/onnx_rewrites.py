@@ -23,7 +23,7 @@ from qconvert.formats.onnx.qonnx.quantizations import limits_of, storage
 from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 from qconvert.graph import Array, integer_range
 
-__all__ = ["NOTE", "cpu_saturates", "has_vnni", "with_onnx_nodes", "with_unsigned_weights", "without_qonnx"]
+__all__ = ["NOTE", "cpu_saturates", "has_vnni", "is_x86", "with_onnx_nodes", "with_unsigned_weights", "without_qonnx"]
 
 #: What the user should know where weights were changed.
 NOTE = (
@@ -48,7 +48,12 @@ _MOVING = ("Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"
 
 def cpu_saturates(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
     """Whether this CPU is an x86 one without VNNI, or does not list it; see has_vnni()."""
-    return (machine or platform.machine()).lower() in _X86 and not has_vnni(cpuinfo, machine)
+    return is_x86(machine) and not has_vnni(cpuinfo, machine)
+
+
+def is_x86(machine: str = "") -> bool:
+    """Whether an architecture, by default that of this machine, is x86 or x86-64."""
+    return (machine or platform.machine()).lower() in _X86
 
 
 @cache
@@ -59,7 +64,7 @@ def has_vnni(cpuinfo: Path = _CPUINFO, machine: str = "") -> bool:
         cpuinfo: where Linux lists the CPU's features.
         machine: the architecture, by default that of this machine.
     """
-    if (machine or platform.machine()).lower() not in _X86:
+    if not is_x86(machine):
         return False
     try:
         lines = cpuinfo.read_text(errors="replace").splitlines()
@@ -101,14 +106,14 @@ def _parse_model(model: bytes | Path) -> Any:
     data = map_file(model) if isinstance(model, Path) else model
     try:
         light = ModelProto.FromString(without_large_constants(data))
-        beside = external_files(model) if isinstance(model, Path) else ()
+        data_files = external_files(model) if isinstance(model, Path) else ()
     except (DecodeError, QConvertError):  # onnxruntime will say what is wrong
         return None
     nodes = [node for graph in (light.graph, *light.functions) for node in graph.node]
     constants = [*light.graph.initializer, *(a.t for node in nodes if node.op_type == "Constant" for a in node.attribute)]
     if not any(item.data_type == TensorProto.INT8 for item in constants):
         return None
-    if len(data) + sum(item.stat().st_size for item in beside) > _LARGEST_PROTOBUF:
+    if len(data) + sum(item.stat().st_size for item in data_files) > _LARGEST_PROTOBUF:
         return None
     proto = ModelProto.FromString(bytes(data))
     if isinstance(model, Path):

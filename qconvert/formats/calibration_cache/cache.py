@@ -11,7 +11,7 @@ from typing import NoReturn
 import numpy as np
 
 from qconvert.encodings import BATCH_NORM, FUSED, Encoding, Encodings, Place, QParams, symmetric_quantization, weights_quantization
-from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
+from qconvert.errors import InvalidModelError, OptionError, UnsupportedError, format_some
 from qconvert.files import map_file
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
@@ -81,8 +81,8 @@ def _note_missing_scales(graph: Graph | None, encodings: Encodings) -> list[str]
     names = [
         item.name for item in tensors if item.dtype == "float32" and not item.is_constant and Place(item.name) not in encodings.entries
     ]
-    some = ", ".join(map(repr, names[:_SHOWN])) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-    return [f"{len(names)} tensors have no scale, so TensorRT leaves them in float: {some}"] if names else []
+    listed = format_some([*map(repr, names)], _SHOWN)
+    return [f"{len(names)} tensors have no scale, so TensorRT leaves them in float: {listed}"] if names else []
 
 
 def _number(version: str) -> int:

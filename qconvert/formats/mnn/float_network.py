@@ -227,7 +227,7 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
     """The graph in float, and the quantizations that its tensors had, with their integers.
 
     MNN's converter drops an Identity, and one of its names. So the result has an Identity only between two visible names, and where it
-    rounds to another quantization (float_network.py writes these).
+    rounds to another quantization (insert_roundings writes these).
 
     Args:
         graph: the quantized graph.

@@ -160,14 +160,14 @@ def _offsets_to_zero_points(scales: Array, offsets: Array, half: int, limits: tu
     with np.errstate(all="ignore"):
         points = np.rint(-offsets / scales)
         is_held = bool((np.abs(points + offsets / scales) <= _EXACT).all())
-        beyond = ~((points >= limits[0]) & (points <= limits[1]))
-        if not beyond.any():
+        is_outside = ~((points >= limits[0]) & (points <= limits[1]))
+        if not is_outside.any():
             return scales, points.astype(np.int64), is_held
         lowest, highest = (offsets + scales.astype(np.float64) * q for q in (-half, half - 1))
         lowest, highest = np.minimum(lowest, 0), np.maximum(highest, 0)
         wide = (highest - lowest) / (2 * half - 1)
-        points = np.where(beyond, np.clip(np.rint(-half - lowest / wide), -half, half - 1), points)
-        return np.where(beyond, wide, scales).astype(np.float32), np.nan_to_num(points).astype(np.int64), False
+        points = np.where(is_outside, np.clip(np.rint(-half - lowest / wide), -half, half - 1), points)
+        return np.where(is_outside, wide, scales).astype(np.float32), np.nan_to_num(points).astype(np.int64), False
 
 
 def _replace_zero_scales(weights: LayerWeights) -> tuple[Array, Array]:
@@ -217,14 +217,14 @@ def read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
         UnsupportedError: it holds what no known version of MNN writes, or what no scales say.
         OptionError: a .mnn file is given next to a document that needs none.
     """
-    beside = str(options.get("mnn") or "")
+    names_file = str(options.get("mnn") or "")
     try:
         data = map_file(path)
         if _is_binary_pipeline(data):
-            _require_alone(beside)
+            _require_alone(names_file)
             with memoryview(data) as view:
                 return pipeline_encodings(from_bytes(view))
-        named = read_network(Path(beside)) if beside else None
+        named = read_network(Path(names_file)) if names_file else None
         if not _is_text(data):
             return network_encodings(path, named)
         return _read_document(json_of(_text(data), "the file"), named)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.encodings import Encodings
-from qconvert.errors import OptionError, QConvertError, UnsupportedError, format_count
+from qconvert.errors import OptionError, QConvertError, UnsupportedError, format_count, format_some
 from qconvert.files.system import temporary_folder
 from qconvert.formats.mnn.child import is_installed, require_installed, run_converter
 from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
@@ -65,8 +65,7 @@ def compare_layers(path: Path, layers: Sequence[Layer]) -> Iterator[str]:
     equal = f"{values} equal integers of weights, equal scales and zero points"
     yield f"{path.name}, read back: {same} of {len(layers)} layers are int8, with {equal}"
     if missing:
-        more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        yield f"MNN left {len(missing)} layers float that have scales: {', '.join(map(repr, missing[:_MOST_NAMED]))}{more}"
+        yield f"MNN left {len(missing)} layers float that have scales: {_join_names(missing)}"
 
 
 def _layers_by_result(network: Network) -> Mapping[str, MadeLayer]:
@@ -269,7 +268,7 @@ def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names[:_MOST_NAMED])) + (f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else "")
+    return format_some([*map(repr, names)], _MOST_NAMED)
 
 
 def _convert_to_mnn(folder: Path, arguments: Sequence[str], layers: Sequence[Layer], options: Mapping[str, Any]) -> Iterator[str]:

@@ -59,7 +59,7 @@ def integers(data: Array, quantization: Quantization, dtype: str, order: str, ex
         data: float32.
         quantization: that they are put on, with its limits.
         dtype: the storage type.
-        order: one of the three above.
+        order: ROUNDED, FUSED or SHIFTED.
         exact: the scales as the file has them, where these are float64; of the shape of quantization.scale.
     """
     scale = quantization.scale.astype(np.float64) if exact is None else exact.astype(np.float64)
@@ -151,7 +151,7 @@ def emit_quantize(
         name: of the float values.
         dtype: the storage type.
         quantization: with its limits.
-        order: of the rounding of constants (rounding.py).
+        order: ROUNDED, FUSED or SHIFTED, the rounding of constants.
         exact: the scales as the file has them.
         hint: suffix of the tensor's name; "" for the result of the call.
     """

@@ -255,15 +255,15 @@ class Call(OperatorReading):
 
     def take(self, size: int) -> None:
         """Counts bytes of tensors that the program makes from numbers alone. Raises EndlessError if there are too many."""
-        self.session.made[0] += size
-        if self.session.made[0] > _MOST_MADE:
+        self.session.made_bytes += size
+        if self.session.made_bytes > _MOST_MADE:
             raise EndlessError(
                 f"{self.source}: the model makes more than {_MOST_MADE} bytes of constants from numbers", rule="constants-too-large"
             )
 
-    def real_constant(self, value: float, beside: str, hint: str = "constant") -> str:
-        """Adds one real number in the type of the tensor `next to`, float32 for a quantized one; returns its name."""
-        tensor = self.lookup(beside)
+    def real_constant(self, value: float, like: str, hint: str = "constant") -> str:
+        """Adds one real number in the type of the tensor `like`, float32 for a quantized one; returns its name."""
+        tensor = self.lookup(like)
         return self.const(np.asarray(value, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), hint)
 
     def list64(self, values: Sequence[int], hint: str) -> str:
@@ -371,12 +371,12 @@ class Call(OperatorReading):
         self._draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         return [Ref(output) for output in outputs]
 
-    def filler(self, value: float, beside: str, hint: str) -> str:
-        """Adds one number in the type and with the quantization of the tensor `next to`, which it is to stand in; returns its name.
+    def filler(self, value: float, like: str, hint: str) -> str:
+        """Adds one number in the type and with the quantization of the tensor `like`, which it is to stand in; returns its name.
 
         In a .pt2 file it is a stored integer, as all tensors are plain there. "" for the integer that is real zero.
         """
-        tensor = self.lookup(beside)
+        tensor = self.lookup(like)
         if tensor.quantization is None:
             return self.const(np.asarray(value).astype(numpy_dtype(tensor.dtype)), hint)
         if self.is_plain:

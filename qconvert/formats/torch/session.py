@@ -78,7 +78,7 @@ def quantization_of(stored: StoredTensor, where: str) -> Quantization | None:
     return Quantization(scales, stored.zero_points.astype(np.int64), stored.axis)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Session:
     """The state that all calls of one model share.
 
@@ -88,7 +88,7 @@ class Session:
         scalar_types: numbers of storage types -> their names, in this container.
         trained: names of fake quantizations, whose scales are those that the file stores.
         observed: those of them whose observers are still on.
-        made: how many bytes of constants calls made so far.
+        made_bytes: of constants that calls made so far.
     """
 
     draft: Draft
@@ -96,7 +96,7 @@ class Session:
     scalar_types: Mapping[int, str]
     trained: list[str] = field(default_factory=list)
     observed: list[str] = field(default_factory=list)
-    made: list[int] = field(default_factory=lambda: [0])
+    made_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.draft.known.computes = True
