@@ -156,6 +156,12 @@ class Op:
         """Where errors place it: what it came from, and what it is."""
         return f"{self.source} {self}".strip()
 
+    @property
+    def source_name(self) -> str:
+        """Its own name in the source's file, such as "/features/0/Conv" of "Conv /features/0/Conv"; "" if that gives it none."""
+        name = self.source.partition(" ")[2]
+        return "" if name.startswith("#") else name
+
     def has(self, index: int) -> bool:
         """Whether input `index`, which may be an optional one, is there."""
         return index < len(self.inputs) and bool(self.inputs[index])

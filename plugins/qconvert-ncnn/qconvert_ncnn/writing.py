@@ -114,8 +114,7 @@ class Writing:
 
     def layer(self, op: Op) -> str:
         """Return the name of an operator's first layer: the source's name, as tables of scales have it, or that of the result."""
-        own = op.source.partition(" ")[2]
-        return self._layers.name(op.outputs[0] if not own or own.startswith("#") else own)
+        return self._layers.name(op.source_name or op.outputs[0])
 
     def integers(self, op: Op, index: int, what: str) -> list[int]:
         """Return a constant input of integers."""

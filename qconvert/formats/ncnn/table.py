@@ -161,18 +161,12 @@ def write(encodings: Encodings, graph: Graph | None, path: Path) -> tuple[str, .
 
 def _find_encoding(encodings: Encodings, op: Op, index: int) -> Encoding | None:
     """The encoding of an input of a layer, by the tensor or by the layer."""
-    places = (Place(op.inputs[index]), Place(_name_in_file(op), "input", index), Place(op.outputs[0], "input", index))
+    places = (Place(op.inputs[index]), Place(op.source_name, "input", index), Place(op.outputs[0], "input", index))
     return next((encodings.entries[place] for place in places if place.name and place in encodings.entries), None)
 
 
-def _name_in_file(op: Op) -> str:
-    """The operator's name in its file, "" if that gives it none."""
-    name = op.source.partition(" ")[2]
-    return "" if name.startswith("#") else name
-
-
 def _name(op: Op) -> str:
-    name = _name_in_file(op) or op.outputs[0]
+    name = op.source_name or op.outputs[0]
     if len(name.split()) != 1 or name != name.strip() or name.startswith("#") or "_param_" in name:
         raise UnsupportedError(
             "the layer has a name with blanks, '#' or '_param_', which a table of ncnn cannot hold",

@@ -77,12 +77,11 @@ def match_entries(graph: Graph, encodings: Encodings, renamed: Mapping[str, str]
 
 
 def _operators_by_name(ops: Iterable[Op]) -> dict[str, Op]:
-    """Return operators by their own names in the source's file, where it gives them names: of "Conv /features/0/Conv" the second part."""
+    """Return operators by their own names in the source's file, where it gives them names."""
     found: dict[str, Op] = {}
     for op in ops:
-        name = op.source.partition(" ")[2]
-        if name and not name.startswith("#"):
-            found.setdefault(name, op)
+        if op.source_name:
+            found.setdefault(op.source_name, op)
     return found
 
 
