@@ -13,19 +13,17 @@ from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import named_states
 from qconvert.partitioning.costs import macs, stored_bytes
 from qconvert.partitioning.parts import Judge, Refusal, expand_graph
+from qconvert.partitioning.region_growing import REST, grow_regions, sorted_groups
 from qconvert.partitioning.regions import (
-    REST,
     STATES,
     Bases,
     Candidate,
     Part,
     bases_of,
     candidates,
-    grow_regions,
     kinds_of,
     name_parts,
     region_graph,
-    sorted_groups,
     with_regions,
 )
 from qconvert.partitioning.types import Outside, Partition, Region

@@ -19,10 +19,10 @@ from qconvert.plugins import Change, Codegen, Target, Violation, codegen_of, for
 from qconvert.rewriting.lowering import legality, lower
 from qconvert.targets.audit import violations
 
-__all__ = ["KEPT", "Expanded", "Judge", "Refusal", "expand_graph"]
+__all__ = ["Expanded", "Judge", "Refusal", "expand_graph", "kept_metadata"]
 
 #: Keys of metadata that passes read.
-KEPT = (SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_ENGINE, SOURCE_OPSET, ACTIVATIONS)
+_KEPT = (SOURCE_FORMAT, SOURCE_KERNELS, SOURCE_ENGINE, SOURCE_OPSET, ACTIVATIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +55,11 @@ class Expanded:
         given = [x for op in ops for x in op.outputs if x and (x in graph.public or not chosen.issuperset(self.readers.get(x, ())))]
         functions = {one: graph.functions[one] for one in called_functions(graph, ops)}
         states = {state: graph.states[state] for state in named_states(graph, ops)}
-        metadata = {key: graph.metadata[key] for key in KEPT if key in graph.metadata}
         named = dict.fromkeys(x for op in ops for x in (*op.inputs, *op.outputs) if x)
         tensors = {x: graph[x] for x in named}  # not by evolve(), which looks at all tensors of the whole
-        return Graph(name, tensors, tuple(ops), tuple(read), tuple(given), metadata=metadata, functions=functions, states=states)
+        return Graph(
+            name, tensors, tuple(ops), tuple(read), tuple(given), metadata=kept_metadata(graph), functions=functions, states=states
+        )
 
     def merge_copies(self, graph: Graph) -> Graph:
         """Return a part with the original names of copies; what was copied occurs once."""
@@ -70,6 +71,11 @@ class Expanded:
             seen.update(renamed.outputs)
         tensors = [replace(graph[copy], name=name) for copy, name in names.items() if copy in graph.tensors]
         return graph.evolve(tensors=tensors, ops=ops, outputs=tuple(dict.fromkeys(_map_names(graph.outputs, names))))
+
+
+def kept_metadata(graph: Graph) -> dict[str, str]:
+    """Return the metadata that a part has of its graph."""
+    return {key: graph.metadata[key] for key in _KEPT if key in graph.metadata}
 
 
 def expand_graph(graph: Graph) -> Expanded:

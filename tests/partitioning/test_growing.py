@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from qconvert.partitioning.regions import REST, descendants, grow_regions, sorted_groups
+from qconvert.partitioning.region_growing import REST, descendants, grow_regions, sorted_groups
 
 Befores = list[frozenset[int]]
 
