@@ -18,6 +18,7 @@ import numpy as np
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
+from qconvert.operators.sizes import UNKNOWN, Size
 
 __all__ = ["KnownSizes", "Polynomial", "add_polynomials", "from_number", "multiply_polynomials", "number"]
 
@@ -215,10 +216,15 @@ class KnownSizes:
         """One size of a shape."""
         return from_number(value) if isinstance(value, int) else self._atoms.of_symbol(value)
 
-    def dimension_of(self, form: Polynomial) -> int | str | None:
+    def dimension_of(self, form: Polynomial) -> Size | None:
         """The number, or the name of the dynamic size, that an element equals; None if it is neither."""
         value = number(form)
         return value if value is not None else self._atoms.symbol(form) or None
+
+    def dimensions(self, name: str) -> list[Size] | None:
+        """The elements of the integer tensor `name` as sizes, UNKNOWN for those that equal none; None if nothing is known of them."""
+        forms = self.get(name)
+        return None if forms is None else [UNKNOWN if (size := self.dimension_of(form)) is None else size for form in forms]
 
     def _operands(self, op: Op) -> list[str]:
         """The inputs that have to be known: none where the elements would stand for themselves anyway."""

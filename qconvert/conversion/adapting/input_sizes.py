@@ -17,7 +17,7 @@ from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Shape, Tensor
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, output_shapes, with_used_functions
+from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes, output_shapes, with_used_functions
 from qconvert.operators.sizes import Size, failure
 
 __all__ = ["infer_shapes", "parse_input_shapes", "set_dynamic_sizes", "with_batch", "with_shapes"]
@@ -209,15 +209,10 @@ def _infer_op_shapes(
 ) -> Graph:
     """The graph with the shapes of the outputs in `after` worked out again, in order."""
     known = KnownSizes(tensors, graph.producers())
-
-    def integers(name: str) -> list[Size] | None:
-        forms = known.get(name)
-        return None if forms is None else [UNKNOWN if (size := known.dimension_of(form)) is None else size for form in forms]
-
     for op in graph.ops:
         if op.outputs not in following or kind_of(op).rule in _UNSIZED:
             continue
-        for name, shape in zip(op.outputs, output_shapes(tensors, op, integers), strict=True):
+        for name, shape in zip(op.outputs, output_shapes(tensors, op, known.dimensions), strict=True):
             if name:
                 tensors[name] = replace(tensors[name], shape=shape_of(op, name, shape, tensors[name].shape))
     return replace(graph, tensors=tensors)

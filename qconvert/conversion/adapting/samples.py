@@ -11,7 +11,7 @@ from qconvert.errors import OptionError
 from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import UNKNOWN, states_by_reader
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.operators.sizes import Size
 
 __all__ = ["Choices", "Place", "Samples"]
@@ -83,8 +83,7 @@ class Samples:
         self.old, self.new = self.numbers = numbers
         self.functions = dict(graph.functions) if functions is None else functions
         self.tensors = dict(graph.tensors)
-        self._producers = graph.producers()
-        self.known = KnownSizes(self.tensors, self._producers)
+        self.integers = KnownSizes(self.tensors, graph.producers()).dimensions
         self.places: dict[str, Place] = {}
         self.touched = {*inputs, *touched}
         self.names = graph.names(self.tensors)
@@ -126,10 +125,6 @@ class Samples:
 
     def scale_size(self, size: Size) -> Size:
         return int(size) // self.old * self.new
-
-    def integers(self, name: str) -> list[Size] | None:
-        forms = self.known.get(name)
-        return None if forms is None else [UNKNOWN if (size := self.known.dimension_of(form)) is None else size for form in forms]
 
     def batch_error(self, op: Op, reason: str) -> OptionError:
         remedy = "Convert the part of the network without it: --subgraph."

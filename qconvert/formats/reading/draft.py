@@ -13,7 +13,7 @@ from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor,
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, output_shapes
-from qconvert.operators.sizes import Result, Size, failure
+from qconvert.operators.sizes import Result, failure
 
 __all__ = ["Draft", "OperatorReading"]
 
@@ -84,12 +84,7 @@ class Draft:
 
     def shapes(self, op: Op) -> Result:
         """The shapes that the operator gives its outputs, as far as they are known before the model runs."""
-        return output_shapes(self.tensors, op, self._known_sizes)
-
-    def _known_sizes(self, name: str) -> list[Size] | None:
-        sizes = self.known.sizes
-        forms = sizes.get(name)
-        return None if forms is None else [UNKNOWN if (size := sizes.dimension_of(form)) is None else size for form in forms]
+        return output_shapes(self.tensors, op, self.known.sizes.dimensions)
 
     def append(self, op: Op) -> None:
         """Appends an operator. Its outputs have the shapes that it gives them, and what these leave open is as the file states it.
