@@ -29,6 +29,7 @@ __all__ = [
     "named_states",
     "output_shapes",
     "rename_functions",
+    "rename_state",
     "states_by_reader",
     "with_used_functions",
 ]
@@ -102,6 +103,12 @@ def rename_functions(op: Op, names: Mapping[str, str]) -> Op:
         name: names[str(op[name])] for name, spec in kind_of(op).attributes.items() if spec.sort == "function" and str(op[name]) in names
     }
     return replace(op, attributes={**op.attributes, **own}) if own else op
+
+
+def rename_state(op: Op, names: Mapping[str, str]) -> Op:
+    """The operator with another name of the state that it reads or writes."""
+    is_renamed = kind_of(op).rule == "state" and str(op["state"]) in names
+    return op.with_attributes(state=names[str(op["state"])]) if is_renamed else op
 
 
 def all_graphs(graph: Graph) -> Iterator[tuple[str, Graph]]:

@@ -19,8 +19,7 @@ from qconvert.formats.reading.quantizations import with_input_quantization, with
 from qconvert.graph import Array, Graph, Names, Op, numpy_dtype
 from qconvert.graph.metadata import IN_TFLITE, NAMING, READ, origin
 from qconvert.kernels import Kernels
-from qconvert.operators import KINDS, kind_of
-from qconvert.operators.shapes_and_functions import is_compatible, named_functions
+from qconvert.operators.shapes_and_functions import is_compatible, rename_functions, rename_state
 from qconvert.partitioning.manifest import Manifest, PartFile, read_manifest
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, kernels_named, list_kernels, runtime_of, runtimes
 from qconvert.plugins.options import fill_defaults
@@ -182,13 +181,8 @@ class _Whole:
 
 def _rename_scopes(graph: Graph, functions: Mapping[str, str], states: Mapping[str, str]) -> Graph:
     """Return the operators of a graph with renamed functions and states."""
-    ops = []
-    for op in graph.ops:
-        changes = {key: functions[value] for key, value in op.attributes.items() if value in named_functions(op) and value in functions}
-        if op.kind in KINDS and kind_of(op).rule == "state":
-            changes["state"] = states[str(op["state"])]
-        ops.append(op.with_attributes(**changes) if changes else op)
-    return replace(graph, ops=tuple(ops), functions={}, states={})
+    ops = tuple(rename_state(rename_functions(op, functions), states) for op in graph.ops)
+    return replace(graph, ops=ops, functions={}, states={})
 
 
 def _notes_of(graph: Graph) -> Iterator[tuple[str, dict[str, Any] | list[Any]]]:

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph, Op, Signature
 from qconvert.graph.metadata import NAMING
 from qconvert.graph.names import quote_nearest
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import all_graphs, named_states, with_used_functions
+from qconvert.operators.shapes_and_functions import all_graphs, named_states, rename_state, with_used_functions
 
 __all__ = ["cut_out", "new_names", "parse_sides", "rename_tensors"]
 
@@ -44,7 +44,7 @@ def cut_out(graph: Graph, text: str) -> Graph:
     cuts = frozenset(inputs or graph.inputs)
     ops, missing, read = _find_needed_ops(graph, cuts, outputs or graph.outputs)
     if missing:
-        listed = ", ".join(map(repr, missing[:8])) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        listed = format_some([*map(repr, missing)], 8)
         raise OptionError(
             f"the part {text!r} also requires the input {listed}", remedy="Name it before the colon too.", rule="input-missing"
         )
@@ -199,13 +199,13 @@ def rename_tensors(graph: Graph, pairs: Sequence[str], whole: Graph | None = Non
     return replace(
         graph,
         tensors={new.get(name, name): replace(tensor, name=new.get(name, name)) for name, tensor in graph.tensors.items()},
-        ops=tuple(replace(_with_state(op, new), inputs=map_names(op.inputs), outputs=map_names(op.outputs)) for op in graph.ops),
+        ops=tuple(replace(rename_state(op, new), inputs=map_names(op.inputs), outputs=map_names(op.outputs)) for op in graph.ops),
         inputs=map_names(graph.inputs),
         outputs=map_names(graph.outputs),
         signatures=tuple(_signature(item, new) for item in graph.signatures),
         states=states,
         functions={
-            name: replace(inner, ops=tuple(_with_state(op, new) for op in inner.ops)) if graph.states else inner
+            name: replace(inner, ops=tuple(rename_state(op, new) for op in inner.ops)) if graph.states else inner
             for name, inner in graph.functions.items()
         },
         metadata=_notes(graph.metadata, new),
@@ -259,12 +259,6 @@ def _parse_pair(graph: Graph, text: str, whole: Graph | None) -> tuple[str, str]
         remedy="`qconvert inspect --all` lists them.",
         rule="unknown-tensor",
     )
-
-
-def _with_state(op: Op, new: Mapping[str, str]) -> Op:
-    if kind_of(op).rule != "state" or op["state"] not in new:
-        return op
-    return op.with_attributes(state=new[str(op["state"])])
 
 
 def _signature(item: Signature, new: Mapping[str, str]) -> Signature:
