@@ -27,7 +27,7 @@ _TYPES = ("uint8", "int8", "uint16", "int16")
 
 
 @dataclass(slots=True)
-class _Found:
+class _FakeQuantization:
     """A fake quantization, found walking back from its result."""
 
     data: str
@@ -39,11 +39,11 @@ class _Found:
 
 def find_fake_quantization(draft: Draft) -> list[str]:
     """Replaces every fake quantization in the draft's operators; returns the names of the results."""
-    walk = _Walk(draft)
+    matcher = _Matcher(draft)
     ops: list[Op] = []
     names = []
     for op in draft.ops:
-        found = walk.match_at(op)
+        found = matcher.match_at(op)
         new = [] if found is None else _replace_operators(draft, op, found)
         ops += new or [op]
         names += [op.outputs[0]] if new else []
@@ -51,19 +51,17 @@ def find_fake_quantization(draft: Draft) -> list[str]:
     return names
 
 
-class _Walk:
+class _Matcher:
+    """Recognizes fake quantizations by their last operators."""
+
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
 
-    def match_at(self, op: Op) -> _Found | None:
+    def match_at(self, op: Op) -> _FakeQuantization | None:
         """Return the fake quantization whose last operator is `op`, or None."""
-        if op.kind not in ("Mul", "Div") or op.attributes.get("activation"):
-            return None
-        steps, scale = self._split_factor(op)
+        steps, scale = self._split_scale(op, "Div")
         if scale is None:
             return None
-        with np.errstate(all="ignore"):
-            scale = (1 / scale).astype(np.float32) if op.kind == "Div" else scale
         steps, subtracted = self._shift(steps, -1)
         stored = steps
         limits, rounded, shifted = (-np.inf, np.inf), False, False
@@ -82,28 +80,27 @@ class _Walk:
                 shifted = True
             else:
                 break
-        return self._match_division(before, stored, scale, subtracted, added, limits) if rounded and before is not None else None
+        data, divisor = self._split_scale(before, "Mul") if rounded and before is not None else ("", None)
+        if divisor is None or not _are_close(subtracted, added, 0.0) or not _are_close(divisor, scale, 2.0**-22):
+            return None
+        return _FakeQuantization(data, stored, scale, subtracted, limits)
 
-    def _match_division(
-        self, op: Op, stored: str, scale: Array, subtracted: Array, added: Array, limits: tuple[float, float]
-    ) -> _Found | None:
-        """The quantization whose division is `op`, if both sides have the same numbers."""
-        if op.kind not in ("Div", "Mul"):
-            return None
-        data, divisor = self._split_factor(op)
-        if divisor is None or not _are_close(subtracted, added, 0.0):
-            return None
+    def _split_scale(self, op: Op, inverse: str) -> tuple[str, Array | None]:
+        """The data of a Mul or Div, and its scale: its constant, or, where it is of the kind `inverse`, 1 divided by that. None if another
+        operator, or both operands are computed."""
+        if op.kind not in ("Mul", "Div") or op.attributes.get("activation"):
+            return "", None
+        data, constant = self._split_constant(op)
+        if constant is None or op.kind != inverse:
+            return data, constant
         with np.errstate(all="ignore"):
-            same = _are_close(divisor if op.kind == "Div" else 1 / divisor, scale, 2.0**-22)
-        return _Found(data, stored, scale, subtracted, limits) if same else None
+            return data, (1 / constant).astype(np.float32)
 
-    def _split_factor(self, op: Op) -> tuple[str, Array | None]:
-        """The data of a product or quotient, and its constant factor; a Mul has it on either side."""
+    def _split_constant(self, op: Op) -> tuple[str, Array | None]:
+        """The data of an operator on two operands, and the constant; Add and Mul have it on either side, others as the second operand."""
         a, b = op.inputs
         known = self._number(b)
-        if known is None and op.kind == "Mul":
-            return b, self._number(a)
-        return a, known
+        return (b, self._number(a)) if known is None and op.kind in ("Add", "Mul") else (a, known)
 
     def _number(self, name: str) -> Array | None:
         found = self._draft.known.get(name)
@@ -111,17 +108,12 @@ class _Walk:
 
     def _shift(self, name: str, sign: int) -> tuple[str, Array]:
         """The value before an Add or Sub of a constant, and the constant as added (sign 1) or subtracted (-1); zero if there is none."""
-        nothing = np.zeros((), np.float32)
         op = self._draft.producers.get(name)
-        if op is None or op.kind not in ("Add", "Sub") or op.attributes.get("activation"):
-            return name, nothing
-        a, b = op.inputs
-        known = self._number(b)
-        if known is None:
-            known, a = (self._number(a), b) if op.kind == "Add" else (None, a)
-        if known is None:
-            return name, nothing
-        return a, known * np.float32(sign if op.kind == "Add" else -sign)
+        is_shift = op is not None and op.kind in ("Add", "Sub") and not op.attributes.get("activation")
+        data, known = self._split_constant(op) if op is not None and is_shift else (name, None)
+        if op is None or known is None:
+            return name, np.zeros((), np.float32)
+        return data, known * np.float32(sign if op.kind == "Add" else -sign)
 
     def _bounds(self, op: Op) -> tuple[float, float, str] | None:
         """The limits of a Clip, of a Max or Min with a constant or of a choice by comparison, and its data."""
@@ -164,10 +156,11 @@ def _are_close(first: Array, second: Array, tolerance: float) -> bool:
     one, other = (np.squeeze(values).astype(np.float64) for values in (first, second))
     if one.ndim and other.ndim and one.shape != other.shape:
         return False
-    return bool((np.abs(one - other) <= tolerance * np.abs(other)).all())
+    with np.errstate(invalid="ignore"):  # of infinite scales
+        return bool((np.abs(one - other) <= tolerance * np.abs(other)).all())
 
 
-def _replace_operators(draft: Draft, op: Op, found: _Found) -> list[Op]:
+def _replace_operators(draft: Draft, op: Op, found: _FakeQuantization) -> list[Op]:
     """The operators in the place of the last one; none if no quantization holds these integers."""
     result = draft.tensors[op.outputs[0]]
     low, high = found.limits
@@ -197,7 +190,7 @@ def _replace_operators(draft: Draft, op: Op, found: _Found) -> list[Op]:
     return [*ops, Op("Quantize", (name,), (stored,), {}, source), Op("Dequantize", (stored,), op.outputs, {}, source)]
 
 
-def _quantization(found: _Found, shape: Sequence[int | str] | None, dtype: str) -> Quantization | None:
+def _quantization(found: _FakeQuantization, shape: Sequence[int | str] | None, dtype: str) -> Quantization | None:
     """The quantization of scales and zero points that broadcast with a tensor of a shape: for all, or along one axis."""
     low, high = integer_range(dtype)
     scale, point = np.broadcast_arrays(found.scale, found.zero_point)
