@@ -36,7 +36,7 @@ from qconvert.operators.sizes import (
 )
 from qconvert.operators.sizes import Result as Shapes
 
-__all__ = ["KINDS"]
+__all__ = ["KINDS", "block_axes"]
 
 
 def _depth_to_space_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -133,17 +133,17 @@ def space_to_depth(call: Call) -> Array:
     return channels_first(call, x.reshape(n, h // block, w // block, c * block**2))
 
 
-def _batch_axes(call: Call, rank: int, count: int) -> list[int]:
+def block_axes(op: Call | Op, rank: int, count: int) -> list[int]:
     """The dimensions that SpaceToBatch and BatchToSpace cut: those after the batch, and after the channels if they come first."""
-    first = 2 if call["data_format"] == "channels_first" and rank == 4 else 1
-    return [first + i for i in range(count)]
+    first = 2 if op["data_format"] == "channels_first" and rank == 4 else 1
+    return [first + index for index in range(count)]
 
 
 def space_to_batch(call: Call) -> Array:
     """SpaceToBatchND of TensorFlow: (data, block sizes, pads before and after)."""
     x, blocks, pads = call.raw(), call.ints(1), call.ints(2)
     count = len(blocks)
-    axes = _batch_axes(call, x.ndim, count)
+    axes = block_axes(call, x.ndim, count)
     widths = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         widths[axis] = (pads[i], pads[count + i])
@@ -162,7 +162,7 @@ def batch_to_space(call: Call) -> Array:
     """BatchToSpaceND of TensorFlow: (data, block sizes, crops before and after)."""
     x, blocks, crops = call.raw(), call.ints(1), call.ints(2)
     count = len(blocks)
-    axes = _batch_axes(call, x.ndim, count)
+    axes = block_axes(call, x.ndim, count)
     spread = x.reshape(*blocks, x.shape[0] // math.prod(blocks), *x.shape[1:])
     order: list[int] = []
     for axis in range(x.ndim):

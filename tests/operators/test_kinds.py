@@ -38,6 +38,8 @@ def test_absent_inputs_have_no_name() -> None:
 def test_what_is_read_off_the_roles() -> None:
     assert {name for name, item in KINDS.items() if item.has_weights} == {"Conv", "ConvTranspose", "Gemm"}
     assert {name for name, item in KINDS.items() if item.sums_products} == {"Conv", "ConvTranspose", "Gemm", "MatMul"}
+    assert {name for name, item in KINDS.items() if item.is_matrix_product} == {"Gemm", "MatMul"}
+    assert {name for name, item in KINDS.items() if item.reads_state} == {"ReadState"}
     assert {name for name, item in KINDS.items() if item.chooses} == {"Concat", "Max", "Min", "Where"}
     assert {name for name, item in KINDS.items() if item.results == 1} == {"TopK", "Unique"}
 

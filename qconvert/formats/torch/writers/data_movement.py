@@ -13,6 +13,7 @@ from qconvert.formats.torch.writers.layer_parts import torch_pads
 from qconvert.formats.torch.writers.sizes import sizes_of
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
+from qconvert.operators.space import block_axes
 
 __all__ = ["WRITERS", "_SPACE"]
 
@@ -47,15 +48,10 @@ def _sizes(op: Op, b: Builder) -> list[int]:
     return [int(size) for size in sizes]
 
 
-def _block_axes(op: Op, rank: int, count: int) -> list[int]:
-    first = 2 if op["data_format"] == "channels_first" and rank == 4 else 1
-    return [first + index for index in range(count)]
-
-
 def write_space_to_batch(op: Op, b: Builder) -> None:
     """SpaceToBatch: padded, cut into blocks, whose positions come before the batch."""
     blocks, pads, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
-    axes, sizes, quantization = _block_axes(op, rank, len(blocks)), _sizes(op, b), b.tensor(op.inputs[0]).quantization
+    axes, sizes, quantization = block_axes(op, rank, len(blocks)), _sizes(op, b), b.tensor(op.inputs[0]).quantization
     begins, ends = [0] * rank, [0] * rank
     for index, axis in enumerate(axes):
         begins[axis], ends[axis] = pads[index], pads[len(blocks) + index]
@@ -77,7 +73,7 @@ def write_batch_to_space(op: Op, b: Builder) -> None:
     """BatchToSpace: the mirror, with crops at the end."""
     blocks, crops, rank = b.integers(op, 1), b.integers(op, 2), b.rank(op)
     count, sizes = len(blocks), _sizes(op, b)
-    axes, batch = _block_axes(op, rank, count), b.shape(op, op.inputs[0])[0]
+    axes, batch = block_axes(op, rank, count), b.shape(op, op.inputs[0])[0]
     rows = batch // math.prod(blocks) if isinstance(batch, int) else -1
     node = b.aten("reshape", b.stored_value(op.inputs[0]), [*blocks, rows, *sizes])
     order: list[int] = []

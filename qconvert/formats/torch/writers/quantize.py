@@ -39,11 +39,6 @@ def write_dequantize(op: Op, b: Builder) -> None:
     b.set_node(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
 
 
-def write_reinterpret(op: Op, b: Builder) -> None:
-    """Reinterpret: the same integers; their readers dequantize them by the new quantization."""
-    b.set_node(op.outputs[0], b.aten("alias", b.stored_value(op.inputs[0])))
-
-
 def write_dynamic_quantize(op: Op, b: Builder) -> None:
     """DynamicQuantizeLinear, as ONNX defines it: 255 steps from min(x, 0) to max(x, 0); zero is exact."""
     data = b.stored_value(op.inputs[0])
@@ -68,7 +63,7 @@ def write_cast(op: Op, b: Builder) -> None:
 
 
 def write_identity(op: Op, b: Builder) -> None:
-    """Identity."""
+    """Identity, and Reinterpret: the same integers, which readers dequantize by the new quantization."""
     b.set_node(op.outputs[0], b.aten("alias", b.stored_value(op.inputs[0])))
 
 
@@ -76,7 +71,7 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Quantize": write_quantize,
     "Requantize": write_quantize,
     "Dequantize": write_dequantize,
-    "Reinterpret": write_reinterpret,
+    "Reinterpret": write_identity,
     "DynamicQuantizeLinear": write_dynamic_quantize,
     "Cast": write_cast,
     "Identity": write_identity,
