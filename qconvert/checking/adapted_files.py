@@ -280,7 +280,7 @@ def cut_around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
     if problems:
         return Around(None, tuple(problems), unjudged)
     for op, other in pairs:
-        place = f"{op.source or op.kind} ({next(filter(None, op.outputs), '')!r})"
+        place = f"{op.label} ({next(filter(None, op.outputs), '')!r})"
         problems += [f"{place}: {text}" for text in _differences(source, op, result, other)]
     inputs, outputs = _list_border_tensors(source, result, pairs)
     copies = []

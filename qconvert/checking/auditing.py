@@ -247,7 +247,7 @@ def _explain_other_cpu(target: Target) -> str:
 def _predict_operators(graph: Graph, target: Target) -> tuple[AuditedOperator, ...]:
     """The verdict on each operator with a quantized side."""
     return tuple(
-        AuditedOperator(op.source or op.kind, op.kind, next(iter(op.outputs), ""), verdict.runs == "integers", verdict.rule)
+        AuditedOperator(op.label, op.kind, next(iter(op.outputs), ""), verdict.runs == "integers", verdict.rule)
         for op, verdict in audit_operators(graph, target)
     )
 

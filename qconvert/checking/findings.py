@@ -110,7 +110,7 @@ def join_findings(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
         predicted_rate=max(item.predicted_rate for item in runs),
         unexplained=sum(item.unexplained for item in runs),
         sqnr_db=min((item.sqnr_db for item in runs if item.sqnr_db is not None), default=None),
-        operator=op.source or op.kind,
+        operator=op.label,
         output=name,
     )
 
@@ -330,5 +330,5 @@ def make_left_out_findings(
             continue
         reason = next((refused[name] for name in op.outputs if name in refused), "no output has the same name in both files")
         name = next(name for name in op.outputs if name)
-        found[name] = Finding(NOT_COMPARED, reason, 0.0, 0.0, 0.0, 0, op.source or op.kind, name)
+        found[name] = Finding(NOT_COMPARED, reason, 0.0, 0.0, 0.0, 0, op.label, name)
     return dict(reversed(found.items()))

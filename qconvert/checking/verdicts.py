@@ -276,7 +276,7 @@ def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collecti
         ops = [writers[name]] if name in writers else readers.get(name, [])
         if not any(text in named.get(output, "") for op in ops for output in op.outputs):
             op = ops[0] if ops else None
-            place = f"{op.source or op.kind} ({op.outputs[0]!r}): " if op is not None and op.outputs else ""
+            place = f"{op.label} ({op.outputs[0]!r}): " if op is not None and op.outputs else ""
             found.append(f"{place}{text}")
     return found
 
@@ -291,8 +291,7 @@ def list_uncompared_outputs(graph: Graph, outputs: Sequence[OutputComparison], f
             op = writers[place]
             by = f"up to {item.largest:.4g} {item.unit if item.unit == 'LSB' else 'of its range'}"
             found.append(
-                f"{op.source or op.kind} ({place!r}) could not be compared alone, and output {item.name!r}, which depends on it, "
-                f"differs by {by}"
+                f"{op.label} ({place!r}) could not be compared alone, and output {item.name!r}, which depends on it, differs by {by}"
             )
     return found
 

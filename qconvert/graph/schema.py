@@ -162,6 +162,11 @@ class Op:
         name = self.source.partition(" ")[2]
         return "" if name.startswith("#") else name
 
+    @property
+    def label(self) -> str:
+        """What it came from, or its kind where it came from no operator of a source."""
+        return self.source or self.kind
+
     def has(self, index: int) -> bool:
         """Whether input `index`, which may be an optional one, is there."""
         return index < len(self.inputs) and bool(self.inputs[index])

@@ -53,7 +53,7 @@ def _describe_form(graph: Graph, op: Op, is_real: bool) -> str:
     inputs, cells = (tensor.shape[-1] if tensor.shape else "?" for tensor in (tensors["data"], tensors["cell"]))
     cost = next((row[1:] for row in _COSTS if isinstance(cells, int) and cells <= row[0]), None)
     exact, real = (f"about {value} µs a step" for value in cost) if cost else ("many times as long a step", "a fraction of a step")
-    name = f"{op.source or op.kind} ({inputs} inputs, {cells} cells)"
+    name = f"{op.label} ({inputs} inputs, {cells} cells)"
     if is_real:
         return (
             f"{name} computes in float, with the weights' integers, {real}: outputs drift from the source's; "

@@ -48,13 +48,13 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
             continue
         _UNROLLED[op.kind](rewriter, op, count)
         rewriter.remove(op)
-        notes.append(f"{op.source or op.kind} is unrolled into {count} steps")
+        notes.append(f"{op.label} is unrolled into {count} steps")
     return with_used_functions(rewriter.finish()), tuple(notes)
 
 
 def _length(graph: Graph, op: Op, limit: int) -> int:
-    """Return the number of steps."""
-    place = op.source or op.kind
+    """Return the number of steps; of a Scan over nothing, 0."""
+    place = op.label
     found = {None if (shape := graph[name].shape) is None else shape[axis] for name, axis in _stacks(op)}
     count = found.pop() if len(found) == 1 else None
     if not isinstance(count, int):
@@ -188,7 +188,7 @@ def _shape(op: Op, tensor: Tensor) -> tuple[int, ...]:
     shape = tensor.static_shape
     if shape is None:
         raise UnsupportedError(
-            f"{op.source or op.kind} cannot be unrolled: {tensor.name!r} has dynamic dimensions",
+            f"{op.label} cannot be unrolled: {tensor.name!r} has dynamic dimensions",
             where=prefix_of(op),
             remedy="Leave -O unroll out: the operator then becomes a Scan.",
             rule="dynamic-dimension",

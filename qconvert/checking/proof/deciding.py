@@ -109,7 +109,7 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         trace: whose graphs have both.
         own, other: the source's and the result's as they are computed.
     """
-    name, output = pair.source.source or pair.source.kind, next(filter(None, pair.result.outputs), "")
+    name, output = pair.source.label, next(filter(None, pair.result.outputs), "")
     rule = kind_of(pair.result).rule
     found = partial(Proved, name, output)
     if pair.other:

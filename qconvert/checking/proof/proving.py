@@ -70,7 +70,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
         for pair, item in zip(trace.pairs, found, strict=True)
         if item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
     ]
-    found += [Proved(op.source or op.kind, other.output(op), "?", "", why) for op, why in trace.strange]
+    found += [Proved(op.label, other.output(op), "?", "", why) for op, why in trace.strange]
     for ops, side in zip(trace.clips, (own, other), strict=True):
         clips = [side.decide_clip(op) for op in ops]
         found += clips if side is other else [item for item in clips if item.class_ not in EQUAL_CLASSES]
@@ -83,7 +83,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     ]
     faults += [text for name, text in ends.items() if trace.ends[name] != NOT_TRACED]
     unequal = [item for item in found if item.class_ not in EQUAL_CLASSES]
-    lost = tuple(op.source or op.kind for op in trace.lost_operators)
+    lost = tuple(op.label for op in trace.lost_operators)
     whole, begun = not problems and not unequal, not problems and all(item in starts for item in unequal)
     return Proof(tuple(found), problems, lost, tuple(faults), whole, begun)
 
@@ -134,7 +134,7 @@ class _Read:
         """The class of an operator of this side that clips codes and is paired with none."""
         exact = clip_elements(self._restated, op, Elements.of(self._restated[op.inputs[0]]))
         assert exact is not None and exact.codes is not None
-        return decide_clip(op.source or op.kind, self.resolve_operator(op), exact.codes)
+        return decide_clip(op.label, self.resolve_operator(op), exact.codes)
 
     def output(self, op: Op) -> str:
         """The first result of an operator, by its name in the file."""
