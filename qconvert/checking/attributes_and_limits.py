@@ -295,7 +295,7 @@ def _find_bound(graph: Graph, op: Op) -> float | None:
 
 
 def _constant_number(graph: Graph, name: str) -> float | None:
-    data = graph.constant(name) if name else None
+    data = graph.constant(name)
     if data is None or data.size != 1:
         return None
     quantization = graph[name].quantization

@@ -19,7 +19,7 @@ import numpy as np
 from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.shapes_and_functions import called_functions
@@ -243,8 +243,8 @@ _SHARE = 1e-5
 
 def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
     """Return the results of functions that quantize float data at run time: with quantized data, and in float; [] for other functions."""
-    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
-    if not _has_inner_rounding(graph, op) or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
+    inputs = known_inputs(graph, op, values) if _has_inner_rounding(graph, op) else None
+    if inputs is None:
         return []
     found = []
     for way, side in (("dynamic", graph), ("", _use_float_data(graph))):
@@ -316,7 +316,9 @@ def _evaluate_ops(graph: Graph, ops: Sequence[Op], values: Mapping[str, Array], 
     """A tensor in real numbers, computed by operators from values."""
     known: dict[str, Array] = dict(values)
     for op in ops:
-        inputs = [None if not item else graph.constant(item) if graph[item].is_constant else known.get(item) for item in op.inputs]
+        inputs = known_inputs(graph, op, known)
+        if inputs is None:
+            return None
         try:
             results = evaluate_op(graph, op, inputs)
         except (QConvertError, ArithmeticError, AttributeError):

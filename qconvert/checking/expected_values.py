@@ -14,10 +14,10 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op, known_inputs, stored_inputs
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
 from qconvert.kernels import Kernels
-from qconvert.operators import KINDS, Call, is_dynamic, kind_of, range_axes
+from qconvert.operators import Call, is_dynamic, kind_of, range_axes
 
 __all__ = [
     "Overflowed",
@@ -52,8 +52,8 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
         index: of the output.
         writers: the operator that computes each tensor.
     """
-    rule = kind_of(op).rule if op.kind in KINDS else "opaque"
-    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
+    rule = kind_of(op).rule
+    inputs = stored_inputs(graph, op, values)
     lacking = [i for i, (name, value) in enumerate(zip(op.inputs, inputs, strict=True)) if name and value is None]
     if rule in ("real", "convert") and not lacking:
         try:
@@ -251,11 +251,11 @@ def _follow_movement(graph: Graph, name: str, run: Mapping[str, Array], writers:
 
 def _run_perturbed(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[dict[str, Array]] | None:
     """The outputs of the operator by name: as it is, and with hidden values that are off."""
-    given = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
-    missing = any(name and value is None for name, value in zip(op.inputs, given, strict=True))
-    plain = op["layout"] == 0 and op["direction"] != "bidirectional" and len(given) > _CELL and given[_LENGTHS] is None
+    given = known_inputs(graph, op, values)
+    if given is None or len(given) <= _CELL or given[_LENGTHS] is not None or op["layout"] != 0 or op["direction"] == "bidirectional":
+        return None
     data = given[0]
-    if missing or not plain or data is None or given[_HIDDEN] is None or given[_CELL] is None:
+    if data is None or given[_HIDDEN] is None or given[_CELL] is None:
         return None
     tensors = [graph[name] if name else None for name in op.inputs]
     call = Call(op, tuple(given), tuple(tensors), tuple(graph[name] for name in op.outputs if name))
@@ -295,9 +295,9 @@ def is_score_tie(graph: Graph, op: Op, values: Mapping[str, Array], chosen: Arra
     LiteRT takes boxes from a std::priority_queue that compares scores alone (non_max_suppression.h), so that the order of equal ones is
     the heap's; ONNX takes the first. The evaluation takes the first, too: with the chosen boxes put in front, it has to choose them.
     """
-    inputs = [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
-    boxes, scores = inputs[:2]
-    if boxes is None or scores is None or len(op.outputs) < 2:
+    inputs = known_inputs(graph, op, values)
+    boxes, scores = (None, None) if inputs is None else inputs[:2]
+    if inputs is None or boxes is None or scores is None or len(op.outputs) < 2:
         return False
     first = dict.fromkeys(int(place) for place in chosen.reshape(-1) if 0 <= place < len(scores))
     order = np.array([*first, *(place for place in range(len(scores)) if place not in first)], np.int64)

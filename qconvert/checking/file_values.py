@@ -14,9 +14,9 @@ from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import Finding
 from qconvert.checking.memory import Splitting
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import kind_of
 from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Inside
 from qconvert.rules.changed_values import difference
@@ -49,8 +49,8 @@ def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMa
             _pass_state(graph, op, found, states)
         if all(not name or name in found for name in op.outputs):
             continue
-        inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found.get(name) for name in op.inputs]
-        if op.kind == "Opaque" or any(name and value is None for name, value in zip(op.inputs, inputs, strict=True)):
+        inputs = known_inputs(graph, op, found)
+        if inputs is None:
             continue
         try:
             results = evaluate_op(graph, op, inputs)
@@ -75,10 +75,9 @@ def follow_movement(graph: Graph, values: Mapping[str, Array]) -> dict[str, Arra
     """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
     found = dict(values)
     for op in graph.ops:
-        known = all(not name or graph[name].is_constant or name in found for name in op.inputs)
-        if not known or kind_of(op).rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
+        inputs = known_inputs(graph, op, found)
+        if inputs is None or kind_of(op).rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
             continue
-        inputs = [None if not name else graph.constant(name) if graph[name].is_constant else found[name] for name in op.inputs]
         try:
             results = evaluate_op(graph, op, inputs)
         except QConvertError:
@@ -100,7 +99,7 @@ def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
 
 
 def _is_exact(graph: Graph, op: Op) -> bool:
-    rule = kind_of(op).rule if op.kind in KINDS else "opaque"
+    rule = kind_of(op).rule
     if op.kind == "DynamicQuantizeLinear" or rule in ("state", "control", "opaque"):
         return False
     plain = all(not name or ("float" not in graph[name].dtype and graph[name].quantization is None) for name in op.outputs)

@@ -22,7 +22,7 @@ from qconvert.checking.expected_values import (
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
@@ -226,8 +226,9 @@ class Judge:
         why: str,
     ) -> Finding:  # fmt: skip
         """The finding if some inputs have values of the result; as it was if that explains nothing."""
-        inputs = [None if not name else self.graph.constant(name) if self.graph[name].is_constant else {**values, **held}.get(name)
-                  for name in op.inputs]  # fmt: skip
+        inputs = known_inputs(self.graph, op, {**values, **held})
+        if inputs is None:
+            return found
         try:
             meant = evaluate_op(self.graph, op, inputs)[index].stored
         except (QConvertError, AttributeError):
@@ -261,7 +262,7 @@ class Judge:
             again = self._judge_pair(op, index, {**made.values, **values}, (made.meant, pair[1]))
             if again.verdict == "unexplained":
                 return again
-        where = ", ".join(dict.fromkeys(place.source or place.kind for place in made.places))
+        where = ", ".join(dict.fromkeys(place.label for place in made.places))
         reason = f"{source.runtime.title}'s own kernel {made.fault} in {where}"
         return replace(found, verdict=OVERFLOW, reason=reason, predicted_rate=1.0, unexplained=0)
 
@@ -470,7 +471,7 @@ def add_changed_findings(graph: Graph, changed: Mapping[str, str], findings: dic
         for name in op.outputs:
             own = [*reasons, *([changed[name]] if name in changed else [])]
             if own:
-                nothing = Finding("unexplained", "", 0.0, 0.0, 0.0, 0, op.source or op.kind, name)
+                nothing = Finding("unexplained", "", 0.0, 0.0, 0.0, 0, op.label, name)
                 findings[name] = replace(findings.get(name, nothing), verdict="unexplained", reason=", ".join(own))
 
 

@@ -16,7 +16,7 @@ from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.rules.changed_values import paired_activations, paired_tensors
@@ -175,12 +175,10 @@ class Requantized:
             exact = exact_value(self.graph, op, cut, index, judge.writers)
             if exact is not None:
                 return quantize(exact[0], tensor.quantization, tensor.dtype)
+        inputs = known_inputs(self.graph, op, values)
         try:
-            inputs = [
-                None if not name else self.graph.constant(name) if self.graph[name].is_constant else values[name] for name in op.inputs
-            ]
-            return evaluate_op(self.graph, op, inputs)[index].stored
-        except (QConvertError, KeyError):
+            return None if inputs is None else evaluate_op(self.graph, op, inputs)[index].stored
+        except QConvertError:
             return None
 
 

@@ -285,7 +285,7 @@ def _propagate_demands(graph: Graph, op: Op, found: dict[str, Interval]) -> Iter
 
 def _constant_range(graph: Graph, name: str) -> Interval | None:
     """The smallest and the largest value of a plain constant."""
-    data = graph.constant(name) if name else None
+    data = graph.constant(name)
     if data is None or not data.size or graph[name].is_quantized:
         return None
     return float(data.min()), float(data.max())

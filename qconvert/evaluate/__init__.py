@@ -18,12 +18,23 @@ from qconvert.evaluate.control import run_control
 from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import KINDS, Call, ExactResult, kind_of
 
-__all__ = ["ExactResult", "evaluate", "evaluate_op"]
+__all__ = ["ExactResult", "evaluate", "evaluate_op", "known_inputs", "stored_inputs"]
 
 
 #: (graph, operator, stored inputs) -> the stored result as a runtime's kernel computes it; None where it is not known, so that the exact
 #: value, rounded once, stands for it. Kernels.stored (kernels/) is one.
 Resolver = Callable[[Graph, Op, Sequence[Array | None]], Array | None]
+
+
+def stored_inputs(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[Array | None]:
+    """Return the stored values of the inputs of an operator, in order: constants, else what `values` has by name; None for the others."""
+    return [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
+
+
+def known_inputs(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[Array | None] | None:
+    """Return the inputs of stored_inputs(); None if one that the operator has is not known."""
+    found = stored_inputs(graph, op, values)
+    return None if any(name and value is None for name, value in zip(op.inputs, found, strict=True)) else found
 
 
 def evaluate_op(

@@ -53,7 +53,7 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
 
 
 def _length(graph: Graph, op: Op, limit: int) -> int:
-    """Return the number of steps; of a Scan over nothing, 0."""
+    """Return the number of steps."""
     place = op.label
     found = {None if (shape := graph[name].shape) is None else shape[axis] for name, axis in _stacks(op)}
     count = found.pop() if len(found) == 1 else None

@@ -253,7 +253,7 @@ def _is_exact_upscale(data: Tensor, result: Tensor) -> bool:
 def _evaluate_places(graph: Graph, op: Op, values: Array) -> list[Array] | None:
     names = op.inputs[0], *op.outputs
     tensors = {name: replace(graph[name], dtype="int64", quantization=None) for name in names if name}
-    constants = [graph.constant(name) if name else None for name in op.inputs[1:]]
+    constants = [graph.constant(name) for name in op.inputs[1:]]
     try:
         return [item.stored for item in evaluate_op(replace(graph, tensors={**graph.tensors, **tensors}), op, [values, *constants])]
     except QConvertError:
@@ -295,7 +295,7 @@ def clip_elements(graph: Graph, op: Op, given: Elements) -> Elements | None:
         return None
     codes = codes_of(data.dtype)
     try:
-        found = evaluate_op(graph, op, [codes, *(graph.constant(name) if name else None for name in op.inputs[1:])])[0].stored
+        found = evaluate_op(graph, op, [codes, *map(graph.constant, op.inputs[1:])])[0].stored
     except QConvertError:
         return None
     return replace(given, codes=_compose_codes(given, found.reshape(codes.shape), codes), by=(*given.by, op))
