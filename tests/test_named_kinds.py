@@ -53,10 +53,7 @@ _ABOUT = {
     "conversion/states/places.py": "which operators PyTorch's modules of functions stand for",
     "conversion/states/sequences.py": "which operators FX quantizes",
     "conversion/states/tensors.py": "PyTorch's modules of normalization and transposed convolution; the operators that decode a weight",
-    "data/random_data.py": "a Cast and a Clip say the range of what they read",
-    "data/input_limits.py": (
-        "bounds go backwards through sums, products and quotients with constants; what operators demand of the sizes of their inputs"
-    ),
+    "data/input_limits.py": "a Reshape states sizes",
     "data/preparation.py": "a word of an option",
     "evaluate/curves.py": "operators that act on each element, with a table or a constant",
     "evaluate/folding.py": "Shape is known without values, Cast is not folded where it may overflow",

@@ -12,6 +12,7 @@ from qconvert.errors import OptionError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ANY, ELEMENTWISE, Demand, Domain, Interval, Number, Operands
+from qconvert.operators.sizes import axes_of_space
 
 __all__ = ["Bounds", "input_bounds", "number_of", "other_sizes", "sizes_to_try", "stated_bounds"]
 
@@ -23,8 +24,6 @@ _SIZES = (1, 2, 16, 64, 224)
 _SIZE_OF_SOUND = 4096
 #: What windows with strides leave of an image or a sound most often: 224 / 32, as in networks of ImageNet; and the largest size of that.
 _LEFT, _LARGEST = 7, 1024
-
-_WINDOWS = ("Conv", "MaxPool", "AveragePool")
 
 #: Tried besides the accepted ones: 1, 2, and a larger one that is no power of two.
 _OTHERS = (1, 2, 7)
@@ -68,7 +67,7 @@ def _stride(graph: Graph) -> int:
     found: dict[str, int] = {}
     for op in graph.ops:
         own = max((found.get(name, 1) for name in op.inputs), default=1)
-        if op.kind in _WINDOWS:
+        if kind_of(op).has_windows:
             own *= max(map(int, op["strides"]), default=1)
         found.update(dict.fromkeys(op.outputs, own))
     return max(found.values(), default=1)
@@ -123,36 +122,18 @@ def _parts(name: str) -> list[tuple[int, list[str]]] | None:
 
 def _demands(graph: Graph, op: Op, batches: set[str]) -> Iterator[tuple[str, int]]:
     """Names of sizes, and the number that the operator demands of each."""
-    tensors = [graph[name] for name in op.inputs if name]
-    shapes = [tensor.shape for tensor in tensors]
-    if op.kind == "Reshape" and len(tensors) > 1 and shapes[0] is not None and tensors[1].data is not None:
-        yield from _reshape_demand(shapes[0], [int(size) for size in tensors[1].data.reshape(-1)], batches)
-    elif op.kind in ("MatMul", "Gemm") and len(shapes) > 1 and shapes[0] and shapes[1]:
-        last, depth = -2 if op.attributes.get("trans_a") else -1, -1 if op.kind == "Gemm" or op.attributes.get("trans_b") else -2
-        if len(shapes[1]) >= 2:
-            yield from _equality_demand(shapes[0][last], shapes[1][depth])
-    elif op.kind in _WINDOWS and shapes[0] and (result := graph[op.outputs[0]].shape):
-        places = [axis for axis in range(1, len(result)) if axis != (1 if op["data_format"] == "channels_first" else len(result) - 1)]
-        for axis, step in zip(places, op["strides"], strict=False):
+    kind, operands = kind_of(op), Operands(op, tuple(graph[name] if name else None for name in op.inputs))
+    data, sizes = operands.shape(0), operands.constant(1)
+    if op.kind == "Reshape" and data is not None and sizes is not None:
+        yield from _reshape_demand(data, [int(size) for size in sizes.reshape(-1)], batches)
+    if kind.has_windows and data and (result := graph[op.outputs[0]].shape):
+        for axis, step in zip(axes_of_space(op, result), op["strides"], strict=False):
             if isinstance(result[axis], int):
-                yield from _equality_demand(shapes[0][axis], int(result[axis]) * int(step))
-    if op.kind in ("Conv", "ConvTranspose") and shapes[0] and shapes[1]:
-        channels = shapes[0][1 if op["data_format"] == "channels_first" else -1]
-        if isinstance(shapes[1][1], int):
-            yield from _equality_demand(channels, shapes[1][1] * int(op["group"]))
-    elif op.kind == "Concat" and None not in shapes:
-        known = [shape for shape in shapes if shape]
-        axis = int(op["axis"]) % max(1, len(known[0]) if known else 1)
-        for shape in known[1:]:
-            yield from (
-                pair for at, sizes in enumerate(zip(known[0], shape, strict=False)) if at != axis for pair in _equality_demand(*sizes)
-            )
-    elif op.kind == "LayerNormalization" and shapes[0] and shapes[1]:
-        yield from (pair for a, b in zip(shapes[0][-len(shapes[1]) :], shapes[1], strict=False) for pair in _equality_demand(a, b))
-    elif op.kind == "Split" and len(tensors) > 1 and shapes[0] and tensors[1].data is not None:
-        yield from _equality_demand(shapes[0][op["axis"]], int(tensors[1].data.sum()))
-    elif kind_of(op).layout == ELEMENTWISE and len(tensors) > 1:
-        yield from _broadcast_demand(tensors)
+                yield from _equality_demand(data[axis], int(result[axis]) * int(step))
+    if kind.matching_sizes is not None:
+        yield from (demand for pair in kind.matching_sizes(operands) for demand in _equality_demand(*pair))
+    elif kind.layout == ELEMENTWISE:
+        yield from _broadcast_demand([tensor for tensor in operands.tensors if tensor is not None])
 
 
 def _equality_demand(a: int | str, b: int | str) -> Iterator[tuple[str, int]]:
@@ -213,8 +194,6 @@ def stated_bounds(texts: Sequence[str]) -> Mapping[str, Bounds]:
 #: An input of an operator, and what that takes.
 _Demand = tuple[str, float, float]
 
-_SHIFTING = ("Add", "Sub", "Mul", "Div")
-
 
 def input_bounds(graph: Graph, number: Number) -> dict[str, Interval]:
     """Bounds on the values of inputs, by name; those that are free are absent. Two demands that exclude each other leave the lower one.
@@ -272,38 +251,20 @@ def _propagate_demands(graph: Graph, op: Op, found: dict[str, Interval]) -> Iter
         return
     low, high = max(bounds[0] for bounds in wanted), min(bounds[1] for bounds in wanted)
     kind = kind_of(op)
+    ranges = {name: _constant_range(graph, name) for name in op.inputs if name}
     if kind.rule in ("move", "convert") or kind.clips or kind.nearby or kind.chooses:
         # A limit that the operator sets itself frees its data on that side.
-        ends = kind.interval(graph, op, {name: _constant_range(graph, name) or ANY for name in op.inputs if name})
+        ends = kind.interval(graph, op, ranges)
         low, high = (-math.inf if low <= ends[0] else low), (math.inf if high >= ends[1] else high)
         yield from ((name, low, high) for name in kind.data(op))
-    elif op.kind == "Abs":
-        yield op.inputs[0], -high, high
-    elif op.kind in _SHIFTING:
-        yield from _invert_arithmetic(graph, op, low, high)
+    elif kind.preimage is not None:
+        demands = kind.preimage(kind.operands(graph, op, ranges), (low, high))
+        yield from ((op.inputs[index], least, most) for index, least, most in demands)
 
 
-def _constant_range(graph: Graph, name: str) -> Interval | None:
-    """The smallest and the largest value of a plain constant."""
+def _constant_range(graph: Graph, name: str) -> Interval:
+    """The smallest and the largest value of a plain constant; ANY for other tensors."""
     data = graph.constant(name)
     if data is None or not data.size or graph[name].is_quantized:
-        return None
+        return ANY
     return float(data.min()), float(data.max())
-
-
-def _invert_arithmetic(graph: Graph, op: Op, low: float, high: float) -> Iterator[_Demand]:
-    """A sum, difference, product or quotient of an input and a constant."""
-    first, second = (_constant_range(graph, name) for name in op.inputs[:2])
-    if op.kind == "Add" and (first or second):
-        least, most = first or second or (0.0, 0.0)
-        yield op.inputs[1 if first else 0], low - least, high - most
-    elif op.kind == "Sub" and second:
-        yield op.inputs[0], low + second[1], high + second[0]
-    elif op.kind == "Sub" and first:
-        yield op.inputs[1], first[1] - high, first[0] - low
-    elif op.kind == "Mul" and (first or second):
-        least, most = first or second or (1.0, 1.0)
-        if least > 0:
-            yield op.inputs[1 if first else 0], low / (most if low > 0 else least), high / (most if high > 0 else least)
-    elif op.kind == "Div" and second and second[0] > 0:
-        yield op.inputs[0], low * second[1 if low > 0 else 0], high * second[0 if high > 0 else 1]

@@ -13,7 +13,7 @@ from qconvert.data.input_limits import input_bounds, number_of, other_sizes, siz
 from qconvert.errors import OptionError, RuntimeRefusedError
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
-from qconvert.operators.properties import Interval, Number
+from qconvert.operators.properties import Interval, Number, hull
 
 __all__ = ["accepted_inputs", "extreme_inputs", "inputs_of_other_sizes", "random_inputs", "zero_inputs"]
 
@@ -259,16 +259,16 @@ def _range_after(graph: Graph, readers: Mapping[str, list[Op]], name: str) -> In
     found = [] if (own := _range(graph, readers.get(name, []))) is None else [own]
     for op in readers.get(name, []):
         kind = kind_of(op)
-        if op.kind == "Cast" and op["to"] in _INTEGERS and op["to"] not in ("int64", "uint64"):
-            found.append(integer_range(str(op["to"])))
-        elif op.kind == "Clip" and (limits := [graph.constant(item) for item in op.inputs[1:] if item]):
+        if kind.nearby and (dtype := graph[op.outputs[0]].dtype) in _INTEGERS and dtype not in ("int64", "uint64"):
+            found.append(integer_range(dtype))
+        elif kind.clips and (limits := [graph.constant(item) for item in op.inputs[1:] if item]):
             ends = [
                 float(item.reshape(-1)[0]) for item in limits if item is not None and item.size and abs(float(item.reshape(-1)[0])) < _HUGE
             ]
             found += [(min(ends) - 1, max(ends) + 1)] if ends else []
         if kind.rule == "move" or kind.clips or kind.nearby or kind.chooses:
             found += [range_ for item in op.outputs if (range_ := _range_after(graph, readers, item)) is not None]
-    return (min(low for low, _ in found), max(high for _, high in found)) if found else None
+    return hull(found) if found else None
 
 
 def _bounds_by_name(graph: Graph, name: str, bounds: Interval | None, number: Number) -> Interval | None:

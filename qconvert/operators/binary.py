@@ -32,7 +32,19 @@ from qconvert.operators.call import (
     numeric_fold,
 )
 from qconvert.operators.kind import Kind, kind
-from qconvert.operators.properties import ELEMENTWISE, POSITIVE, Bounds, Demand, Domain, Interval, Number, Operands, any_value, fixed_bounds
+from qconvert.operators.properties import (
+    ANY,
+    ELEMENTWISE,
+    POSITIVE,
+    Bounds,
+    Demand,
+    Domain,
+    Interval,
+    Number,
+    Operands,
+    any_value,
+    fixed_bounds,
+)
 
 __all__ = ["KINDS", "nudge_input_scales"]
 
@@ -147,6 +159,35 @@ def _product(operands: Operands) -> Interval:
     return min(ends), max(ends)
 
 
+def _summands(operands: Operands, wanted: Interval) -> Iterator[Demand]:
+    """What a constant that is added leaves of an interval."""
+    for index, (least, most) in ((1, operands.intervals[0]), (0, operands.intervals[1])):
+        if (least, most) != ANY:
+            yield index, wanted[0] - least, wanted[1] - most
+
+
+def _minuend_or_subtrahend(operands: Operands, wanted: Interval) -> Iterator[Demand]:
+    first, second = operands.intervals
+    if second != ANY:
+        yield 0, wanted[0] + second[1], wanted[1] + second[0]
+    if first != ANY:
+        yield 1, first[1] - wanted[1], first[0] - wanted[0]
+
+
+def _factors(operands: Operands, wanted: Interval) -> Iterator[Demand]:
+    """What a positive constant that is multiplied leaves of an interval."""
+    low, high = wanted
+    for index, (least, most) in ((1, operands.intervals[0]), (0, operands.intervals[1])):
+        if least > 0:
+            yield index, low / (most if low > 0 else least), high / (most if high > 0 else least)
+
+
+def _dividend(operands: Operands, wanted: Interval) -> Iterator[Demand]:
+    (low, high), (least, most) = wanted, operands.intervals[1]
+    if least > 0:
+        yield 0, low * (most if low > 0 else least), high * (least if high > 0 else most)
+
+
 def _largest(operands: Operands) -> Interval:
     return max(low for low, _ in operands.data), max(high for _, high in operands.data)
 
@@ -189,6 +230,7 @@ KINDS = (
         evaluate=add,
         bounds=_sum,
         sum_sign=1,
+        preimage=_summands,
         fold=numeric_fold(np.add),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
@@ -200,6 +242,7 @@ KINDS = (
         evaluate=subtract,
         bounds=_difference,
         sum_sign=-1,
+        preimage=_minuend_or_subtrahend,
         fold=numeric_fold(np.subtract),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
@@ -210,6 +253,7 @@ KINDS = (
         shape=broadcast_shape,
         evaluate=multiply,
         bounds=_product,
+        preimage=_factors,
         fold=numeric_fold(np.multiply),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
@@ -221,6 +265,7 @@ KINDS = (
         evaluate=_with_activation(divide),
         bounds=any_value,
         domain=_divisor,
+        preimage=_dividend,
         fold=numeric_fold(_divide_fold),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 
 import numpy as np
@@ -39,7 +39,7 @@ from qconvert.operators.products import (
     with_bias,
     zero_point,
 )
-from qconvert.operators.properties import DECIDES, any_value, without_zero_bias
+from qconvert.operators.properties import DECIDES, Operands, any_value, without_zero_bias
 from qconvert.operators.sizes import (
     UNKNOWN,
     ShapeContext,
@@ -78,6 +78,13 @@ def _operands(op: Op, s: ShapeContext) -> tuple[Shape, Shape] | None:
     if isinstance(channels, int) and isinstance(depth, int) and channels != depth * group:
         raise failure(op, f"{channels} input channels are not {group} groups of {depth}", rule="groups-do-not-divide")
     return data, weights
+
+
+def _matching_channels(operands: Operands) -> Iterator[tuple[Size, Size]]:
+    """The channels of the data are those of the weights (O,I,spatial) in all groups."""
+    data, weights = operands.shape(0), operands.shape(1)
+    if data and weights and isinstance(weights[1], int):
+        yield channel_count(operands.op, data), weights[1] * int(operands.op["group"])
 
 
 def _conv_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -240,6 +247,7 @@ KINDS = (
         "Conv",
         "data weights bias?",
         bounds=sum_of_products,
+        matching_sizes=_matching_channels,
         products=products_of_windows,
         canonical=without_zero_bias,
         shape=_conv_shape,
@@ -251,6 +259,7 @@ KINDS = (
         "ConvTranspose",
         "data weights bias?",
         bounds=any_value,
+        matching_sizes=_matching_channels,
         products=products_of_transposed,
         canonical=without_zero_bias,
         shape=_conv_transpose_shape,
@@ -261,6 +270,7 @@ KINDS = (
     kind(
         "ConvInteger",
         "data weights zero_point? zero_point?",
+        matching_sizes=_matching_channels,
         products=products_of_windows,
         shape=_conv_shape,
         rule="plain",

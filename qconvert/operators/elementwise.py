@@ -92,7 +92,7 @@ def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None
 
 
 KINDS = (
-    _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0)),
+    _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0), preimage=lambda operands, wanted: iter([(0, -wanted[1], wanted[1])])),
     _unary("Neg", np.negative, numeric_fold(np.negative)),
     _unary("Exp", np.exp, None, fixed_bounds(0.0)),
     _unary("Log", np.log, domain=of_positive_data()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from qconvert.operators.call import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Samples, within_data
+from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 
@@ -49,6 +49,23 @@ def _concat_shape(op: Op, s: ShapeContext) -> Shapes:
         unify_sizes(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
     ]
     return [tuple(result)]
+
+
+def _matching_concat(operands: Operands) -> Iterator[tuple[Size, Size]]:
+    """All sizes but those along the axis."""
+    shapes = [operands.shape(index) for index in range(len(operands.tensors))]
+    known = [shape for shape in shapes if shape]
+    if None in shapes or not known:
+        return
+    axis = int(operands.op["axis"]) % len(known[0])
+    for shape in known[1:]:
+        yield from (pair for at, pair in enumerate(zip(known[0], shape, strict=False)) if at != axis)
+
+
+def _matching_split(operands: Operands) -> Iterator[tuple[Size, Size]]:
+    data, sizes = operands.shape(0), operands.constant(1)
+    if data and sizes is not None:
+        yield data[operands.op["axis"]], int(sizes.sum())
 
 
 def _sum(sizes: Sequence[Size]) -> Size:
@@ -142,6 +159,7 @@ KINDS = (
         "data...",
         samples=_JOINS,
         bounds=within_data,
+        matching_sizes=_matching_concat,
         keeps_range=True,
         shape=_concat_shape,
         evaluate=concat,
@@ -178,6 +196,7 @@ KINDS = (
         "data index",
         "data...",
         samples=UNLESS_ALONG,
+        matching_sizes=_matching_split,
         shape=_split_shape,
         rule="move",
         evaluate=split_by_sizes,

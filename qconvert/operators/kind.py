@@ -23,7 +23,9 @@ from qconvert.operators.properties import (
     Domain,
     Interval,
     Layout,
+    MatchingSizes,
     Operands,
+    Preimage,
     Samples,
     Suits,
     any_value,
@@ -93,6 +95,8 @@ class Kind:
             them first; every other kind says so.
         bounds: between which float values its results lie. A move gives values of its data; a kind whose rule is "real" says so.
         domain: which values it takes; None: all.
+        preimage: which values of its data give results within an interval; None: nothing is known, or its other fields say it.
+        matching_sizes: which sizes of its inputs are one number; None: broadcasting says it, or nothing does.
         products: how many products it sums in one run; None: none. A kind with weights or factors says so.
         weights: the inputs that may be integer weights next to real data (dynamic range).
         canonical: gives the form in which two graphs are compared, where a kind has several ways to say one thing; None: it has one.
@@ -126,6 +130,8 @@ class Kind:
     samples: Samples = MIXES
     bounds: Bounds = any_value
     domain: Domain | None = None
+    preimage: Preimage | None = None
+    matching_sizes: MatchingSizes | None = None
     products: Products | None = None
     weights: tuple[int, ...] = ()
     canonical: Canonical | None = None
@@ -208,11 +214,20 @@ class Kind:
         """Whether it computes float values that a quantized output rounds."""
         return self.rule in ("real", "convert")
 
-    def interval(self, graph: Graph, op: Op, found: Mapping[str, Interval]) -> Interval:
-        """Between which float values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
+    @property
+    def has_windows(self) -> bool:
+        """Whether it computes on windows of its data, which strides make fewer than these (Conv, MaxPool)."""
+        return "auto_pad" in self.attributes
+
+    def operands(self, graph: Graph, op: Op, found: Mapping[str, Interval]) -> Operands:
+        """What is known of the inputs of `op`; `found` has their intervals by name."""
         tensors = tuple(graph[name] if name else None for name in op.inputs)
         intervals = tuple(found[name] if name else ANY for name in op.inputs)
-        return self.bounds(Operands(op, tensors, intervals, tuple(found[name] for name in self.moved_inputs(op))))
+        return Operands(op, tensors, intervals, tuple(found[name] for name in self.moved_inputs(op)))
+
+    def interval(self, graph: Graph, op: Op, found: Mapping[str, Interval]) -> Interval:
+        """Between which float values the results of `op` lie, before its activation; `found` has the intervals of its inputs by name."""
+        return self.bounds(self.operands(graph, op, found))
 
     def limits(self, op: Op, constant: Callable[[str], Array | None]) -> tuple[float | None, float | None] | None:
         """Between which numbers `op` clips its data, None at an open end.
@@ -280,6 +295,8 @@ class More(TypedDict, total=False):
 
     keeps_axis: AxisRule | None
     domain: Domain | None
+    preimage: Preimage | None
+    matching_sizes: MatchingSizes | None
     products: Products | None
     weights: tuple[int, ...]
     canonical: Canonical | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
@@ -22,11 +22,23 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
-from qconvert.operators.properties import WHEREVER, any_value, before_last, without_zero_bias
+from qconvert.operators.properties import WHEREVER, Operands, any_value, before_last, without_zero_bias
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unify_sizes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
+
+
+def _matching_gemm(operands: Operands) -> Iterator[tuple[Size, Size]]:
+    data, weights = operands.shape(0), operands.shape(1)
+    if data and weights and len(weights) > 1:
+        yield data[-1], weights[-1]
+
+
+def _matching_matmul(operands: Operands) -> Iterator[tuple[Size, Size]]:
+    a, b = operands.shape(0), operands.shape(1)
+    if a and b and len(b) > 1:
+        yield a[-2 if operands.op["trans_a"] else -1], b[-1 if operands.op["trans_b"] else -2]
 
 
 def _gemm_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -168,6 +180,7 @@ KINDS = (
         "data weights bias?",
         samples=before_last(1),
         bounds=sum_of_products,
+        matching_sizes=_matching_gemm,
         products=_gemm_products,
         canonical=without_zero_bias,
         shape=_gemm_shape,
@@ -179,6 +192,7 @@ KINDS = (
         "data factor",
         samples=WHEREVER,
         bounds=any_value,
+        matching_sizes=_matching_matmul,
         products=_matmul_products,
         shape=_matmul_shape,
         evaluate=matmul,

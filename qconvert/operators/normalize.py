@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
@@ -13,8 +15,8 @@ from qconvert.operators.call import (
     channels_last,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import DECIDES, Samples, any_value
-from qconvert.operators.sizes import Result, ShapeContext, broadcast, channel_count, failure, unify_sizes
+from qconvert.operators.properties import DECIDES, Operands, Samples, any_value
+from qconvert.operators.sizes import Result, ShapeContext, Size, broadcast, channel_count, failure, unify_sizes
 
 __all__ = ["KINDS"]
 
@@ -39,6 +41,13 @@ def _is_covered(full: Shape, shape: Shape) -> bool:
     """Whether a broadcast shape is that of the data, as far as sizes are known."""
     pairs = zip(full, shape, strict=False)
     return len(full) == len(shape) and all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
+
+
+def _matching_last(operands: Operands) -> Iterator[tuple[Size, Size]]:
+    """The last sizes of the data are those of the scale."""
+    data, scale = operands.shape(0), operands.shape(1)
+    if data and scale:
+        yield from zip(data[-len(scale) :], scale, strict=False)
 
 
 def _from_axis(op: Op, s: ShapeContext) -> Result:
@@ -133,6 +142,7 @@ KINDS = (
         "data parameter parameter?",
         samples=_BEFORE_AXIS,
         bounds=any_value,
+        matching_sizes=_matching_last,
         shape=_from_axis,
         evaluate=layer_normalization,
         attributes=has(axis=integer(-1), epsilon=number(1e-5)),

@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array
-from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.graph.schema import Graph, Op, Shape, Tensor
 
 __all__ = [
     "ALONG_AXIS",
@@ -35,8 +35,10 @@ __all__ = [
     "Domain",
     "Interval",
     "Layout",
+    "MatchingSizes",
     "Number",
     "Operands",
+    "Preimage",
     "Samples",
     "Suits",
     "any_value",
@@ -182,6 +184,11 @@ class Operands:
         """Input `index`; None if it is absent."""
         return self.tensors[index] if index < len(self.tensors) else None
 
+    def shape(self, index: int) -> Shape | None:
+        """The shape of input `index`; None if it is absent, or its rank is not known."""
+        tensor = self.tensor(index)
+        return None if tensor is None else tensor.shape
+
     def interval(self, index: int, absent: Interval = ANY) -> Interval:
         """That of input `index`, or `absent`."""
         return absent if self.tensor(index) is None else self.intervals[index]
@@ -200,8 +207,7 @@ class Operands:
 
     def size(self, index: int, axis: int, number: Number) -> int:
         """A size of input `index`; 1 where its rank is not known."""
-        tensor = self.tensor(index)
-        shape = None if tensor is None else tensor.shape
+        shape = self.shape(index)
         return number(shape[axis]) if shape is not None and -len(shape) <= axis < len(shape) else 1
 
 
@@ -209,6 +215,10 @@ class Operands:
 Bounds = Callable[[Operands], Interval]
 #: Which values the operator takes: what it says of none is free.
 Domain = Callable[[Operands, Number], Iterator[Demand]]
+#: Which values of its inputs give results within an interval, where all but one of them are constants.
+Preimage = Callable[[Operands, Interval], Iterator[Demand]]
+#: Pairs of sizes of the inputs that are one number.
+MatchingSizes = Callable[[Operands], Iterator[tuple[int | str, int | str]]]
 
 
 def hull(intervals: Iterable[Interval]) -> Interval:
