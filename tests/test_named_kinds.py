@@ -24,7 +24,7 @@ _WORDS = {"Real", "If"}
 _ABOUT = {
     "calibration/layer_changes.py": "batch normalization gives the mean and variance that corrections start from",
     "calibration/files.py": "a word of a sentence",
-    "calibration/places.py": "runtimes fuse limits into layers, transposed convolutions have their channels elsewhere",
+    "calibration/places.py": "transposed convolutions have their channels elsewhere",
     "checking/attributes_and_limits.py": (
         "a Mul that took over a factor, and Softmax's beta that another scale took over; what conversions make of each other: "
         "MatMul and Gemm, pools and means"

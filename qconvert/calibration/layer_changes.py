@@ -14,6 +14,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import is_dynamic
+from qconvert.operators.properties import ANY
 
 __all__ = ["ChannelMeans", "analytic_shifts", "clipped_normal_means", "correct_biases", "equalize", "expected_shifts", "normalized_means"]
 
@@ -74,9 +75,13 @@ def analytic_shifts(graph: Graph, rounded: Mapping[str, Array], means: Mapping[s
         if kind_of(op).has_weights and op.inputs[0] in means and op.inputs[1] in rounded:
             weights = graph.constant(op.inputs[1])
             if weights is not None:
-                groups = 1 if op.kind == "Gemm" else int(op["group"])
-                found[op.outputs[0]] = expected_shifts(weights, rounded[op.inputs[1]], means[op.inputs[0]], groups)
+                found[op.outputs[0]] = expected_shifts(weights, rounded[op.inputs[1]], means[op.inputs[0]], _count_groups(op))
     return found
+
+
+def _count_groups(op: Op) -> int:
+    """Return how many groups the channels of a layer have."""
+    return int(op["group"]) if "group" in kind_of(op).attributes else 1
 
 
 def clipped_normal_means(means: Array, deviations: Array, lowest: float = 0.0, highest: float = math.inf) -> Array:
@@ -229,9 +234,8 @@ class _Layer:
     def of(cls, graph: Graph, op: Op) -> _Layer:
         weights, bias = graph.constant(op.inputs[1]), graph.constant(op.inputs[2]) if op.has(2) else None
         assert weights is not None
-        groups = int(str(op.attributes.get("group", 1)))
         wide = None if bias is None else np.broadcast_to(bias.reshape(-1), weights.shape[:1]).astype(np.float64)
-        return cls(weights.astype(np.float64), groups, wide)
+        return cls(weights.astype(np.float64), _count_groups(op), wide)
 
     def outgoing(self) -> Array:
         """The largest magnitude among the weights of each output."""
@@ -296,8 +300,7 @@ def _layer_after(graph: Graph, first: Op, readers: Mapping[str, list[Op]]) -> Op
         if _is_layer(graph, op, readers):
             weights, own = graph[op.inputs[1]].static_shape, graph[first.inputs[1]].static_shape
             assert weights is not None and own is not None
-            inputs = weights[1] * (int(str(op.attributes.get("group", 1))))
-            return op if inputs == own[0] else None
+            return op if weights[1] * _count_groups(op) == own[0] else None
         if not kind_of(op).scales_channels:
             return None
     return None

@@ -201,9 +201,9 @@ class _Planner:
         """Whether nothing but one Relu or Clip, perhaps after movements, reads a tensor."""
         while name not in self.graph.public and len(readers.get(name, [])) == 1:
             op = readers[name][0]
-            if op.kind == "Relu" or (op.kind == "Clip" and all(not bound or self.graph[bound].is_constant for bound in op.inputs[1:])):
-                return True
             spec = kind_of(op)
+            if spec.clips and all(not bound or self.graph[bound].is_constant for bound in op.inputs[1:]):
+                return True
             if spec.rule != "move" or len(op.outputs) != 1 or not set(spec.roles[1:]) <= {"index"}:
                 return False
             name = op.outputs[0]

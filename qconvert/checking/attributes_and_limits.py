@@ -11,7 +11,7 @@ from functools import cache
 from math import inf, isclose
 
 from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES, affine_range, dequantize
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
@@ -22,7 +22,9 @@ __all__ = [
     "compare_limits",
     "declared_roundings",
     "has_same_activation",
+    "has_same_steps",
     "is_redundant_limit",
+    "is_storage",
     "limits_of",
     "operator_limits",
     "rounding_of",
@@ -170,6 +172,21 @@ def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
         if not isclose(own, its, rel_tol=_ROUNDING):
             found.append(f"{name} is {its:g} instead of {own:g}")
     return found
+
+
+def has_same_steps(a: Tensor, b: Tensor) -> bool:
+    """Whether the quantizations of two tensors have the same steps, stored in types of one width: one scale, and zero points as far above
+    the lowest integer."""
+    if a.quantization is None or b.quantization is None or not (a.quantization.is_per_tensor and b.quantization.is_per_tensor):
+        return False
+    (low, high), (other_low, other_high) = integer_range(a.dtype), integer_range(b.dtype)
+    shifted = int(a.quantization.zero_point[0]) - low == int(b.quantization.zero_point[0]) - other_low
+    return shifted and high - low == other_high - other_low and bool(a.quantization.scale[0] == b.quantization.scale[0])
+
+
+def is_storage(graph: Graph, op: Op) -> bool:
+    """Whether a Requantize only stores the same steps in another integer type."""
+    return op.kind == "Requantize" and has_same_steps(graph[op.inputs[0]], graph[op.outputs[0]])
 
 
 #: By how many steps of its quantization an end may be off: what is halfway between two of them, kernels round to either side.

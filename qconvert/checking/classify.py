@@ -16,17 +16,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.checking.attributes_and_limits import declared_roundings, rounding_of
+from qconvert.checking.attributes_and_limits import declared_roundings, is_storage, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
-from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.graph import Array, Graph, Op
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.shapes_and_functions import called_functions
 from qconvert.plugins import Runtime, kernels_named
 from qconvert.rewriting.parts import computable_ops
 
-__all__ = ["Sum", "classify", "classify_sums", "further_tolerance", "is_storage", "resolve_runtime", "sums_of_functions", "sums_of_piece"]
+__all__ = ["Sum", "classify", "classify_sums", "further_tolerance", "resolve_runtime", "sums_of_functions", "sums_of_piece"]
 
 
 def further_tolerance(graph: Graph, other: Graph, shared: set[str], declared: Collection[str]) -> dict[str, float]:
@@ -75,17 +75,6 @@ def _add_up_roundings(other: Graph, ops: list[Op], shared: set[str], declared: C
                     yield name, before / step + coarse
             else:
                 inner[name] = before + (0.5 + coarse) * step if rounds and name in onto else before
-
-
-def is_storage(graph: Graph, op: Op) -> bool:
-    """Whether a Requantize only stores the same steps in another integer type: one scale, zero points as far above the lowest integer."""
-    if op.kind != "Requantize":
-        return False
-    a, b = (graph[name] for name in (op.inputs[0], op.outputs[0]))
-    if a.quantization is None or b.quantization is None or not (a.quantization.is_per_tensor and b.quantization.is_per_tensor):
-        return False
-    zeros = [int(t.quantization.zero_point[0]) - integer_range(t.dtype)[0] for t in (a, b) if t.quantization is not None]
-    return bool(a.quantization.scale[0] == b.quantization.scale[0] and zeros[0] == zeros[1] and {a.dtype, b.dtype} <= {"int8", "uint8"})
 
 
 def _bias_tolerance(graph: Graph, op: Op) -> float:

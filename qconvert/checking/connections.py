@@ -9,13 +9,13 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array, integer_range
-from qconvert.checking.attributes_and_limits import is_redundant_limit
+from qconvert.checking.attributes_and_limits import has_same_steps, is_redundant_limit, is_storage
 from qconvert.checking.file_values import find_varying, is_shape_query, is_value_independent
 from qconvert.evaluate.curves import Lookup, codes_of, curve_float_values, curve_operators, curve_roots, curve_values, find_lookup
-from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 
-__all__ = ["find_missing_results", "find_representatives", "find_rewired_tensors", "has_same_steps"]
+__all__ = ["find_missing_results", "find_representatives", "find_rewired_tensors"]
 
 
 def find_rewired_tensors(graph: Graph, other: Graph) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _find_in_tables(graph: Graph, other: Graph, declared: Collection[str]) -> se
         if lookup is None or lookup.root not in possible:
             continue
         root, expected = lookup.root, curve_values(graph, producers, name, lookup.root)
-        if _has_same_codes(graph, other, root) and _has_same_codes(graph, other, name):
+        if all(has_same_steps(graph[item], other[item]) for item in (root, name)):
             lowest = [integer_range(side[name].dtype)[0] for side in (graph, other)]
             holds = np.array_equal(lookup.values.astype(np.int64) - lowest[1], expected.astype(np.int64) - lowest[0])
         else:
@@ -162,10 +162,8 @@ def _is_clip(graph: Graph, op: Op) -> bool:
 
 
 def _is_rounding(graph: Graph, op: Op) -> bool:
-    """Whether an operator rounds to a quantization; a Quantize of a graph's input may be done by the program around."""
-    if op.kind in ("Quantize", "Requantize"):
-        return op.inputs[0] not in graph.inputs
-    return kind_of(op).rule == "real"
+    """Whether an operator with a quantized result rounds to it; a Quantize of a graph's input may be done by the program around."""
+    return kind_of(op).rounds and not (kind_of(op).rule == "convert" and op.inputs[0] in graph.inputs)
 
 
 def _find_visible_results(graph: Graph, other: Graph) -> set[str]:
@@ -189,7 +187,7 @@ def _find_visible_results(graph: Graph, other: Graph) -> set[str]:
 
 def _has_all_elements(op: Op) -> bool:
     """Whether what an operator carries are all elements of its input, of which none is cut off."""
-    return op.kind == "Requantize" or kind_of(op).keeps_elements
+    return kind_of(op).rule == "convert" or kind_of(op).keeps_elements
 
 
 def _is_dequantized(op: Op, writers: Mapping[str, Op], names: Collection[str]) -> bool:
@@ -226,21 +224,7 @@ def _is_carrier(graph: Graph, op: Op, name: str) -> bool:
     """Return whether an operator applies a clip, data movement or another storage type to `name`, with its float values kept."""
     if op.inputs[0] != name or not op.outputs:
         return False
-    quantizations = [(graph[item].quantization, graph[item].dtype) for item in (name, op.outputs[0])]
-    return (
-        _is_clip(graph, op)
-        or kind_of(op).rule == "move"
-        or (op.kind == "Requantize" and has_same_steps(*quantizations[0], *quantizations[1]))
-    )
-
-
-def has_same_steps(a: Quantization | None, first: str, b: Quantization | None, second: str) -> bool:
-    """Whether two quantizations have the same steps, stored in types of one width."""
-    if a is None or b is None or not (a.is_per_tensor and b.is_per_tensor):
-        return False
-    (low, high), (other_low, other_high) = integer_range(first), integer_range(second)
-    shifted = int(a.zero_point[0]) - low == int(b.zero_point[0]) - other_low
-    return shifted and high - low == other_high - other_low and bool(a.scale[0] == b.scale[0])
+    return _is_clip(graph, op) or kind_of(op).rule == "move" or is_storage(graph, op)
 
 
 def _values_key(tensor: Tensor) -> tuple[object, ...]:
@@ -250,12 +234,6 @@ def _values_key(tensor: Tensor) -> tuple[object, ...]:
         return tensor.dtype, quantization and quantization.key
     low, high = integer_range(tensor.dtype)
     return high - low, float(quantization.scale[0]), int(quantization.zero_point[0]) - low, quantization.quant_min, quantization.quant_max
-
-
-def _has_same_codes(graph: Graph, other: Graph, name: str) -> bool:
-    """Whether both graphs store a tensor in as many codes, with the same steps."""
-    a, b = graph[name], other[name]
-    return has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
 
 
 def _scale(graph: Graph, name: str) -> float:
@@ -321,10 +299,8 @@ def _has_same_values(graph: Graph, op: Op, root: str) -> bool:
     limits = is_redundant_limit(graph, op, root)
     if limits and not b.is_quantized:
         return True
-    back = op.kind in ("Quantize", "Requantize") or kind_of(op).keeps_elements
-    return (back or limits) and (
-        (a.dtype, a.quantization) == (b.dtype, b.quantization) or has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
-    )
+    back = kind_of(op).rule == "convert" or kind_of(op).keeps_elements
+    return (back or limits) and (a.shares_quantization(b) or has_same_steps(a, b))
 
 
 def _find_origins(graph: Graph, shared: Collection[str], first: Mapping[str, str]) -> dict[str, frozenset[str]]:
@@ -359,14 +335,11 @@ def _find_other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
 
 
 def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
-    a, b = graph[op.inputs[0]], graph[op.outputs[0]]
-    if op.kind == "Requantize":
-        return has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    a = graph[op.inputs[0]]
     if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
-    keeps = kind_of(op).keeps_elements
-    moved = keeps and a.name.startswith(f"{name}/")
-    return moved or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
+    moved = kind_of(op).keeps_elements and a.name.startswith(f"{name}/")
+    return moved or is_storage(graph, op) or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)
 
 
 def _join_names(names: Collection[str]) -> str:

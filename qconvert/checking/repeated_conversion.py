@@ -99,7 +99,7 @@ def _find_dequantized(graph: Graph) -> set[str]:
     return {
         name
         for op in graph.ops
-        if op.kind in ("Dequantize", "Identity") or kind_of(op).rule in ("move", "relabel")
+        if op.kind == "Dequantize" or kind_of(op).rule in ("move", "relabel")
         for name in op.outputs
         if name and "float" in graph[name].dtype
     }

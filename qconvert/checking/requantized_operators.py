@@ -10,7 +10,8 @@ from itertools import permutations
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
-from qconvert.checking.classify import is_storage, resolve_runtime
+from qconvert.checking.attributes_and_limits import is_storage
+from qconvert.checking.classify import resolve_runtime
 from qconvert.checking.expected_values import exact_value, propagate_errors
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge

@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from qconvert.arithmetic import dequantize
-from qconvert.checking.connections import has_same_steps
+from qconvert.checking.attributes_and_limits import has_same_steps
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.memory import Splitting
 from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
@@ -116,7 +116,7 @@ def _match_product_data(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]
 def _has_same_quantization(a: Tensor, b: Tensor) -> bool:
     if a.quantization is None or b.quantization is None:
         return a.dtype == b.dtype and a.quantization is b.quantization
-    return has_same_steps(a.quantization, a.dtype, b.quantization, b.dtype)
+    return has_same_steps(a, b)
 
 
 def find_forms(

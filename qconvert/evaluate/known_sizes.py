@@ -67,13 +67,6 @@ def divide_by_number(form: Polynomial, divisor: int) -> Polynomial | None:
     return tuple((product, factor // divisor) for product, factor in form)
 
 
-def factors_of(form: Polynomial) -> tuple[int, list[int]] | None:
-    """A number and atoms whose product the polynomial is; None if it is a sum."""
-    if len(form) > 1:
-        return None
-    return (form[0][1], list(form[0][0])) if form else (0, [])
-
-
 def _limit_size(terms: dict[tuple[int, ...], int]) -> Polynomial | None:
     kept = tuple(sorted((product, factor) for product, factor in terms.items() if factor))
     small = all(abs(factor) < _LARGEST and len(product) <= _MOST_FACTORS for product, factor in kept)
