@@ -57,7 +57,7 @@ _ABOUT = {
     "data/preparation.py": "a word of an option",
     "evaluate/curves.py": "operators that act on each element, with a table or a constant",
     "evaluate/folding.py": "Shape is known without values, Cast is not folded where it may overflow",
-    "evaluate/known_sizes.py": "arithmetic of sizes; arithmetic of sizes as polynomials",
+    "evaluate/known_sizes.py": "Shape gives sizes, UnsortedSegment sums them by a list of places",
     "evaluate/known_values.py": "Shape gives known integers",
     "partitioning/manifest.py": "a word of the document",
     "passes/__init__.py": "descriptions of the passes",

@@ -1,76 +1,27 @@
-"""Known integers of shapes, pads and bounds, as polynomials over the names of dynamic sizes, and the arithmetic of these polynomials.
+"""Known integers of shapes, pads and bounds, as polynomials over the names of dynamic sizes (arithmetic/polynomials.py).
 
     Shape of (batch, 8, 8, 3) -> Slice of the first -> Pack with 16, 16, 4: (batch, 16, 16, 4)
 
 An element is a Polynomial over the names of sizes and over whatever is not worked out, which stands for itself: two elements are the
-same number in every run if their polynomials are equal. A Polynomial is a sorted tuple of (product, factor); a product is a sorted tuple of
-atoms, () for the number. An atom is the number of a size with a name, or of an operation on polynomials that is none itself (a remainder, a
-division, the larger of two). Equal polynomials are equal tuples.
+same number in every run if their polynomials are equal. An atom is the number of a size with a name, or of an operation on polynomials that
+is none itself (a remainder, a division, the larger of two).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 
+from qconvert.arithmetic.polynomials import Polynomial, add_polynomials, from_number, multiply_polynomials, number
 from qconvert.evaluate.folding import evaluate_constant
 from qconvert.graph import Array, Op, Tensor, integer_range, numpy_dtype
-from qconvert.operators import kind_of
+from qconvert.operators import Kind, kind_of
+from qconvert.operators.properties import REDUCES
 from qconvert.operators.sizes import UNKNOWN, Size
 
-__all__ = ["KnownSizes", "Polynomial", "add_polynomials", "from_number", "multiply_polynomials", "number"]
-
-Polynomial = tuple[tuple[tuple[int, ...], int], ...]
-
-#: Larger ones are not worked with: no shape needs them, and a file could make them grow without bound.
-_MOST_TERMS = 12
-_MOST_FACTORS = 6
-_LARGEST = 2**62
-
-
-def from_number(value: int) -> Polynomial:
-    """A plain number."""
-    return (((), value),) if value else ()
-
-
-def number(form: Polynomial) -> int | None:
-    """The number that a polynomial is; None if it has names in it."""
-    if not form:
-        return 0
-    return form[0][1] if len(form) == 1 and not form[0][0] else None
-
-
-def add_polynomials(a: Polynomial, b: Polynomial, sign: int = 1) -> Polynomial | None:
-    """a + sign * b; None if that is larger than any shape needs."""
-    terms = dict(a)
-    for product, factor in b:
-        terms[product] = terms.get(product, 0) + sign * factor
-    return _limit_size(terms)
-
-
-def multiply_polynomials(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """a * b; None if that is larger than any shape needs."""
-    terms: dict[tuple[int, ...], int] = {}
-    for first, x in a:
-        for second, y in b:
-            product = tuple(sorted(first + second))
-            terms[product] = terms.get(product, 0) + x * y
-    return _limit_size(terms)
-
-
-def divide_by_number(form: Polynomial, divisor: int) -> Polynomial | None:
-    """The polynomial divided by a number; None if a factor does not divide."""
-    if divisor == 0 or any(factor % divisor for _, factor in form):
-        return None
-    return tuple((product, factor // divisor) for product, factor in form)
-
-
-def _limit_size(terms: dict[tuple[int, ...], int]) -> Polynomial | None:
-    kept = tuple(sorted((product, factor) for product, factor in terms.items() if factor))
-    small = all(abs(factor) < _LARGEST and len(product) <= _MOST_FACTORS for product, factor in kept)
-    return kept if small and len(kept) <= _MOST_TERMS else None
+__all__ = ["KnownSizes"]
 
 
 class Atoms:
@@ -94,71 +45,20 @@ class Atoms:
         """The name of the size that a polynomial is; "" if it is none."""
         return self._symbols.get(form[0][0][0], "") if len(form) == 1 and form[0][1] == 1 and len(form[0][0]) == 1 else ""
 
-    def operation(self, kind: str, a: Polynomial, b: Polynomial) -> Polynomial | None:
-        """What an operator of `kind` gives for two sizes; None if it is none that sizes are computed with."""
-        function = _OPERATIONS.get(kind)
-        if function is None:
+    def apply(self, kind: Kind, *forms: Polynomial) -> Polynomial | None:
+        """What an operator of `kind` gives for some elements; None if it is none that sizes are computed with."""
+        if kind.polynomial is None:
             return None
-        found = function(a, b)
-        return found if found is not None or kind in ("Add", "Sub", "Mul") else self.of((kind, a, b))
-
-
-def _make_division(kind: str) -> Callable[[Polynomial, Polynomial], Polynomial | None]:
-    def divide(a: Polynomial, b: Polynomial) -> Polynomial | None:
-        divisor, value = number(b), number(a)
-        if not divisor:
-            return None
-        if value is not None:
-            exact = abs(value) // abs(divisor) * (1 if (value < 0) == (divisor < 0) else -1)
-            return from_number(exact if kind == "Div" else value // divisor)
-        return divide_by_number(a, divisor)
-
-    return divide
-
-
-def _remainder(a: Polynomial, b: Polynomial) -> Polynomial | None:
-    """The remainder of a floored division: what the divisor divides adds nothing to it."""
-    divisor = number(b)
-    if not divisor:
-        return None
-    left = {product: factor % divisor for product, factor in a}
-    rest = tuple((product, factor) for product, factor in sorted(left.items()) if factor)
-    return rest if number(rest) is not None else None
-
-
-def _make_extreme(function: Callable[[int, int], int]) -> Callable[[Polynomial, Polynomial], Polynomial | None]:
-    def run(a: Polynomial, b: Polynomial) -> Polynomial | None:
-        difference = add_polynomials(a, b, -1)
-        known = None if difference is None else number(difference)
-        return None if known is None else a if function(known, 0) == known else b
-
-    return run
-
-
-_OPERATIONS: dict[str, Callable[[Polynomial, Polynomial], Polynomial | None]] = {
-    "Add": add_polynomials,
-    "Sub": lambda a, b: add_polynomials(a, b, -1),
-    "Mul": multiply_polynomials,
-    "Div": _make_division("Div"),
-    "FloorDiv": _make_division("FloorDiv"),
-    "FloorMod": _remainder,
-    "Max": _make_extreme(max),
-    "Min": _make_extreme(min),
-}
+        found = kind.polynomial(*forms)
+        return self.of((kind.name, forms)) if found is None else found
 
 
 _INTEGERS = ("int32", "int64")
 #: Elements that a tensor of sizes may have; all of a graph together.
 _MOST_ELEMENTS = 128
 _MOST_IN_ALL = 2**20
-#: Kinds that only move elements but lack the rule "move"; kinds with this rule which choose among elements.
-_JOINING = ("Concat",)
-_CHOOSING = ("ReduceMax", "ReduceMin")
-_Function = Callable[[Polynomial, Polynomial], Polynomial | None]
-_REDUCTIONS: dict[str, tuple[_Function, int]] = {
-    "ReduceProd": (multiply_polynomials, 1),
-    "ReduceSum": (add_polynomials, 0),
-}
+#: What UnsortedSegment makes of the elements of a segment.
+_OF_SEGMENTS = {"sum": add_polynomials, "prod": multiply_polynomials}
 
 
 class KnownSizes:
@@ -259,20 +159,20 @@ class KnownSizes:
             shape = self._tensors[op.inputs[0]].shape
             return None if shape is None else [[self.size(size) for size in shape]]
         kind = kind_of(op)
-        if (kind.rule == "move" or op.kind in _JOINING) and kind.fold is not None and op.kind not in _CHOOSING:
+        if kind.by_place and kind.fold is not None:
             return self._move_elements(op)
         inputs = [self._found.get(name) for name in op.inputs]
         if not inputs or inputs[0] is None:
             return None
-        if op.kind == "Cast":
-            return [inputs[0]]
-        if op.kind == "Neg":
-            return [[add_polynomials((), form, -1) for form in inputs[0]]]
-        if op.kind in _REDUCTIONS:
-            return self._reduce_elements(op)
         if op.kind == "UnsortedSegment":
             return self._reduce_segments(op)
-        if len(inputs) == 2 and inputs[1] is not None and not op.attributes.get("activation"):
+        if kind.polynomial is None or op.attributes.get("activation"):
+            return None
+        if kind.layout == REDUCES:
+            return self._reduce_elements(op)
+        if len(inputs) == 1:
+            return [[self._atoms.apply(kind, form) for form in inputs[0]]]
+        if len(inputs) == 2 and inputs[1] is not None:
             return self._broadcast_elements(op, inputs[0], inputs[1])
         return None
 
@@ -286,7 +186,7 @@ class KnownSizes:
         if places[0].size > _MOST_ELEMENTS:
             return None
         pairs = zip(places[0].reshape(-1), places[1].reshape(-1), strict=True)
-        return [[self._atoms.operation(op.kind, a[i], b[j]) for i, j in pairs]]
+        return [[self._atoms.apply(kind_of(op), a[i], b[j]) for i, j in pairs]]
 
     def _reduce_elements(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """A sum or product over axes that are known; without any, over all."""
@@ -298,18 +198,18 @@ class KnownSizes:
         gone = sorted({axis % len(shape) for axis in known if axis is not None}) or list(range(len(shape)))
         kept = [axis for axis in range(len(shape)) if axis not in gone]
         groups = np.arange(len(forms)).reshape(shape).transpose(kept + gone).reshape(math.prod(shape[axis] for axis in kept), -1)
-        return [[_total(op.kind, [forms[int(place)] for place in group]) for group in groups]]
+        return [[self._atoms.apply(kind_of(op), *(forms[int(place)] for place in group)) for group in groups]]
 
     def _reduce_segments(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """Sums or products of the elements of a list that have one number."""
-        forms, kind = self._found.get(op.inputs[0]), {"sum": "ReduceSum", "prod": "ReduceProd"}.get(str(op["reduction"]))
+        forms, function = self._found.get(op.inputs[0]), _OF_SEGMENTS.get(str(op["reduction"]))
         ids, counts = (self.numbers(name) if self._is_small(name) else None for name in op.inputs[1:3])
-        if forms is None or kind is None or ids is None or counts is None or ids.shape != self._shape(op.inputs[0]) or ids.ndim != 1:
+        if forms is None or function is None or ids is None or counts is None or ids.shape != self._shape(op.inputs[0]) or ids.ndim != 1:
             return None
         count = int(counts.reshape(-1)[0]) if counts.size == 1 else -1
         if not 0 <= count <= _MOST_ELEMENTS:
             return None
-        return [[_total(kind, [form for form, place in zip(forms, ids, strict=True) if place == i]) for i in range(count)]]
+        return [[function(*(form for form, place in zip(forms, ids, strict=True) if place == i)) for i in range(count)]]
 
     def _move_elements(self, op: Op) -> list[Sequence[Polynomial | None]] | None:
         """Data movement of element numbers, mapped back to the elements after it; number 0 is the zero with which a Pad fills."""
@@ -337,12 +237,3 @@ class KnownSizes:
         shapes = {name: Tensor(name, "int64", None) for name in op.outputs if name}
         found = evaluate_constant(op, {**tensors, **shapes}, values)
         return None if found is None else [[numbered[int(i)] for i in array.reshape(-1)] for array in found]
-
-
-def _total(kind: str, forms: Sequence[Polynomial]) -> Polynomial | None:
-    """The sum or product of elements."""
-    function, first = _REDUCTIONS[kind]
-    total: Polynomial | None = from_number(first)
-    for form in forms:
-        total = None if total is None else function(total, form)
-    return total

@@ -5,11 +5,21 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, has_addition, is_same_addition, nudge_add_scales, onnxruntime_add, tflite_pair
+from qconvert.arithmetic.polynomials import (
+    add_polynomials,
+    divide_polynomials,
+    find_larger,
+    find_smaller,
+    floor_divide_polynomials,
+    multiply_polynomials,
+    remainder_of_polynomials,
+    subtract_polynomials,
+)
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import (
@@ -31,14 +41,13 @@ from qconvert.operators.call import (
     is_undefined,
     numeric_fold,
 )
-from qconvert.operators.kind import Kind, kind
+from qconvert.operators.kind import Kind, More, kind
 from qconvert.operators.properties import (
     ANY,
     ELEMENTWISE,
     POSITIVE,
     Bounds,
     Demand,
-    Domain,
     Interval,
     Number,
     Operands,
@@ -209,15 +218,14 @@ def _exponent(operands: Operands, number: Number) -> Iterator[Demand]:
         yield 0, POSITIVE, math.inf
 
 
-def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, *,
-          domain: Domain | None = None, chooses: bool = False, scales_channels: bool = False) -> Kind:  # fmt: skip
+def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value,
+          **more: Unpack[More]) -> Kind:  # fmt: skip
     """An operator that is a numpy function of its two inputs."""
 
     def evaluate(call: Call) -> Array:
         return np.asarray(function(call.values(0), call.values(1)))
 
-    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, domain=domain,
-                chooses=chooses, scales_channels=scales_channels)  # fmt: skip
+    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, **more)
 
 
 _SIXTEEN = choice(("", "tflite"), "")
@@ -231,6 +239,7 @@ KINDS = (
         bounds=_sum,
         sum_sign=1,
         preimage=_summands,
+        polynomial=add_polynomials,
         fold=numeric_fold(np.add),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=choice(("", *ADDITIONS, "tflite"), "")),
@@ -243,6 +252,7 @@ KINDS = (
         bounds=_difference,
         sum_sign=-1,
         preimage=_minuend_or_subtrahend,
+        polynomial=subtract_polynomials,
         fold=numeric_fold(np.subtract),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
@@ -254,6 +264,7 @@ KINDS = (
         evaluate=multiply,
         bounds=_product,
         preimage=_factors,
+        polynomial=multiply_polynomials,
         fold=numeric_fold(np.multiply),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION, arithmetic=_SIXTEEN),
@@ -266,15 +277,16 @@ KINDS = (
         bounds=any_value,
         domain=_divisor,
         preimage=_dividend,
+        polynomial=divide_polynomials,
         fold=numeric_fold(_divide_fold),
         layout=ELEMENTWISE,
         attributes=has(ACTIVATION),
     ),
-    _pair("Max", np.maximum, extreme_fold(np.maximum), _largest, chooses=True),
-    _pair("Min", np.minimum, extreme_fold(np.minimum), _smallest, chooses=True),
+    _pair("Max", np.maximum, extreme_fold(np.maximum), _largest, chooses=True, polynomial=find_larger),
+    _pair("Min", np.minimum, extreme_fold(np.minimum), _smallest, chooses=True, polynomial=find_smaller),
     _pair("Pow", power, domain=_exponent),
-    _pair("FloorDiv", np.floor_divide, floor_fold(np.floor_divide)),
-    _pair("FloorMod", np.mod, floor_fold(np.mod)),
+    _pair("FloorDiv", np.floor_divide, floor_fold(np.floor_divide), polynomial=floor_divide_polynomials),
+    _pair("FloorMod", np.mod, floor_fold(np.mod), polynomial=remainder_of_polynomials),
     _pair("Mod", np.fmod),
     _pair("SquaredDifference", lambda a, b: (a - b) ** 2, None, fixed_bounds(0.0)),
     _pair("PRelu", prelu, scales_channels=True),

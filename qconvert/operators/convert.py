@@ -129,6 +129,7 @@ KINDS = (
     kind(
         "Cast",
         nearby=True,
+        polynomial=lambda form: form,
         shape=same_shape,
         rule="plain",
         evaluate=cast,

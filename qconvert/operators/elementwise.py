@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from qconvert.arithmetic import dequantize, saturate, tflite_hard_swish
+from qconvert.arithmetic.polynomials import subtract_polynomials
 from qconvert.arithmetic.storage import Array
 from qconvert.operators.attributes import (
     choice,
@@ -93,7 +94,7 @@ def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None
 
 KINDS = (
     _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0), preimage=lambda operands, wanted: iter([(0, -wanted[1], wanted[1])])),
-    _unary("Neg", np.negative, numeric_fold(np.negative)),
+    _unary("Neg", np.negative, numeric_fold(np.negative), polynomial=lambda form: subtract_polynomials((), form)),
     _unary("Exp", np.exp, None, fixed_bounds(0.0)),
     _unary("Log", np.log, domain=of_positive_data()),
     kind(

@@ -166,6 +166,7 @@ KINDS = (
         fold=_concat_fold,
         layout=ALONG_AXIS,
         chooses=True,
+        by_place=True,
         attributes=has(ACTIVATION, axis=integer()),
     ),
     kind(

@@ -9,6 +9,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
+from qconvert.arithmetic.polynomials import Polynomial
 from qconvert.arithmetic.storage import DTYPES, Array
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators.attributes import REQUIRED, AttributeSpec, same_axes
@@ -99,6 +100,9 @@ class Kind:
         matching_sizes: which sizes of its inputs are one number; None: broadcasting says it, or nothing does.
         products: how many products it sums in one run; None: none. A kind with weights or factors says so.
         weights: the inputs that may be integer weights next to real data (dynamic range).
+        polynomial: its result as a polynomial of integers that are known only at run time; of a reduction, of all that become one. None:
+            shapes are not computed with it.
+        by_place: whether each element of the result comes from a place that no value of its data decides (Reshape, Concat; not MaxPool).
         canonical: gives the form in which two graphs are compared, where a kind has several ways to say one thing; None: it has one.
         chooses: whether each element of the result is an element of its data, although several quantizations may meet (Max, Concat, Where).
         clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
@@ -133,6 +137,8 @@ class Kind:
     preimage: Preimage | None = None
     matching_sizes: MatchingSizes | None = None
     products: Products | None = None
+    polynomial: Callable[..., Polynomial | None] | None = None
+    by_place: bool = False
     weights: tuple[int, ...] = ()
     canonical: Canonical | None = None
     chooses: bool = False
@@ -298,6 +304,8 @@ class More(TypedDict, total=False):
     preimage: Preimage | None
     matching_sizes: MatchingSizes | None
     products: Products | None
+    polynomial: Callable[..., Polynomial | None] | None
+    by_place: bool
     weights: tuple[int, ...]
     canonical: Canonical | None
     chooses: bool
@@ -362,6 +370,7 @@ def kind(
             raise ValueError(f"{name}: has weights or factors and lacks products, how many of them it sums (operators/products.py)")
         more.setdefault("weights", (1,))
     more.setdefault("keeps_range", rule == "move")
+    more.setdefault("by_place", rule == "move")
     return Kind(
         name, roles, span, produced, rule, shape, evaluate, fold, layout, samples=samples, bounds=bounds, results=count, types=types,
         attributes=attributes, **more,

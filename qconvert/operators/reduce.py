@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduce
+from qconvert.arithmetic.polynomials import Polynomial, add_polynomials, multiply_polynomials
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.operators.attributes import (
@@ -179,11 +180,12 @@ _ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")
 
 def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None = None, *, rule: str = "real", types: str = "",
                bounds: Bounds | None = any_value, averages: bool = False, keeps_range: bool = False,
-               **attributes: AttributeSpec) -> Kind:  # fmt: skip
+               polynomial: Callable[..., Polynomial | None] | None = None, **attributes: AttributeSpec) -> Kind:  # fmt: skip
     keeps_axis = _keeps_unreduced_axis if rule == "move" else None
     return kind(name, "data index", shape=_reduce_shape, rule=rule, evaluate=evaluate, fold=fold, layout=REDUCES, keeps_axis=keeps_axis,
                 types=types, attributes=has(KEEPDIMS, **attributes), samples=WHEREVER, bounds=None if rule == "move" else bounds,
-                canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move")  # fmt: skip
+                canonical=with_positive_axes, averages=averages, keeps_range=keeps_range or rule == "move", by_place=False,
+                polynomial=polynomial)  # fmt: skip
 
 
 def _cumulative(name: str, evaluate: Callable[[Call], Array]) -> Kind:
@@ -200,8 +202,15 @@ KINDS = (
         keeps_range=True,
         arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), ""),
     ),
-    _reduction("ReduceSum", _as_kernels(reduce_sum), reduction_fold(np.sum), averages=True, arithmetic=_ARITHMETIC),
-    _reduction("ReduceProd", lambda call: np.asarray(call.values().prod(**_arguments(call))), reduction_fold(np.prod)),
+    _reduction(
+        "ReduceSum", _as_kernels(reduce_sum), reduction_fold(np.sum), averages=True, polynomial=add_polynomials, arithmetic=_ARITHMETIC
+    ),
+    _reduction(
+        "ReduceProd",
+        lambda call: np.asarray(call.values().prod(**_arguments(call))),
+        reduction_fold(np.prod),
+        polynomial=multiply_polynomials,
+    ),
     _reduction("ReduceL1", reduce_l1, bounds=fixed_bounds(0.0)),
     _reduction("ReduceL2", lambda call: np.sqrt(reduce_sum_square(call)), bounds=fixed_bounds(0.0)),
     _reduction("ReduceSumSquare", reduce_sum_square, bounds=fixed_bounds(0.0)),

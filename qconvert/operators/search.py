@@ -130,6 +130,7 @@ KINDS = (
         ranks=True,
         shape=_topk_shape,
         rule="move",
+        by_place=False,
         evaluate=top_k,
         layout=ALONG_AXIS,
         keeps_axis=unless_along,

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qconvert.evaluate.known_sizes import KnownSizes, add_polynomials, number
+from qconvert.arithmetic.polynomials import number, subtract_polynomials
+from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op
 from qconvert.plugins import Target
 from qconvert.rewriting import Pattern, Rewriter, find_matches
@@ -78,7 +79,7 @@ def _find_dilation(graph: Graph, sizes: KnownSizes, named: Mapping[str, Op]) -> 
             return None
         dilations[place] *= factor
         for side in (0, 1):
-            difference = add_polynomials(pads[side * len(blocks) + i], crops[side * len(blocks) + i], -1)
+            difference = subtract_polynomials(pads[side * len(blocks) + i], crops[side * len(blocks) + i])
             extra = None if difference is None else number(difference)
             if extra is None:
                 return None

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from qconvert.arithmetic.polynomials import number
 from qconvert.evaluate import evaluate
-from qconvert.evaluate.known_sizes import KnownSizes, number
+from qconvert.evaluate.known_sizes import KnownSizes
 from qconvert.graph import Graph, Op, Tensor
 
 KINDS = ("Add", "Sub", "Mul", "Div", "FloorDiv", "FloorMod", "Max", "Min", "Neg", "ReduceSum", "ReduceProd", "Concat", "Slice", "Gather")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from qconvert.arithmetic.polynomials import number
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.evaluate.known_sizes import number
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED

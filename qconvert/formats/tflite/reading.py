@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.polynomials import Polynomial, from_number, multiply_polynomials, number, subtract_polynomials
 from qconvert.arithmetic.storage import REALS
-from qconvert.evaluate.known_sizes import Polynomial, add_polynomials, from_number, multiply_polynomials, number
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.tflite.functions import Functions
 from qconvert.formats.tflite.variables import Variables, first_value
@@ -252,7 +252,7 @@ class Reading(OperatorReading):
     def difference(self, form: Polynomial, size: int | str, factor: int) -> int | None:
         """`form` - factor * `size`, if that is one number whatever the sizes are."""
         product = multiply_polynomials(self._draft.known.sizes.size(size), from_number(factor))
-        found = None if product is None else add_polynomials(form, product, -1)
+        found = None if product is None else subtract_polynomials(form, product)
         return None if found is None else number(found)
 
     def columns(self, index: int, hint: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.evaluate.known_sizes import number
+from qconvert.arithmetic.polynomials import number
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Op, integer_range
