@@ -122,9 +122,23 @@ def check(
         raise OptionError("both --quick and --per-op are given", remedy="Leave out --quick or --per-op.", rule="quick-and-per-op")
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
-        arguments = (data, preparation, samples, seed, per_op, quick, max_lsb, min_sqnr)
-        found = _check_files((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, arguments)
+        demands = _Demands(data, preparation or Preparation(), samples, seed, per_op, quick, max_lsb, min_sqnr)
+        found = _check_files((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, demands)
     return replace(found, source=model_title(source), result=model_title(result))
+
+
+@dataclass(frozen=True, slots=True)
+class _Demands:
+    """The arguments of check() that say with which inputs, and by what, a result is judged."""
+
+    data: Sequence[str | Path]
+    preparation: Preparation
+    samples: int
+    seed: int
+    per_op: bool
+    quick: bool
+    max_lsb: float | None
+    min_sqnr: float | None
 
 
 def _add_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
@@ -146,15 +160,14 @@ def _check_files(
     scales: Path | None,
     options: Mapping[str, Any],
     progress: Progress,
-    arguments: tuple[Any, ...],
+    demands: _Demands,
 ) -> CheckReport:
-    """The check of two files; `arguments` are of _Check.report()."""
-    seed, per_op = arguments[3:5]
+    """The check of two files."""
     try:
         named, note = sides_of(*files, kernels, options, (formats[0], formats[1]))
         with temporary_folder() as folder:
             sides = named
-            copy = write_adapted_copy(named[0], Path(folder), seed) if scales is None else None
+            copy = write_adapted_copy(named[0], Path(folder), demands.seed) if scales is None else None
             if scales is not None:
                 sides = quantize_source(*named, scales, Path(folder), kernels), named[1]
             elif copy is not None:
@@ -162,7 +175,7 @@ def _check_files(
             stand = find_stand_in(*sides) if sides[1].format.read is None else StandIn(sides[1])
             sides = sides[0], stand.side
             whole = next((side.runtime for side in sides if side.runtime.whole), None)
-            if whole is not None and per_op:
+            if whole is not None and demands.per_op:
                 raise OptionError(
                     f"{whole.title} returns no inner tensors; --per-op requires them",
                     remedy="Use --per-op with --kernels litert:default.",
@@ -171,20 +184,20 @@ def _check_files(
             around = cut_around_custom(sides, Path(folder))
             if around is None:
                 read = (named[0], sides[1]) if scales is not None or copy is not None else sides
-                found = _Check(sides, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered)
+                found = _Check(sides, demands, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered)
                 if copy is not None:
                     found.notes += copy.notes
                     found.problems += copy.problems
-                report = found.report(*arguments)
+                report = found.report()
             else:
-                report = _check_around_custom(around, sides, note, bool(kernels), progress, arguments)
+                report = _check_around_custom(around, sides, note, bool(kernels), progress, demands)
             return _add_proof(report, (named[0], sides[1]))
     except (RuntimeRefusedError, MissingPackageError) as error:
         return CheckReport(str(files[0]), str(files[1]), 0, (), (), (), (error.sentence,))
 
 
 def _check_around_custom(
-    around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, arguments: tuple[Any, ...]
+    around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, demands: _Demands
 ) -> CheckReport:
     """The check of what is around custom operators, with what is said of these."""
     source, result = (str(side.path) for side in sides)
@@ -192,7 +205,7 @@ def _check_around_custom(
     if around.sides is None:
         return nothing
     try:
-        found = _Check(around.sides, chosen, progress, sides, note).report(*arguments)
+        found = _Check(around.sides, demands, chosen, progress, sides, note).report()
     except (RuntimeRefusedError, MissingPackageError) as error:
         return replace(nothing, unjudged=(around.unjudged, error.sentence))
     given = around.sides[0].graph.inputs
@@ -206,11 +219,13 @@ def _check_around_custom(
 class _Check:
     """A check in progress: its findings so far.
 
-    `files` are those that the user named, `sides` these or copies of them. `read` says how they are read. `encodings` has the scales with
-    which the source is quantized first. `altered` lists what the result's file has otherwise than the graph for it.
+    `files` are those that the user named, `sides` these or copies of them. `chosen` says whether the user named kernels, `read` how the
+    files are read. `encodings` has the scales with which the source is quantized first. `altered` lists what the result's file has otherwise
+    than the graph for it.
     """
 
     sides: tuple[Side, Side]
+    demands: _Demands
     chosen: bool
     progress: Progress
     files: tuple[Side, Side]
@@ -230,17 +245,9 @@ class _Check:
     undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone at the ends of ranges or for zeros
     further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
 
-    def report(
-        self,
-        data: Sequence[str | Path],
-        preparation: Preparation | None,
-        samples: int,
-        seed: int,
-        per_op: bool,
-        quick: bool,
-        max_lsb: float | None,
-        min_sqnr: float | None,
-    ) -> CheckReport:
+    def report(self) -> CheckReport:
+        """Run both sides, judge their outputs and, unless outputs alone are asked for, what stands in the files."""
+        quick, min_sqnr = self.demands.quick, self.demands.min_sqnr
         source, result = self.sides
         graph, other = source.graph, result.graph
         is_float = self.encodings is None and is_quantized_of_float(graph, other)
@@ -249,23 +256,14 @@ class _Check:
         declared = frozenset() if quick else declared_names(other, graph)
         border = Border.of(graph, other, declared)
         self.steps = STEPS if graph.states or other.states else 0
-        samples = self._limit_samples(samples)
-        if data:
-            most = samples * (self.steps or 1)
-            feeds, notes = load_inputs(self.files[0].graph, data, most, (preparation or Preparation()).with_stretch())
-            feeds = _complete_inputs(feeds, graph, seed, models[0])
-            outputs = self._compare_outputs(border, feeds, None, models)
-            self.notes += notes
-        else:
-            feeds, outputs, note = self._run_random(border, models, samples, seed)
-            self.notes.append(note)
+        feeds, outputs = self._run_inputs(border, models)
         self.problems += (*border.problems, *state_problems(graph, other, declared))
         self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.list_nan_outputs(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
         self.unjudged += self.absent
-        if quick or max_lsb is not None:
-            self.problems += verdicts.limit_problems(outputs, 1.0 if max_lsb is None else max_lsb)
+        if quick or self.demands.max_lsb is not None:
+            self.problems += verdicts.limit_problems(outputs, 1.0 if self.demands.max_lsb is None else self.demands.max_lsb)
         if quick and min_sqnr is not None:
             self.problems += verdicts.distant_outputs(graph, outputs, self.least, "more than --min-sqnr allows")
         floats = compare_with_float_source(self.files[0], self.sides, models[1], feeds, self.steps) if self.encodings is not None else ()
@@ -277,18 +275,7 @@ class _Check:
         if lacking and not quick:
             self.unjudged.append(lacking)
         elif not quick:
-            again = repeat_conversion(*self.files, self.encodings)
-            self.notes += again.notes
-            self.lossy = again.lossy
-            if not (data or self.steps or any(side.runtime.whole for side in self.sides)):  # only operators explain what differs there
-                self._run_extremes(border, feeds[0], seed, models, again.same)
-                self.unjudged += self.undefined.values()
-            changed = self._find_changed_values(declared)
-            changed |= find_costly_constants(graph, other, declared, bool(again.lossy))
-            stated = {**compare_limits(graph, other, declared), **compare_attributes(graph, other)}
-            attributes = {name: text for name, text in stated.items() if name not in declared}
-            changed = {**again.altered, **attributes, **changed, **self.altered}
-            self._judge(border, feeds, models[1], outputs, changed, declared, per_op or again.rebuilt, again.same)
+            self._judge_files(border, feeds, models, outputs, declared)
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(
             str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
@@ -298,9 +285,43 @@ class _Check:
             if getattr(model, "rebuilt", False)), floats, held,
         )  # fmt: skip
 
-    def _limit_samples(self, samples: int) -> int:
+    def _run_inputs(self, border: Border, models: tuple[LoadedModel, LoadedModel]) -> tuple[Feeds, Outputs]:
+        """Return the user's inputs, or random ones, and the outputs of both sides compared."""
+        samples = self._limit_samples()
+        if not self.demands.data:
+            feeds, outputs, note = self._run_random(border, models, samples)
+            self.notes.append(note)
+            return feeds, outputs
+        most = samples * (self.steps or 1)
+        feeds, notes = load_inputs(self.files[0].graph, self.demands.data, most, self.demands.preparation.with_stretch())
+        feeds = _complete_inputs(feeds, self.sides[0].graph, self.demands.seed, models[0])
+        outputs = self._compare_outputs(border, feeds, None, models)
+        self.notes += notes
+        return feeds, outputs
+
+    def _judge_files(
+        self, border: Border, feeds: Feeds, models: tuple[LoadedModel, LoadedModel], outputs: Outputs, declared: frozenset[str]
+    ) -> None:
+        """Judge what the result's file has otherwise than the source's, and than the conversion that it names."""
+        graph, other = (side.graph for side in self.sides)
+        again = repeat_conversion(*self.files, self.encodings)
+        self.notes += again.notes
+        self.lossy = again.lossy
+        if not (
+            self.demands.data or self.steps or any(side.runtime.whole for side in self.sides)
+        ):  # only operators explain what differs there
+            self._run_extremes(border, feeds[0], models, again.same)
+            self.unjudged += self.undefined.values()
+        changed = self._find_changed_values(declared)
+        changed |= find_costly_constants(graph, other, declared, bool(again.lossy))
+        stated = {**compare_limits(graph, other, declared), **compare_attributes(graph, other)}
+        attributes = {name: text for name, text in stated.items() if name not in declared}
+        changed = {**again.altered, **attributes, **changed, **self.altered}
+        self._judge(border, feeds, models[1], outputs, changed, declared, self.demands.per_op or again.rebuilt, again.same)
+
+    def _limit_samples(self) -> int:
         """How many inputs are run, of which all are held with the outputs of both sides."""
-        graph = self.sides[0].graph
+        graph, samples = self.sides[0].graph, self.demands.samples
         sizes = nbytes(graph, sizes_to_try(graph)[0])
         each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
         fitting = Room.for_graphs(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
@@ -309,11 +330,12 @@ class _Check:
             self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
         return fitting
 
-    def _run_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int, seed: int) -> tuple[Feeds, Outputs, str]:
+    def _run_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int) -> tuple[Feeds, Outputs, str]:
         """Return random inputs, the outputs of both sides compared, and how the inputs were chosen, in words.
 
         If the result refuses them and dimensions are dynamic, inputs get sizes that both sides take, such as no empty inner tensor."""
         source, result = models
+        seed = self.demands.seed
         feeds, computed, note = accepted_inputs(border.graph, samples * (self.steps or 1), seed, source.run)
         if self.steps:
             self.notes.append(f"{samples} sequences of {self.steps} steps, with states carried on both sides")
@@ -331,15 +353,13 @@ class _Check:
         feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
         return feeds, self._compare_outputs(border, feeds, computed, models), note
 
-    def _run_extremes(
-        self, border: Border, like: Mapping[str, Array], seed: int, models: tuple[LoadedModel, LoadedModel], same: bool
-    ) -> None:
+    def _run_extremes(self, border: Border, like: Mapping[str, Array], models: tuple[LoadedModel, LoadedModel], same: bool) -> None:
         """Run both sides at the limits of the inputs' ranges and with other sizes, and keep the inputs for which they differ.
 
         Statistics of the outputs leave these inputs out: they are unlikely. If the result equals the repeated conversion (`same`), few are
         run, to save time: all inputs at either limit or zero, and small ones of other sizes. Inputs of zero show outputs that are NaN on
         one side alone; other differences for them are not kept, since every value is a tie or 0 / 0 there."""
-        source, result = models
+        (source, result), seed = models, self.demands.seed
         extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
         if same:
             extreme, others = extreme[1:3], [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL]

@@ -33,7 +33,7 @@ from qconvert.checking.full_ranges import run_full_ranges
 from qconvert.checking.memory import MOST, OtherKernels, Room, Splitting, first_fitting, nbytes, sizes_of
 from qconvert.checking.operator_finding import UNKNOWN, Judge, add_changed_findings
 from qconvert.checking.outputs import Border
-from qconvert.checking.recurrent import judge_float_lstm, restart
+from qconvert.checking.recurrent import judge_float_lstm, map_state_reads, restart
 from qconvert.checking.requantized_operators import Requantized
 from qconvert.checking.tensor_correspondence import SAME_CODES, Exchange, Form, find_forms, find_transposed, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
@@ -81,7 +81,7 @@ class _Source:
             return measured
         measured = keep_varying(self.graph, measured)
         found = complete_values(self.graph, measured, self.states)
-        sure = find_settled(self.graph, measured.keys() | feed.keys() | (_find_state_reads(self.graph) & found.keys()))
+        sure = find_settled(self.graph, measured.keys() | feed.keys() | (map_state_reads(self.graph).keys() & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
 
     def compute_pieces(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -485,7 +485,7 @@ def _find_shared_tensors(
     if inside is not None and inside.cuts:
         return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
-        names &= find_settled(other, {*inside.names, *other.inputs, *_find_state_reads(other)})
+        names &= find_settled(other, {*inside.names, *other.inputs, *map_state_reads(other)})
     return {name for name in names & find_varying(other) if is_comparable(name)}
 
 
@@ -502,15 +502,10 @@ def _make_pieces(
         )
     order = {name: position for position, name in enumerate(graph.tensors)}
     computed = sorted(
-        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *_find_state_reads(graph)},
+        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *map_state_reads(graph)},
         key=lambda name: order.get(name, len(order)),
     )
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed, sizes, at_once)
-
-
-def _find_state_reads(graph: Graph) -> set[str]:
-    """The tensors that are read of states, whose values are given as those of inputs are."""
-    return {name for op in graph.ops if op.kind == "ReadState" for name in op.outputs}
 
 
 def _is_comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool:

@@ -21,7 +21,16 @@ from qconvert.passes.real_recurrence import lstms_to_float
 from qconvert.plugins import LoadedModel
 from qconvert.rules.changed_values import constant_difference, declared_names
 
-__all__ = ["STEPS", "Sequences", "describe_drift", "describe_drift_costs", "judge_float_lstm", "restart", "state_problems"]
+__all__ = [
+    "STEPS",
+    "Sequences",
+    "describe_drift",
+    "describe_drift_costs",
+    "judge_float_lstm",
+    "map_state_reads",
+    "restart",
+    "state_problems",
+]
 
 #: A random sequence has so many steps.
 STEPS = 50
@@ -101,12 +110,12 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
 
 def _compare_state_io(graph: Graph, other: Graph) -> Iterator[str]:
     """Yield reads of another state, and writes of another tensor than the source's, each by the nearest tensor that both have."""
-    own, its = (_map_state_reads(side) for side in (graph, other))
+    own, its = (map_state_reads(side) for side in (graph, other))
     for name in own.keys() & its.keys():
         if own[name] != its[name]:
             yield f"{name!r} is read of the state {its[name]!r}, not {own[name]!r}"
-    before, after = (_map_state_writes(side, graph.tensors.keys() & other.tensors.keys()) for side in (graph, other))
-    written = {str(op["state"]): op.inputs[0] for op in graph.ops if op.kind == "WriteState"}
+    before, after = (_describe_state_writes(side, graph.tensors.keys() & other.tensors.keys()) for side in (graph, other))
+    written = _map_state_writes(graph)
     for state in before.keys() & other.states.keys():
         if state not in after:
             yield f"nothing is written to the state {state!r} in the result"
@@ -117,31 +126,36 @@ def _compare_state_io(graph: Graph, other: Graph) -> Iterator[str]:
 
 
 def _is_computed_from(graph: Graph, name: str, words: str) -> bool:
-    """Return whether a tensor is computed from what `words` name; see _map_state_writes()."""
-    producers, seen, waiting = graph.producers(), set[str](), [name]
+    """Return whether a tensor is computed from what `words` name; see _describe_state_writes()."""
+    producers, reads, seen, waiting = graph.producers(), map_state_reads(graph), set[str](), [name]
     while waiting:
         found = waiting.pop()
         op = producers.get(found) if found not in seen else None
         seen.add(found)
-        if words == repr(found) or (op is not None and op.kind == "ReadState" and words == _describe_read(op)):
+        if words == repr(found) or (found in reads and words == _describe_read(reads[found])):
             return True
         waiting += filter(None, op.inputs if op is not None else ())
     return False
 
 
-def _describe_read(op: Op) -> str:
-    return f"what is read of the state {op['state']!r}"
+def _describe_read(state: str) -> str:
+    return f"what is read of the state {state!r}"
 
 
-def _map_state_reads(graph: Graph) -> dict[str, str]:
-    """The tensors that are read of states."""
+def map_state_reads(graph: Graph) -> dict[str, str]:
+    """Return the tensors that are read of states, each with its state: their values are given, as those of inputs are."""
     return {op.outputs[0]: str(op["state"]) for op in graph.ops if op.kind == "ReadState"}
 
 
-def _map_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, str]:
+def _map_state_writes(graph: Graph) -> dict[str, str]:
+    """Return the states that are written, each with the tensor that is written to it last."""
+    return {str(op["state"]): op.inputs[0] for op in graph.ops if op.kind == "WriteState"}
+
+
+def _describe_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     """Return what is written to each state, in words: the nearest tensor of `shared` before conversions and data movement, or a read of a
     state; "" if there is neither."""
-    producers, found = graph.producers(), {}
+    producers, reads, found = graph.producers(), map_state_reads(graph), {}
 
     def trace_stored(name: str) -> str:
         """The tensor of which another is another form."""
@@ -150,18 +164,16 @@ def _map_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, str]:
         return name
 
     forms = {trace_stored(name): name for name in sorted(shared, reverse=True)}
-    for op in graph.ops:
-        if op.kind != "WriteState":
-            continue
-        name, words = op.inputs[0], ""
+    for state, name in _map_state_writes(graph).items():
+        words = ""
         while name and not words:
             maker = producers.get(name)
-            if maker is not None and maker.kind == "ReadState":
-                words = _describe_read(maker)
+            if name in reads:
+                words = _describe_read(reads[name])
             elif name in shared or trace_stored(name) in forms:
                 words = repr(name if name in shared else forms[trace_stored(name)])
             name = maker.inputs[0] if maker is not None and kind_of(maker).rule in ("move", "relabel", "convert") else ""
-        found[str(op["state"])] = words
+        found[state] = words
     return found
 
 

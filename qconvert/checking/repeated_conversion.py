@@ -164,9 +164,9 @@ def _describe_altered(again: Graph, graph: Graph, new: Collection[Op], gone: Col
         for own, its in zip(op.inputs, others[_op_key(op)].inputs if _op_key(op) in others else (), strict=False)
         if own and graph[own].is_constant and not _is_same_input(again, its, graph, own)
     ]
-    added = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] not in shared]
-    changed = [f"{op.kind} {op.outputs[0]!r}" for op in leading if op.outputs[0] in shared]
-    left = [f"{op.kind} {op.outputs[0]!r}" for op in gone if op.outputs and op.outputs[0] not in graph.tensors]
+    added = [str(op) for op in leading if op.outputs[0] not in shared]
+    changed = [str(op) for op in leading if op.outputs[0] in shared]
+    left = [str(op) for op in gone if op.outputs and op.outputs[0] not in graph.tensors]
     named = (("added", added), ("altered", changed), ("altered constant", constants), ("left out", left))
     return "; ".join(f"{what} {', '.join(items[:3])}" for what, items in named if items)
 

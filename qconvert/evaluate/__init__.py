@@ -60,19 +60,19 @@ def evaluate_op(
         UnsupportedError: the operator, or an attribute's value, has no function here.
         InvalidGraphError: the inputs do not fit the operator.
     """
-    if op.kind in KINDS and kind_of(op).rule == "control":
+    spec = KINDS.get(op.kind)
+    if spec is not None and spec.rule == "control":
         return _evaluate_control(graph, op, inputs, states, kernels)
     if kernels is not None and (own := kernels(graph, op, inputs)) is not None:
         return [ExactResult(None, own)]
-    function = kind_of(op).evaluate if op.kind in KINDS else None
-    if function is None:
+    if spec is None or spec.evaluate is None:
         raise UnsupportedError(f"the operator {op.kind} is not evaluated", where=op.location, rule="not-evaluated")
     tensors = tuple(graph.tensors[name] if name else None for name in op.inputs)
     results = tuple(graph.tensors[name] for name in op.outputs if name)
     call = Call(op, tuple(inputs), tensors, results)
     try:
         with np.errstate(all="ignore"):
-            found = function(call)
+            found = spec.evaluate(call)
             outputs = found if isinstance(found, list) else [found]
             kept = [output for output, name in zip(outputs, op.outputs, strict=False) if name]
             return [_result(op, value, tensor) for value, tensor in zip(kept, results, strict=True)]

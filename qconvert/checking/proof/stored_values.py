@@ -337,7 +337,7 @@ def describe_other_codes(graph: Graph, writers: Mapping[str, Op], own: Elements,
         return ""
     code = codes[differ[0]]
     at = f"code {code} of {own.root!r}" if differ.size == 1 else f"{differ.size} codes of {own.root!r}, such as {code}"
-    by = ", ".join(f"{op.kind} {op.outputs[0]!r}" for side in (own, given) for op in side.by[-1:])
+    by = ", ".join(str(op) for side in (own, given) for op in side.by[-1:])
     return f"{at}: {a[differ[0]]} in the source, {b[differ[0]]} in the result{f' ({by})' if by else ''}"
 
 
