@@ -220,8 +220,8 @@ class _Check:
     """A check in progress: its findings so far.
 
     `files` are those that the user named, `sides` these or copies of them. `chosen` says whether the user named kernels, `read` how the
-    files are read. `encodings` has the scales with which the source is quantized first. `altered` lists what the result's file has otherwise
-    than the graph for it.
+    files are read. `encodings` has the scales with which the source is quantized first. `altered` lists what the result's file has
+    otherwise than the graph for it.
     """
 
     sides: tuple[Side, Side]
