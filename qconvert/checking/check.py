@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-import numpy as np
-
 from qconvert.arguments import with_checked_arguments
-from qconvert.checking import verdicts
 from qconvert.checking.adapted_files import Around, cut_around_custom, write_adapted_copy
-from qconvert.checking.attributes_and_limits import compare_attributes, compare_limits
-from qconvert.checking.connections import find_missing_results, find_rewired_tensors
-from qconvert.checking.file_in_runtime import Side, describe_runtimes, sides_of
-from qconvert.checking.file_values import differing_constants, find_fixed_outputs
-from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
-from qconvert.checking.memory import MOST, Room, nbytes
-from qconvert.checking.outputs import Border
-from qconvert.checking.recurrent import STEPS, Sequences, describe_drift, describe_drift_costs, state_problems
-from qconvert.checking.repeated_conversion import repeat_conversion
-from qconvert.checking.requantized_operators import find_costly_constants
+from qconvert.checking.file_in_runtime import Side, sides_of
+from qconvert.checking.findings import CheckReport
+from qconvert.checking.side_check import Demands, Progress, SideCheck
 from qconvert.checking.stand_ins import (
-    LEAST_OF_FLOAT,
     StandIn,
-    compare_with_float_source,
-    explain_missing_encodings,
     find_stand_in,
-    is_quantized_of_float,
     quantize_source,
 )
 from qconvert.conversion.in_memory import Model, as_file, model_title
-from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
-from qconvert.data.input_limits import sizes_to_try
-from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
+from qconvert.data import Preparation
+from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph
-from qconvert.plugins import LoadedModel
+from qconvert.graph import Graph
 from qconvert.plugins.options import ReadOptions
-from qconvert.rules.changed_values import changed_values, declared_names
 
 __all__ = ["check"]
-
-#: Most elements of an input of other sizes, where the result equals the repeated conversion.
-_SMALL = 2**16
-
-Progress = Callable[[str, int, int], None]
-Feeds = list[dict[str, Array]]
-Outputs = tuple[OutputComparison, ...]
 
 
 @with_checked_arguments
@@ -122,23 +98,9 @@ def check(
         raise OptionError("both --quick and --per-op are given", remedy="Leave out --quick or --per-op.", rule="quick-and-per-op")
     formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
     with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
-        demands = _Demands(data, preparation or Preparation(), samples, seed, per_op, quick, max_lsb, min_sqnr)
+        demands = Demands(data, preparation or Preparation(), samples, seed, per_op, quick, max_lsb, min_sqnr)
         found = _check_files((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, demands)
     return replace(found, source=model_title(source), result=model_title(result))
-
-
-@dataclass(frozen=True, slots=True)
-class _Demands:
-    """The arguments of check() that say with which inputs, and by what, a result is judged."""
-
-    data: Sequence[str | Path]
-    preparation: Preparation
-    samples: int
-    seed: int
-    per_op: bool
-    quick: bool
-    max_lsb: float | None
-    min_sqnr: float | None
 
 
 def _add_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
@@ -146,9 +108,9 @@ def _add_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
     from qconvert.checking.proof.proving import prove_sides
 
     proof = prove_sides(sides)
-    apart = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
+    differing = [item.name for item in found.outputs if item.differs] if proof.equal_for_all_inputs else []
     fault = "what qconvert knows of a kernel is wrong (please report it)"
-    wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in apart]
+    wrong = [f"output {name!r} differs although it is proved equal: {fault}" for name in differing]
     unseen = [text for text in proof.faults if not any(text.partition(":")[0] in known for known in found.problems)]
     return replace(found, proof=proof, problems=(*found.problems, *wrong, *unseen))
 
@@ -160,7 +122,7 @@ def _check_files(
     scales: Path | None,
     options: Mapping[str, Any],
     progress: Progress,
-    demands: _Demands,
+    demands: Demands,
 ) -> CheckReport:
     """The check of two files."""
     try:
@@ -184,7 +146,9 @@ def _check_files(
             around = cut_around_custom(sides, Path(folder))
             if around is None:
                 read = (named[0], sides[1]) if scales is not None or copy is not None else sides
-                found = _Check(sides, demands, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered)
+                found = SideCheck(
+                    sides, demands, bool(kernels), progress, read, note, scales, notes=list(stand.notes), altered=stand.altered
+                )
                 if copy is not None:
                     found.notes += copy.notes
                     found.problems += copy.problems
@@ -197,7 +161,7 @@ def _check_files(
 
 
 def _check_around_custom(
-    around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, demands: _Demands
+    around: Around, sides: tuple[Side, Side], note: str, chosen: bool, progress: Progress, demands: Demands
 ) -> CheckReport:
     """The check of what is around custom operators, with what is said of these."""
     source, result = (str(side.path) for side in sides)
@@ -205,7 +169,7 @@ def _check_around_custom(
     if around.sides is None:
         return nothing
     try:
-        found = _Check(around.sides, demands, chosen, progress, sides, note).report()
+        found = SideCheck(around.sides, demands, chosen, progress, sides, note).report()
     except (RuntimeRefusedError, MissingPackageError) as error:
         return replace(nothing, unjudged=(around.unjudged, error.sentence))
     given = around.sides[0].graph.inputs
@@ -213,361 +177,3 @@ def _check_around_custom(
     said = [f"a custom operator or an output reads {name!r}, which is another tensor in the result" for name in other]
     problems = tuple(dict.fromkeys((*around.problems, *found.problems, *said)))
     return replace(found, source=source, result=result, problems=problems, unjudged=(around.unjudged, *found.unjudged))
-
-
-@dataclass(slots=True)
-class _Check:
-    """A check in progress: its findings so far.
-
-    `files` are those that the user named, `sides` these or copies of them. `chosen` says whether the user named kernels, `read` how the
-    files are read. `encodings` has the scales with which the source is quantized first. `altered` lists what the result's file has
-    otherwise than the graph for it.
-    """
-
-    sides: tuple[Side, Side]
-    demands: _Demands
-    chosen: bool
-    progress: Progress
-    files: tuple[Side, Side]
-    read: str
-    encodings: Path | None = None
-    findings: tuple[Finding, ...] = ()
-    notes: list[str] = field(default_factory=list)
-    altered: Mapping[str, str] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    unjudged: list[str] = field(default_factory=list)
-    lossy: tuple[str, ...] = ()  # inexact passes that the user named, if the result is their output
-    costs: list[str] = field(default_factory=list)
-    drifts: dict[str, str] = field(default_factory=dict)  # of a model with states: by the output, which steps differ, in words
-    absent: list[str] = field(default_factory=list)  # what runtimes did not run, in words
-    steps: int = 0  # of a sequence, where the source has states
-    least: float = 0.0  # the SQNR that outputs keep
-    undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone at the ends of ranges or for zeros
-    further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
-
-    def report(self) -> CheckReport:
-        """Run both sides, judge their outputs and, unless outputs alone are asked for, what stands in the files."""
-        quick, min_sqnr = self.demands.quick, self.demands.min_sqnr
-        source, result = self.sides
-        graph, other = source.graph, result.graph
-        is_float = self.encodings is None and is_quantized_of_float(graph, other)
-        self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else verdicts.LIMIT)
-        models = self._open_models()
-        declared = frozenset() if quick else declared_names(other, graph)
-        border = Border.of(graph, other, declared)
-        self.steps = STEPS if graph.states or other.states else 0
-        feeds, outputs = self._run_inputs(border, models)
-        self.problems += (*border.problems, *state_problems(graph, other, declared))
-        self.problems += verdicts.shape_problems(outputs)
-        self.unjudged += verdicts.list_nan_outputs(outputs)
-        self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
-        self.unjudged += self.absent
-        if quick or self.demands.max_lsb is not None:
-            self.problems += verdicts.limit_problems(outputs, 1.0 if self.demands.max_lsb is None else self.demands.max_lsb)
-        if quick and min_sqnr is not None:
-            self.problems += verdicts.distant_outputs(graph, outputs, self.least, "more than --min-sqnr allows")
-        floats = compare_with_float_source(self.files[0], self.sides, models[1], feeds, self.steps) if self.encodings is not None else ()
-        held = ""
-        if is_float or floats:
-            held, wrong = verdicts.compare_with_float(self.files[0].graph, floats or outputs, verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT))
-            self.problems += wrong
-        lacking = explain_missing_encodings(*self.sides)
-        if lacking and not quick:
-            self.unjudged.append(lacking)
-        elif not quick:
-            self._judge_files(border, feeds, models, outputs, declared)
-        machine = tuple(dict.fromkeys(model.note for model in models if model.note))
-        return CheckReport(
-            str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
-            tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
-            tuple(self.costs), describe_runtimes(self.sides, models),
-            tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
-            if getattr(model, "rebuilt", False)), floats, held,
-        )  # fmt: skip
-
-    def _run_inputs(self, border: Border, models: tuple[LoadedModel, LoadedModel]) -> tuple[Feeds, Outputs]:
-        """Return the user's inputs, or random ones, and the outputs of both sides compared."""
-        samples = self._limit_samples()
-        if not self.demands.data:
-            feeds, outputs, note = self._run_random(border, models, samples)
-            self.notes.append(note)
-            return feeds, outputs
-        most = samples * (self.steps or 1)
-        feeds, notes = load_inputs(self.files[0].graph, self.demands.data, most, self.demands.preparation.with_stretch())
-        feeds = _complete_inputs(feeds, self.sides[0].graph, self.demands.seed, models[0])
-        outputs = self._compare_outputs(border, feeds, None, models)
-        self.notes += notes
-        return feeds, outputs
-
-    def _judge_files(
-        self, border: Border, feeds: Feeds, models: tuple[LoadedModel, LoadedModel], outputs: Outputs, declared: frozenset[str]
-    ) -> None:
-        """Judge what the result's file has otherwise than the source's, and than the conversion that it names."""
-        graph, other = (side.graph for side in self.sides)
-        again = repeat_conversion(*self.files, self.encodings)
-        self.notes += again.notes
-        self.lossy = again.lossy
-        if not (
-            self.demands.data or self.steps or any(side.runtime.whole for side in self.sides)
-        ):  # only operators explain what differs there
-            self._run_extremes(border, feeds[0], models, again.same)
-            self.unjudged += self.undefined.values()
-        changed = self._find_changed_values(declared)
-        changed |= find_costly_constants(graph, other, declared, bool(again.lossy))
-        stated = {**compare_limits(graph, other, declared), **compare_attributes(graph, other)}
-        attributes = {name: text for name, text in stated.items() if name not in declared}
-        changed = {**again.altered, **attributes, **changed, **self.altered}
-        self._judge(border, feeds, models[1], outputs, changed, declared, self.demands.per_op or again.rebuilt, again.same)
-
-    def _limit_samples(self) -> int:
-        """How many inputs are run, of which all are held with the outputs of both sides."""
-        graph, samples = self.sides[0].graph, self.demands.samples
-        sizes = nbytes(graph, sizes_to_try(graph)[0])
-        each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
-        fitting = Room.for_graphs(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
-        if fitting < samples:
-            what = "with the outputs of both sides, all inputs require more memory than"
-            self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
-        return fitting
-
-    def _run_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int) -> tuple[Feeds, Outputs, str]:
-        """Return random inputs, the outputs of both sides compared, and how the inputs were chosen, in words.
-
-        If the result refuses them and dimensions are dynamic, inputs get sizes that both sides take, such as no empty inner tensor."""
-        source, result = models
-        seed = self.demands.seed
-        feeds, computed, note = accepted_inputs(border.graph, samples * (self.steps or 1), seed, source.run)
-        if self.steps:
-            self.notes.append(f"{samples} sequences of {self.steps} steps, with states carried on both sides")
-            return feeds, self._compare_outputs(border, feeds, None, models), note
-        try:
-            return feeds, self._compare_outputs(border, feeds, computed, models), note
-        except RuntimeRefusedError:
-            if all(border.graph[name].static_shape is not None for name in border.graph.inputs):
-                raise
-
-        def run(feed: Mapping[str, Array]) -> dict[str, Array]:
-            result.run(border.convert_inputs(feed, result))
-            return source.run(feed)
-
-        feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
-        return feeds, self._compare_outputs(border, feeds, computed, models), note
-
-    def _run_extremes(self, border: Border, like: Mapping[str, Array], models: tuple[LoadedModel, LoadedModel], same: bool) -> None:
-        """Run both sides at the limits of the inputs' ranges and with other sizes, and keep the inputs for which they differ.
-
-        Statistics of the outputs leave these inputs out: they are unlikely. If the result equals the repeated conversion (`same`), few are
-        run, to save time: all inputs at either limit or zero, and small ones of other sizes. Inputs of zero show outputs that are NaN on
-        one side alone; other differences for them are not kept, since every value is a tie or 0 / 0 there."""
-        (source, result), seed = models, self.demands.seed
-        extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
-        if same:
-            extreme, others = extreme[1:3], [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL]
-        zero = zero_inputs(border.graph, like)
-        for feed in (*extreme, *others, zero):
-            try:
-                given = border.convert_inputs(feed, result)
-                if not _has_sizes(result, given):
-                    continue  # of which some runtimes compute something else, as MNN does
-                found = border.pair_outputs(source.run(feed), result.run(given))
-            except QConvertError:
-                continue  # an input need not be legal
-            if feed is not zero and any(border.compare_output(name, [(a, b)]).differs for name, a, b in found):
-                self.further.append(feed)
-            for name, a, b in found:
-                if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
-                    self.undefined[name] = f"output {name!r} is NaN in only one of source and result at the ends of the inputs' ranges"
-
-    def _compare_outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
-        """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
-
-        Args:
-            border: which output is which.
-            feeds: the source's inputs.
-            computed: what the source computed from them; None if it has not run yet.
-            models: both, loaded.
-        """
-        if self.steps:
-            models = [Sequences(model, side.open, self.steps) for model, side in zip(models, self.sides, strict=True)]
-        source, result = models
-        computed = [source.run(feed) for feed in feeds] if computed is None else computed
-        pairs: dict[str, list[tuple[Array, Array]]] = {}
-        for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
-            actual = result.run(border.convert_inputs(feed, result))
-            for name, a, b in border.pair_outputs(expected, actual):
-                pairs.setdefault(name, []).append((a, b))
-            self.progress("inputs", done + 1, len(feeds))
-        if self.steps:
-            self.drifts = {name: text for name, found in pairs.items() if (text := describe_drift(border, name, found, self.steps))}
-            self.notes += self.drifts.values()
-        return tuple(border.compare_output(name, found) for name, found in pairs.items())
-
-    def _open_models(self) -> tuple[LoadedModel, LoadedModel]:
-        """Both models; without optimizations, if the user did not ask for any and the source is refused with them."""
-        source, result = self.sides
-        try:
-            model = source.open()
-        except RuntimeRefusedError as refused:
-            if self.chosen or "unoptimized" not in source.runtime.kernels:
-                raise
-            self.sides = source, result = _disable_optimizations(source), _disable_optimizations(result)
-            try:
-                model = source.open()
-            except RuntimeRefusedError:
-                raise refused from None
-            self.notes.append(f"optimizations are off, because the runtime refuses the source with them: {refused.reason}")
-        return model, result.open()
-
-    def _find_changed_values(self, declared: frozenset[str]) -> dict[str, str]:
-        """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
-        source, result = self.sides
-        found = changed_values(source.graph, result.graph, declared)
-        if result.format.name == "onnx":
-            from qconvert.formats.onnx.container import load_proto
-
-            of_file = differing_constants(source.graph, load_proto(result.path))
-            found.update((name, text) for name, text in of_file.items() if name not in declared)
-        return found
-
-    def _judge(
-        self,
-        border: Border,
-        feeds: Feeds,
-        model: LoadedModel,
-        outputs: Outputs,
-        changed: Mapping[str, str],
-        declared: frozenset[str],
-        per_op: bool,
-        same: bool,
-    ) -> None:
-        """The operators, if they are needed for a verdict, and what all of it comes to.
-
-        `same` says that the result is what the conversion gives: else its operators are compared too if the outputs are equal, since what
-        stands in the file may show in no output of these inputs."""
-        graph = border.graph
-        equal = not any(item.differs for item in outputs) and not self.further
-        fixed = find_fixed_outputs(graph)
-        dull = verdicts.describe_dull_outputs(outputs, fixed)
-        structure = {**find_missing_results(graph, border.other, declared), **find_rewired_tensors(graph, border.other)}
-        if equal and not changed and not structure and not dull and not per_op:
-            if same:
-                return
-            alone = self._compare_operators(border, feeds[:1], model, changed, declared, per_op)
-            self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.verdict == "unexplained")
-            self.problems += verdicts.operator_problems(self.findings)
-            return
-        found = self._compare_operators(border, feeds, model, changed, declared, per_op)
-        cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
-        self.notes += verdicts.overflow_notes(self.findings)
-        self.problems += verdicts.operator_problems(self.findings)
-        self.unjudged += verdicts.kernel_differences(self.findings)
-        self.problems += verdicts.differing_parts(getattr(model, "parts", {}), self.findings)
-        self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
-        if cannot:
-            problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed)
-            if problems:
-                problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed, self._compare_own_kernels(feeds))
-            self.problems += problems
-            unsure = dull if equal else "the outputs differ at the ends of the inputs' ranges, or with other sizes" if self.further else ""
-            self.unjudged += unjudged or ([f"{unsure}, and operators cannot be compared: {cannot}"] if unsure and not problems else [])
-            return
-        if equal:
-            return
-        own = [op for op in self.findings if op.reason not in BEYOND_BOUNDS]
-        self.problems += verdicts.list_uncompared_outputs(graph, outputs, own)
-        self.unjudged += verdicts.list_uncompared_outputs(graph, outputs, [op for op in self.findings if op.reason in BEYOND_BOUNDS])
-        costly = bool(declared) and not verdicts.is_declared_exact(self.findings)
-        why = "after changes that the conversion declared" if costly else verdicts.describe_growth(self.findings)
-        judged = verdicts.select_limited_outputs(graph, outputs, self.findings)
-        distant = verdicts.distant_outputs(graph, judged, self.least, why, top1=costly)
-        if self.lossy:
-            self.problems += verdicts.list_costly_operators(self.findings)
-            drifting = describe_drift_costs(outputs, self.findings, self.drifts)
-            self.costs += drifting or verdicts.output_costs(outputs)
-            self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
-        none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
-        if none_differs and self._check_unoptimized(border, feeds, changed, declared):
-            infinite = [item for item in judged if not np.isfinite(item.largest)]
-            self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "caused by optimizations alone")
-        else:
-            self.problems += distant
-        if self.costs:
-            makes = "make" if self.lossy[1:] else "makes"
-            self.notes.append(f"the result is what {' and '.join(self.lossy)} {makes} of the source, as requested")
-
-    def _compare_own_kernels(self, feeds: Feeds) -> dict[str, float]:
-        """By how much the sets of kernels of the source's runtime differ at each output, in its unit."""
-        source, found = self.sides[0], dict[str, float]()
-        border = Border.of(source.graph, source.graph, frozenset())
-        for kernels in () if self.steps else source.runtime.kernels:
-            try:
-                outputs = self._compare_outputs(border, feeds, None, (source.open(), source.use_kernels(kernels).open()))
-            except QConvertError:
-                continue
-            found.update((item.name, max(item.largest, found.get(item.name, 0.0))) for item in outputs)
-        return found
-
-    def _compare_operators(
-        self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool
-    ) -> tuple[Finding, ...] | str:
-        """What is found of each operator; or why operators cannot be compared."""
-        from qconvert.checking.per_operator import check_operators
-
-        whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
-        if whole is not None:
-            return f"{whole.title} returns no inner tensors"
-        try:
-            first = feeds[: self.steps] if self.steps else feeds
-            findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress, self.further)
-        except QConvertError as error:
-            if per_op:
-                raise
-            return f"{error.where}: {error.reason}" if error.where else error.reason
-        self.notes += notes
-        return findings
-
-    def _check_unoptimized(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> bool:
-        """Return whether outputs that differ although no operator does are equal without optimizations, and so the work of an optimizer.
-
-        Where they are not, the operators are compared without optimizations too."""
-        plain = [_disable_optimizations(side) for side in self.sides]
-        words = "every operator is equal when compared alone, the outputs are not"
-        if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
-            self.problems.append(words)
-            return False
-        models = [side.open() for side in plain]
-        outputs = self._compare_outputs(border, [*feeds, *self.further], None, models)
-        if not any(item.differs for item in outputs):
-            self.notes.append(f"{words}; without optimizations the outputs are equal: a runtime optimizes the two graphs differently")
-            return True
-        self.sides = plain[0], plain[1]
-        found = self._compare_operators(border, feeds, models[0], changed, declared, False)
-        if isinstance(found, str) or all(op.equal == 1 for op in found):
-            self.problems.append(f"{words}, with and without optimizations")
-            return False
-        self.findings = found
-        self.problems += verdicts.operator_problems(found)
-        self.problems += verdicts.list_uncompared_outputs(border.graph, outputs, found)
-        self.notes.append(f"{words}; the operators are compared without optimizations")
-        return False
-
-
-def _has_sizes(model: LoadedModel, feed: Mapping[str, Array]) -> bool:
-    """Whether inputs have the sizes that a model fixes."""
-    return all(
-        isinstance(size, str) or size == own
-        for name, value in feed.items()
-        for size, own in zip(model.inputs[name][1], value.shape, strict=False)
-    )
-
-
-def _complete_inputs(feeds: Feeds, graph: Graph, seed: int, model: LoadedModel) -> Feeds:
-    """The inputs, with random ones for what custom operators compute in the user's file."""
-    if not feeds or feeds[0].keys() >= set(graph.inputs):
-        return feeds
-    others = accepted_inputs(graph, len(feeds), seed, model.run)[0]
-    return [{name: feed.get(name, other[name]) for name in graph.inputs} for feed, other in zip(feeds, others, strict=False)]
-
-
-def _disable_optimizations(side: Side) -> Side:
-    return side.use_kernels("unoptimized") if "unoptimized" in side.runtime.kernels else side
