@@ -334,8 +334,8 @@ def _observe_activations(work: _Work, found: Plan, chosen: Choices, makes: _Make
     seeing = tuple(map(_Counting, observers)) if counting else observers
     seeing, seen = observe(network, found.observed_tensors, seeing, samples, workers=work.workers, progress=work.progress)
     work.notes += samples.notes
-    told = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
-    reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, told, strict=True))
+    pairs = tuple((one.chosen, one.counted) if isinstance(one, _Counting) else (one, one) for one in seeing)
+    reports = tuple(_report(group, *one, chosen, seen) for group, one in zip(found.groups, pairs, strict=True))
     reports = _measure_noise(work, network, found, reports)
     unload_networks()
     return reports, seen

@@ -95,8 +95,8 @@ class _Values:
         return known[given]
 
 
-def _config(values: _Values, beside: Path) -> MnnConfig:
-    data = _folder(values.get("path", str, ""), beside)
+def _config(values: _Values, folder: Path) -> MnnConfig:
+    data = _folder(values.get("path", str, ""), folder)
     bits, clamps = values.get("quant_bits", int, 8), [values.get(f"{side}_clamp_value", int, 127) for side in ("feature", "weight")]
     if bits != 8 or clamps[1] != 127 or not 0 < clamps[0] <= 127:
         reason = f"{bits} bits, activations clamped to {clamps[0]} and weights to {clamps[1]}"
@@ -123,12 +123,12 @@ def _config(values: _Values, beside: Path) -> MnnConfig:
     return MnnConfig(str(data), {**options, "preparation": _preparation(values)}, notes)
 
 
-def _folder(text: str, beside: Path) -> Path:
+def _folder(text: str, folder: Path) -> Path:
     """The folder of data: MNN takes it from where it is run; where it is not there, it is next to the configuration."""
     if not text:
         raise InvalidModelError("the path of the data is missing", where="path", rule="no-data")
     here = Path(text)
-    return here if os.path.exists(here) or here.is_absolute() else beside / here
+    return here if os.path.exists(here) or here.is_absolute() else folder / here
 
 
 def _preparation(values: _Values) -> Preparation:

@@ -220,17 +220,17 @@ class _Planner:
         return None
 
     def weights(self) -> Iterator[Weights]:
-        kernels, told = self.kernels(), dict[str, Weights]()
+        kernels, found = self.kernels(), dict[str, Weights]()
         for op in self.graph.ops:
             spec = kind_of(op)
             if op.kind not in kernels or not spec.sums_products or not self._is_covered(op):
                 continue
             for index, name in enumerate(op.inputs[:2]):
                 if self.graph[name].is_constant and [*self._real((name,))]:
-                    item = told.setdefault(name, Weights(name, self._axis(op, index)))
+                    item = found.setdefault(name, Weights(name, self._axis(op, index)))
                     layer = op.inputs[1 - index], (*op.inputs, "")[2]
-                    told[name] = replace(item, layers=(*item.layers, layer))
-        yield from told.values()
+                    found[name] = replace(item, layers=(*item.layers, layer))
+        yield from found.values()
 
     def _axis(self, op: Op, index: int) -> int | None:
         """The axis along which weights may have several scales; None where one of the formats has no place for them."""

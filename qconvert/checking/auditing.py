@@ -218,13 +218,13 @@ def _add_engine(
 ) -> AuditReport:
     """The report with what the runtime makes of the written model."""
     runtime, kernels = chosen
-    told = _build_engine(graph, target, runtime, kernels, bounds)
-    if told is None:
+    engine = _build_engine(graph, target, runtime, kernels, bounds)
+    if engine is None:
         return replace(report, runtime=runtime.title, unjudged=f"{runtime.title} does not report what it runs")
-    by_tensor = {name: layer for layer in told.layers for name in layer.outputs}
+    by_tensor = {name: layer for layer in engine.layers for name in layer.outputs}
     operators = tuple(_match_layer(op, by_tensor, converts=bool(report.accelerator)) for op in report.operators)
-    notes = (*(told.notes or [_machine_note(runtime)]), *_note_unseen_operators(operators))
-    layers = _group_layers(told.layers, operators, _find_float_reasons(graph, target))
+    notes = (*(engine.notes or [_machine_note(runtime)]), *_note_unseen_operators(operators))
+    layers = _group_layers(engine.layers, operators, _find_float_reasons(graph, target))
     return replace(
         report,
         operators=operators,

@@ -49,8 +49,8 @@ def _skip_siblings(graph: Graph, origins: Mapping[str, frozenset[str]]) -> dict[
     found = dict(origins)
     for op in graph.ops:
         for name in op.outputs if len(op.outputs) > 1 else ():
-            beside = found.get(name, frozenset()) & set(op.outputs)
-            for item in sorted(beside):
+            siblings = found.get(name, frozenset()) & set(op.outputs)
+            for item in sorted(siblings):
                 found[name] = (found[name] - {item}) | (found[item] - set(op.outputs))
     return found
 

@@ -219,8 +219,8 @@ def judge_float_lstm(
     except (QConvertError, KeyError):
         return None
     quantization = graph[op.outputs[index]].quantization
-    off, apart = (np.abs(a.astype(np.int64) - pair[1]) for a in (meant, pair[0]))
-    equal, largest = float((apart == 0).mean()), float(apart.max(initial=0))
+    off, cost = (np.abs(a.astype(np.int64) - pair[1]) for a in (meant, pair[0]))
+    equal, largest = float((cost == 0).mean()), float(cost.max(initial=0))
     if wrong := int((off > _MOST).sum()):
         reason = f"differs from {_REASON}, by up to {off.max():g} steps"
         return Finding("unexplained", reason, equal, largest, 0.0, wrong)

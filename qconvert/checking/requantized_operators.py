@@ -163,8 +163,8 @@ class Requantized:
         step = float(to.quantization.scale[0])
         exact = dequantize(values[name], before) / step
         runtime, kernels = resolve_runtime(judge.sides[1].kernels_of(to.name))
-        reach, _ = runtime.rows(kernels).tolerance(judge.other, rounder, exact)
-        near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= reach
+        tolerance, _ = runtime.rows(kernels).tolerance(judge.other, rounder, exact)
+        near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= tolerance
         moved = propagate_errors(graph, op, near * step, values)
         return None if moved is None else moved / float(result.scale[0])
 

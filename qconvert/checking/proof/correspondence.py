@@ -226,7 +226,7 @@ class Trace:
         candidates = self._readers.get(reads, []) if reads else []
         why = "what it reads is not traced to the source" if not reads else _NO_SUCH
         likely: tuple[int, ...] = ()
-        apart: list[tuple[_Reader, tuple[int, ...], str]] = []
+        differing: list[tuple[_Reader, tuple[int, ...], str]] = []
         for other in candidates:
             turned, reason = self._find_permutation(other, op)
             if turned is None:
@@ -235,15 +235,15 @@ class Trace:
                 self._add_pair(other, op, turned, self._find_doubts(op))
                 return
             elif self._is_likely_pair(other.op, op):
-                apart.append((other, turned, words))
+                differing.append((other, turned, words))
             else:
                 why = words
         if (found := follow_clip(self.result, op, self.elements)) is not None:
             self.elements.update(zip(op.outputs, found, strict=True))
             self._clipping.append(op)
             return
-        if apart:
-            reader, turned, words = apart[0]
+        if differing:
+            reader, turned, words = differing[0]
             self._add_pair(reader, op, turned, words, is_sure=not self._find_doubts(op))
             return
         self.strange.append((op, why))
