@@ -15,8 +15,6 @@ from qconvert.operators.properties import ELEMENTWISE
 
 __all__ = ["Lookup", "codes_of", "curve_float_values", "curve_operators", "curve_roots", "curve_values", "find_lookup", "has_codes"]
 
-#: Kinds that only store float values otherwise.
-_CONVERSIONS = ("Quantize", "Dequantize", "Requantize", "Identity")
 #: Storage types whose codes are few enough to try them all.
 _CODES = ("int8", "uint8", "int16", "uint16")
 
@@ -77,7 +75,7 @@ def curve_float_values(graph: Graph, producers: Mapping[str, Op], name: str, roo
     real = graph.evolve(tensors=[replace(graph[item], dtype="float32", quantization=None) for item in (root, *way)])
     values: dict[str, Array] = {root: _dequantize_codes(graph[root], codes_of(graph[root].dtype))}
     for op in way.values():
-        if op.kind in _CONVERSIONS:
+        if kind_of(op).rule in ("move", "convert"):  # which of elementwise operators only store float values otherwise
             found = values[op.inputs[0]]
         else:
             found = evaluate_op(real, op, [_value(real, values, item) if item else None for item in op.inputs])[0].stored

@@ -41,8 +41,8 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
     """
     if op.kind == "Shape":
         return _shape(op, tensors, values)
-    fold = kind_of(op).fold if op.kind in KINDS else None
-    if fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
+    kind = KINDS.get(op.kind)
+    if kind is None or kind.fold is None or [bool(name) for name in op.inputs] != [value is not None for value in values]:
         return None
     given = {
         name: _make_constant(name, value, tensors.get(name)) for name, value in zip(op.inputs, values, strict=True) if value is not None
@@ -56,7 +56,7 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
         inputs = tuple(given[name] if name else None for name in op.inputs)
         results = tuple(tensors.get(name) or Tensor(name, _data(op, given).dtype, None) for name in op.outputs if name)
         with np.errstate(all="ignore"):
-            found = fold(Call(op, tuple(values), inputs, results))
+            found = kind.fold(Call(op, tuple(values), inputs, results))
     except (QConvertError, ArithmeticError, AssertionError, IndexError, KeyError, MemoryError, TypeError, ValueError):
         return None
     if found is None:

@@ -92,7 +92,7 @@ def _op(op: Op, graph: Graph, order: Mapping[str, int], marks: Mapping[str, str]
 
 def classify_execution(graph: Graph, op: Op) -> str:
     """ "integer" where data and results have quantizations, "converts", "moves", or "float"."""
-    if op.kind in ("Quantize", "Dequantize", "Requantize"):
+    if kind_of(op).rule == "convert":
         return "converts"
     if kind_of(op).rule in ("move", "relabel", "state", "control"):
         return "moves"

@@ -205,6 +205,15 @@ def test_sizes_that_strides_and_inner_tensors_suggest(stated: list[int | str] | 
     assert feeds[0]["x"].shape == sizes and note == ""
 
 
+def test_sizes_that_windows_of_integers_suggest(tmp_path: Path) -> None:
+    inputs: Inputs = {"x": (TensorProto.UINT8, ["n", 3, "h", "w0"])}
+    path = written(
+        tmp_path, [node("ConvInteger", "x w", "y", strides=[2, 2])], inputs, TensorProto.INT32, w=np.ones((4, 3, 3, 3), np.uint8)
+    )
+    _, feeds, _, note = ran(path, 1)
+    assert feeds[0]["x"].shape == (1, 3, 14, 14) and note == ""
+
+
 def test_sizes_that_only_the_runtime_knows_grow(tmp_path: Path) -> None:
     path = written(tmp_path, [node("Conv", "x w", "y")], {"x": (FLOAT, ["n", 1, "h", "h"])}, w=np.ones((1, 1, 7, 7), np.float32))
     _, feeds, _, note = ran(path, 1)
