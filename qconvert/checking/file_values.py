@@ -4,7 +4,7 @@ they do not, the file was not read as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -43,11 +43,23 @@ def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMa
         values: stored values of activations by name, the graph's inputs at least.
         states: what the graph's states hold, which the run changes; without, what is read of them is not known.
     """
+    return _evaluate_ops(graph, values, lambda op: True, states)
+
+
+def follow_movement(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
+    return _evaluate_ops(graph, values, lambda op: kind_of(op).rule in ("move", "relabel"))
+
+
+def _evaluate_ops(
+    graph: Graph, values: Mapping[str, Array], takes: Callable[[Op], bool], states: MutableMapping[str, Array] | None = None
+) -> dict[str, Array]:
+    """Return `values` with what the operators that are taken compute from them, where the evaluator knows it."""
     found = dict(values)
     for op in graph.ops:
         if states is not None and kind_of(op).rule == "state":
             _pass_state(graph, op, found, states)
-        if all(not name or name in found for name in op.outputs):
+        if not takes(op) or all(not name or name in found for name in op.outputs):
             continue
         inputs = known_inputs(graph, op, found)
         if inputs is None:
@@ -69,21 +81,6 @@ def _pass_state(graph: Graph, op: Op, found: dict[str, Array], states: MutableMa
         found[op.outputs[0]] = value
     elif not op.outputs and op.inputs[0] in found:
         states[str(op["state"])] = found[op.inputs[0]]
-
-
-def follow_movement(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
-    found = dict(values)
-    for op in graph.ops:
-        inputs = known_inputs(graph, op, found)
-        if inputs is None or kind_of(op).rule not in ("move", "relabel") or all(not name or name in found for name in op.outputs):
-            continue
-        try:
-            results = evaluate_op(graph, op, inputs)
-        except QConvertError:
-            continue
-        found.update((name, result.stored) for name, result in zip(op.outputs, results, strict=False) if name and name not in found)
-    return found
 
 
 def find_settled(graph: Graph, given: Iterable[str]) -> set[str]:
