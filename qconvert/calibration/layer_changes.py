@@ -14,7 +14,6 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import is_dynamic
-from qconvert.operators.properties import ANY
 
 __all__ = ["ChannelMeans", "analytic_shifts", "clipped_normal_means", "correct_biases", "equalize", "expected_shifts", "normalized_means"]
 
