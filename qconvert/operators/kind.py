@@ -244,9 +244,11 @@ class Kind:
             op: an operator of this kind.
             constant: name of an input -> its values, or None.
         """
+        if not self.clips:
+            return None
         known = {name: constant(name) for name in op.inputs[1:] if name}
         numbers = [float(data.reshape(-1)[0]) for data in known.values() if data is not None and data.size == 1]
-        if not self.clips or len(numbers) < len(known) or not all(a <= b for a, b in pairwise((-math.inf, *numbers, math.inf))):
+        if len(numbers) < len(known) or not all(a <= b for a, b in pairwise((-math.inf, *numbers, math.inf))):
             return None
         intervals = {name: (number, number) for name, number in zip(known, numbers, strict=True)}
         tensors = tuple(Tensor(name, "float32", ()) if name else None for name in op.inputs)
