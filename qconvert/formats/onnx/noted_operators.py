@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from qconvert.errors import InvalidModelError
-from qconvert.formats.reading.notes import restore_operators
+from qconvert.formats.reading.notes import quantization_of, restore_operators, stated_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import RELABELLED
 from qconvert.operators import is_dynamic, kind_of
@@ -254,24 +253,11 @@ def relabelled_notes(*graphs: Graph) -> str:
     plain integers; "" if there are none."""
     quantizations = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.ops if op.kind == "Reinterpret"}
     found = {
-        name: None if quantization is None else _note(quantization)
+        name: None if quantization is None else stated_quantization(replace(quantization, quant_min=None, quant_max=None))
         for name, quantization in quantizations.items()
         if quantization is None or not quantization.block_size
     }
     return json.dumps(found) if found else ""
-
-
-def _note(quantization: Quantization) -> list[Any]:
-    if quantization.axis is None:
-        return [float(quantization.scale[0]), int(quantization.zero_point[0])]
-    return [quantization.scale.tolist(), quantization.zero_point.tolist(), quantization.axis]
-
-
-def _quantization(note: Sequence[Any]) -> Quantization:
-    if len(note) == 2:
-        return Quantization.per_tensor(float(note[0]), int(note[1]))
-    scales, zero_points, axis = note
-    return Quantization.per_axis([float(scale) for scale in scales], int(axis), [int(point) for point in zero_points])
 
 
 def read_relabelled_notes(metadata: Mapping[str, str]) -> dict[str, Quantization | None]:
@@ -284,7 +270,7 @@ def read_relabelled_notes(metadata: Mapping[str, str]) -> dict[str, Quantization
     if text is None:
         return {}
     try:
-        return {str(name): None if note is None else _quantization(note) for name, note in json.loads(text).items()}
+        return {str(name): None if note is None else quantization_of(note) for name, note in json.loads(text).items()}
     except (AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise InvalidModelError(
             f"the metadata entry {RELABELLED} is not a map of names to scales and zero points", rule="malformed-metadata"

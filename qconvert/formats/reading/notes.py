@@ -141,7 +141,7 @@ def quantization_of(given: Sequence[Any]) -> Quantization:
     scales, points, axis = numbers
     if np.ndim(scales) != 1 or np.ndim(points) != 1:
         raise ValueError("scales along an axis are not a vector")
-    return Quantization(np.array(scales, np.float32), np.array(points, np.int64), int(axis), 0, low, high)
+    return replace(Quantization.per_axis(scales, int(axis), points), quant_min=low, quant_max=high)
 
 
 def _operator(item: Mapping[str, Any]) -> Op:
