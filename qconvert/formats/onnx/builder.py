@@ -201,7 +201,7 @@ class Builder:
 
     def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
-        wide = [self.node("Cast", [name], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0] for name in inputs]
+        wide = [self.cast(name, "float64") for name in inputs]
         result = self.node(op_type, wide, hint=f"{hint}/float64", **attributes)
         return self.node("Cast", result, hint=hint, to=ELEMENT_TYPES["float32"])[0]
 
@@ -266,7 +266,7 @@ class Builder:
             return self.stored_value(name) if tensor is not None else name
         if tensor.data is not None:
             return self.const(np.asarray(tensor.data).astype(np.int64), f"{name}/int64")
-        return self.node("Cast", [name], hint=f"{name}/int64", to=ELEMENT_TYPES["int64"])[0]
+        return self.cast(name, "int64")
 
     def replace_constant(self, name: str, data: Array) -> str:
         """The constant `name` in the order of axes that ONNX wants: under its own name if nobody else reads or sees it."""
@@ -303,7 +303,7 @@ class Builder:
             raise UnsupportedError(
                 "int32 with zero points for each channel cannot be written to ONNX", where=f"tensor {value!r}", rule="several-zero-points"
             )
-        wide = self.node("Cast", [value], hint=f"{value}/float64", to=ELEMENT_TYPES["float64"])[0]
+        wide = self.cast(value, "float64")
         steps = self.node("Sub", [wide, self.const(np.float64(quantization.zero_point.reshape(-1)[0]), f"{value}/shift")])[0]
         product = self.node("Mul", [steps, self.const(np.float64(quantization.scale.reshape(-1)[0]), f"{value}/step")])[0]
         return self.node("Cast", [product], hint=f"{value}/real", to=ELEMENT_TYPES[real])[0]
@@ -365,15 +365,15 @@ class Builder:
         tensor = self.tensor(op.outputs[index])
         bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
         if tensor.quantization is None:
-            self._finish_float(value, tensor, bounds)
+            self.rename(self._clip_to_bounds(value, tensor, bounds, tensor.dtype), tensor.name)
             return
         if bounds == (None, None) or tensor.dtype.startswith("float"):
             self.quantize(self._clip_to_bounds(value, tensor, bounds), tensor, tensor.name)
             return
-        if bounds == (None, None) or clip_range(tensor, bounds) == integer_range(tensor.dtype):
+        lowest, highest = clip_range(tensor, bounds)
+        if (lowest, highest) == integer_range(tensor.dtype):
             self.quantize(value, tensor, tensor.name)
             return
-        lowest, highest = clip_range(tensor, bounds)
         if tensor.dtype in _NO_CLIP or (self.forms is not None and not self.forms.guards):
             scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
             pairs = zip((lowest, highest), integer_range(tensor.dtype), strict=True)
@@ -392,11 +392,8 @@ class Builder:
             self.node("Clip", [value, *limits], [tensor.name])
             return
         wide = self.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])
-        clipped = self.node("Clip", [*wide, *limits], hint=f"{tensor.name}/clipped")
-        self.node("Cast", clipped, [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
-
-    def _finish_float(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None]) -> None:
-        self.rename(self._clip_to_bounds(value, tensor, bounds, tensor.dtype), tensor.name)
+        clipped = self.node("Clip", [*wide, *limits], hint=f"{tensor.name}/clipped")[0]
+        self.cast(clipped, tensor.dtype, tensor.name)
 
     def _clip_to_bounds(self, value: str, tensor: Tensor, bounds: tuple[float | None, float | None], dtype: str = "float32") -> str:
         """A value of type `dtype` between bounds; itself if there are none."""

@@ -97,7 +97,7 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     for name, quantization, multiplier in zip(op.inputs, quantizations, multipliers, strict=True):
         factor = multiplier * 2.0**-shift
         offset -= factor * int(quantization.zero_point[0])
-        wide = b.node("Cast", [b.stored_value(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+        wide = b.cast(b.stored_value(name), "float64")
         scaled = b.node("Mul", [wide, b.const(np.float64(factor), f"{result.name}/factor")])[0]
         total = b.node("Add", [total, scaled])[0] if total else scaled
     total = b.node("Add", [total, b.const(np.float64(offset), f"{result.name}/offset")])[0]
@@ -109,11 +109,11 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     limits = [b.const(np.float64(value - low), f"{result.name}/limit") for value in (lowest, highest)]
     clipped = b.node("Clip", [total, *limits])[0]
     if result.dtype == "uint8":
-        b.node("Cast", [clipped], [result.name], to=ELEMENT_TYPES["uint8"])
+        b.cast(clipped, "uint8", result.name)
         return
     whole = b.node("Floor", [clipped])[0]
     moved = b.node("Add", [whole, b.const(np.float64(low), f"{result.name}/lowest")])[0]
-    b.node("Cast", [moved], [result.name], to=ELEMENT_TYPES[result.dtype])
+    b.cast(moved, result.dtype, result.name)
 
 
 def write_arithmetic(op: Op, b: Builder) -> None:
@@ -134,8 +134,8 @@ def write_extreme(op: Op, b: Builder) -> None:
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
         write_same_named(op, b)
         return
-    wide = [b.node("Cast", [b.stored_value(name)], hint=f"{name}/int32", to=ELEMENT_TYPES["int32"])[0] for name in op.inputs]
-    b.node("Cast", b.node(op.kind, wide, hint=f"{tensor.name}/int32"), [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
+    wide = [b.cast(b.stored_value(name), "int32") for name in op.inputs]
+    b.cast(b.node(op.kind, wide, hint=f"{tensor.name}/int32")[0], tensor.dtype, tensor.name)
 
 
 #: Plain integers of few bits, on which TFLite's kernels compute in 32 bits, and wrap the result around.
@@ -215,7 +215,7 @@ def write_where(op: Op, b: Builder) -> None:
 
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of stored numbers."""
-    b.node("Cast", [b.stored_value(op.inputs[0])], op.outputs, to=ELEMENT_TYPES[op["to"]])
+    b.cast(b.stored_value(op.inputs[0]), str(op["to"]), op.outputs[0])
 
 
 def write_is(op: Op, b: Builder) -> None:

@@ -118,7 +118,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         total = b.node(
             "ScatterND", [wide[0], b.stored_value(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"]
         )
-        b.node("Cast", total, [result.name], to=ELEMENT_TYPES[result.dtype])
+        b.cast(total[0], result.dtype, result.name)
         return
     b.node("ScatterND", [b.stored_value(name) for name in op.inputs], op.outputs, reduction=op["reduction"])
 
@@ -134,7 +134,7 @@ def write_topk(op: Op, b: Builder) -> None:
         values = b.node("TopK", [b.float_value(tensor.name), k], [b.name(f"{name}/real_result"), op.outputs[1]], **attributes)
         b.finish(op, values[0])
     else:
-        wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        wide = b.cast(b.stored_value(tensor.name), "int32")
         values = b.node("TopK", [wide, k], [b.name(f"{name}/int32"), op.outputs[1]], **attributes)
         b.node("Cast", values[:1], [name], to=ELEMENT_TYPES[tensor.dtype])
 
@@ -184,7 +184,7 @@ def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
     taken = "float32" if "float" in result.dtype else "int64"
     wide = b.node("Cast", [values], hint=f"{name}/values_{taken}", to=ELEMENT_TYPES[taken])[0]
     found = b.node("OneHot", [*others, wide], hint=f"{name}/{taken}", axis=int(op["axis"]))
-    b.node("Cast", found, op.outputs, to=ELEMENT_TYPES[result.dtype])
+    b.cast(found[0], result.dtype, op.outputs[0])
 
 
 def read_non_zero(r: Reading) -> None:

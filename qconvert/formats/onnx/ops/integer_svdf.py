@@ -44,7 +44,7 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
         summed = b.node("Add", [summed, *bias], hint=f"{hint}/total")[0]
     steps = result.emit(b, b, _wrap_to_int32(b, summed, layer, hint), f"{hint}/result")
     placed = b.node("Add", [steps, b.const(np.float64(layer.output[1]), f"{hint}/zero_point")], hint=f"{hint}/placed")[0]
-    b.node("Cast", [_clip_to_type(b, placed, "int8", f"{hint}/stored")], [op.outputs[0]], to=ELEMENT_TYPES["int8"])
+    b.cast(_clip_to_type(b, placed, "int8", f"{hint}/stored"), "int8", op.outputs[0])
     if op.outputs[1]:
         if zero:
             moved = b.node("Add", [moved, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory_after")[0]

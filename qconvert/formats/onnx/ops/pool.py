@@ -74,7 +74,7 @@ def _tied_average(op: Op, b: Builder) -> None:
         return
     lower = b.node("Cast", [down], hint=f"{tensor.name}/ties_down_int32", to=ELEMENT_TYPES["int32"])
     chosen = b.node("Where", [above[0], wide[0], lower[0]], hint=f"{tensor.name}/int32")
-    b.node("Cast", chosen, [tensor.name], to=ELEMENT_TYPES[tensor.dtype])
+    b.cast(chosen[0], tensor.dtype, tensor.name)
 
 
 def _averaging_conv(op: Op, b: Builder, bias: int, output: str) -> str:

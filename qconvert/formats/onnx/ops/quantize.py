@@ -53,7 +53,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
         steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
     placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
     limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]
-    b.node("Cast", b.node("Clip", [placed, *limits]), [name], to=ELEMENT_TYPES["int32"])
+    b.cast(b.node("Clip", [placed, *limits])[0], "int32", name)
 
 
 def write_line(op: Op, b: Builder) -> bool:

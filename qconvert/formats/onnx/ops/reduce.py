@@ -36,7 +36,7 @@ def write_as_xnnpack(op: Op, b: Builder, summed: Summed) -> None:
     low = integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
-    total = summed(_cast(b, b.stored_value(op.inputs[0]), "float32"))
+    total = summed(b.cast(b.stored_value(op.inputs[0]), "float32"))
     if shift:
         total = b.node("Add", [total, b.const(np.float32(-shift * count), f"{result.name}/shift")])[0]
     scaled = b.node("Mul", [total, b.const(factor, f"{result.name}/factor")])[0]
@@ -54,7 +54,7 @@ def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
     """
     result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
     multiplier, shift = tflite_mean_multiplier(given, output, count)
-    total = _cast(b, summed(_cast(b, b.stored_value(op.inputs[0]), "int32")), "float64")
+    total = b.cast(summed(b.cast(b.stored_value(op.inputs[0]), "int32")), "float64")
 
     def by(value: str, factor: float) -> str:
         return b.node("Mul", [value, b.const(np.float64(factor), f"{result.name}/factor")])[0]
@@ -75,16 +75,12 @@ def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]
     return given, output, count
 
 
-def _cast(b: Builder, value: str, dtype: str) -> str:
-    return b.node("Cast", [value], hint=f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
-
-
 def _store_result(op: Op, b: Builder, steps: str, real: type[np.floating]) -> None:
     """Whole numbers as the result stores them."""
     result = b.tensor(op.outputs[0])
     limits: list[Array] = [np.asarray(value, real) for value in integer_range(result.dtype)]
     clipped = b.node("Clip", [steps, *(b.const(value, f"{result.name}/limit") for value in limits)])[0]
-    b.node("Cast", [clipped], [result.name], to=ELEMENT_TYPES[result.dtype])
+    b.cast(clipped, result.dtype, result.name)
 
 
 #: The opset from which each reduction takes its axes as an input (ONNX operator changelog).
@@ -123,7 +119,7 @@ def write_reduce(op: Op, b: Builder) -> None:
         b.finish(op, value)
         return
     wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
-    b.node("Cast", [_reduce(op, b, op.kind, wide)], [result.name], to=ELEMENT_TYPES[result.dtype])
+    b.cast(_reduce(op, b, op.kind, wide), result.dtype, result.name)
 
 
 def _is_empty_mean(op: Op, b: Builder) -> bool:
@@ -140,7 +136,7 @@ def write_reduce_logic(op: Op, b: Builder) -> None:
     """ReduceAny and ReduceAll of booleans: the largest or smallest of 0 and 1."""
     numbers = b.node("Cast", [b.stored_value(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
     kind = "ReduceMax" if op.kind == "ReduceAny" else "ReduceMin"
-    b.node("Cast", [_reduce(op, b, kind, numbers)], op.outputs, to=ELEMENT_TYPES["bool"])
+    b.cast(_reduce(op, b, kind, numbers), "bool", op.outputs[0])
 
 
 def write_cumulative(op: Op, b: Builder) -> None:

@@ -25,9 +25,9 @@ def write_data_movement(op: Op, b: Builder, kind: str, parameters: list[str], **
     elif tensor.quantization is not None:
         b.finish(op, b.node(kind, [b.float_value(tensor.name), *parameters], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
     else:
-        wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        wide = b.cast(b.stored_value(tensor.name), "int32")
         result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
-        b.node("Cast", result, op.outputs, to=ELEMENT_TYPES[tensor.dtype])
+        b.cast(result[0], tensor.dtype, op.outputs[0])
 
 
 def read_same_form(r: Reading) -> None:
@@ -176,7 +176,7 @@ def _split_stored(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
         if is_real:
             b.quantize(part, replace(tensor, name=output), output)
         else:
-            b.node("Cast", [part], [output], to=ELEMENT_TYPES[tensor.dtype])
+            b.cast(part, tensor.dtype, output)
 
 
 def read_slice(r: Reading) -> None:

@@ -49,11 +49,11 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
     operands = []
     once = op.kind == "Add" and len({b.tensor(name).shape for name in op.inputs}) == 1
     for name, factor in zip(op.inputs, factors, strict=True):
-        wide = b.node("Cast", [b.stored_value(name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+        wide = b.cast(b.stored_value(name), "float64")
         operands.append(wide if op.kind == "Mul" else rescale(wide, factor, PAIR_BITS, once))
     steps = rescale(b.node(op.kind, operands, hint=f"{result.name}/total")[0], last, 0, False)
     limits = [b.const(np.float64(value), f"{result.name}/limit") for value in _limits(op, b)]
-    b.node("Cast", [b.node("Clip", [steps, *limits])[0]], [result.name], to=ELEMENT_TYPES[result.dtype])
+    b.cast(b.node("Clip", [steps, *limits])[0], result.dtype, result.name)
 
 
 def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
@@ -94,7 +94,7 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
     scaled = b.node("Mul", [b.node("Add", [total, bias])[0], b.const(factor, f"{result.name}/factor")], hint=f"{result.name}/scaled")[0]
     whole = b.node("Floor", [b.node("Add", [scaled, b.const(np.float64(0.5), "half")])[0]], hint=f"{result.name}/steps")[0]
     limits = [b.const(np.float64(value), f"{result.name}/limit") for value in _limits(op, b)]
-    b.node("Cast", [b.node("Clip", [whole, *limits])[0]], [result.name], to=ELEMENT_TYPES[result.dtype])
+    b.cast(b.node("Clip", [whole, *limits])[0], result.dtype, result.name)
 
 
 def _limits(op: Op, b: Builder) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
@@ -138,7 +138,7 @@ def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: s
     attributes = {"mode": "linear", "coordinate_transformation_mode": op["coordinate_transformation_mode"]}
     resized = b.node("Resize", [value, "", "", sizes], hint=f"{name}/real_result", **attributes)[0]
     b.quantize(resized, replace(data, quantization=Quantization.per_tensor(float(quantization.scale[0]), low)), f"{name}/whole")
-    b.node("Cast", [f"{name}/whole"], [name], to=ELEMENT_TYPES[data.dtype])
+    b.cast(f"{name}/whole", data.dtype, name)
 
 
 def is_doubling(op: Op, graph: Graph) -> bool:
