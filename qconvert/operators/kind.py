@@ -176,6 +176,10 @@ class Kind:
         """The inputs whose stored values data movement copies to the outputs: the data, and what fills gaps."""
         return self.inputs_with_role(op, "data", "factor", "filler")
 
+    def joins(self, op: Op) -> bool:
+        """Whether it is data movement that puts several data together (Pack, ScatterND)."""
+        return self.rule == "move" and len(self.data(op)) > 1
+
     def results_of(self, op: Op) -> tuple[str, ...]:
         """The outputs that hold data."""
         return op.outputs if self.results < 0 else op.outputs[: self.results]

@@ -28,10 +28,6 @@ def apply_noted_quantizations(graph: Graph, labelled: Graph, ops: Sequence[Op]) 
     return _Quantizations(graph, labelled, ops).result()
 
 
-#: Kinds that give the same plain numbers of the same integers, with any quantization or none.
-_ANY_QUANTIZATION = frozenset(("Shape", "ArgMax", "ArgMin", "Cast"))
-
-
 class _Quantizations:
     """The operators one after the other, with what stands between those with quantizations and those on plain integers."""
 
@@ -90,7 +86,7 @@ class _Quantizations:
             self._move(op)
         elif op.kind == "Clip" and touched and self._clip(op):
             return
-        elif touched and op.kind not in _ANY_QUANTIZATION:
+        elif touched and not (kind.reads_shape or kind.ranks or op.kind == "Cast"):  # which give the same numbers with any quantization
             self._write(op, {}, [name for name in op.outputs if name in self._found], None)
         else:
             self._append(op)
@@ -196,14 +192,8 @@ _STORAGE = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity"))
 #: Nodes that a fused activation becomes.
 _ACTIVATIONS = frozenset(("Relu", "Clip"))
 
-#: Kinds that are found again without a note, whatever nodes they become.
-_RECOGNIZED = frozenset(
-    ("Quantize", "Dequantize", "Requantize", "Reinterpret", "Opaque", "Gemm", "Clip", "Cast", "Identity", "Pad", "Conv", "ConvTranspose")
-)  # fmt: skip
-
-
-#: Kinds whose own node is read as several operators.
-_NEVER_ALONE = frozenset(("Sum",))
+#: Kinds that are found again without a note, whatever nodes they become, as are conversions between quantizations.
+_RECOGNIZED = frozenset(("Gemm", "Clip", "Cast", "Identity", "Pad", "Conv", "ConvTranspose"))
 
 
 def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
@@ -213,8 +203,10 @@ def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
     core = [name for name in nodes if name not in _STORAGE]
     if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:
         core.pop()
-    recognized = op.kind in _RECOGNIZED and not (op.kind in ("Quantize", "Requantize") and "Round" in core)
-    return op.kind in _NEVER_ALONE or (not recognized and core != [op.kind])
+    rule = kind_of(op).rule
+    if op.kind in _RECOGNIZED or rule in ("relabel", "opaque") or (rule == "convert" and "Round" not in core):
+        return False
+    return core != [op.kind] or op.kind == "Sum"  # whose own node is read as several operators
 
 
 def with_decomposed(graph: Graph, rewritten: Callable[[Graph], Graph]) -> Graph:

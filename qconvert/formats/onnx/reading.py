@@ -213,10 +213,11 @@ class LabellingReading(NodeReading):
         return label_tensor(self._draft, self.tensor(index), quantization, self._where())
 
 
-#: Kinds whose real-valued meaning on tensors of one quantization is what ONNX computes on the stored integers.
-_ORDERED = frozenset(
-    ["Max", "Min", "Where", "Concat", "Clip", "ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"]
-)
+def _is_ordered(op: Op) -> bool:
+    """Whether an operator means in float what ONNX computes on stored integers of one quantization: it chooses among them, or compares."""
+    kind = kind_of(op)
+    compares = kind.ranks or (kind.rule == "index" and len(kind.data(op)) > 1)
+    return kind.chooses or compares or kind.joins(op) or op.kind == "Clip" or op.attributes.get("mode") == "nearest"
 
 
 class Reading(LabellingReading):
@@ -285,31 +286,24 @@ class Reading(LabellingReading):
             integers: whether the node is defined on quantized values (QLinearConv …), so that labelled integers mean float values.
             attributes: of the operator.
         """
-        ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
-        rule = KINDS[kind].rule
-        joins = rule == "move" and len(KINDS[kind].data(Op(kind, tuple(ins), ()))) > 1
-        ordered = kind in _ORDERED or joins or attributes.get("mode") == "nearest"
-        if not integers and (joins or rule in ("real", "index")):
-            ins = self._drop_labels(kind, ins, ordered)
-        first = next((self._draft.tensors[name] for name in (ins[1:] if kind == "Where" else ins) if name), None)
+        op = Op(kind, tuple(self.inputs if inputs is None else inputs), tuple(outs), attributes, self.source)
+        known, rule, ordered = KINDS[kind], KINDS[kind].rule, _is_ordered(op)
+        if not integers and (known.joins(op) or rule in ("real", "index")):
+            op = self._unify_labels(op) if ordered else self._drop_labels(op)
+        first = next((self._draft.tensors[name] for name in (*known.data(op), *op.inputs) if name), None)
         moved = None
         if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
             moved = first.quantization
-        op = self._draft.check_op(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
-        shapes = self._draft.shapes(op)
+        shapes = self._draft.shapes(self._draft.check_op(op))
         if not integers and moved is not None and moved.axis is not None and not self._axis_stays(op, moved.axis, shapes[0]):
-            op = replace(
-                op, inputs=tuple(self._drop_label(name) if name and self._draft.tensors[name].is_quantized else name for name in ins)
-            )
-            moved = None
+            op, moved = self._drop_labels(op), None
         for position, (name, shape) in enumerate(zip(outs, shapes, strict=True)):
             if not name:
                 continue
             wanted = dtype if isinstance(dtype, str) else dtype[position]
             found = wanted or self._dtype(position, first, kind)
-            given = quantization if quantization is not None else moved if position == 0 or kind in ("Split", "Unpack") else None
-            self._declare(name, found, shape, given)
+            self._declare(name, found, shape, moved if quantization is None and name in known.results_of(op) else quantization)
         self._draft.append(op)
         return outs
 
@@ -347,12 +341,12 @@ class Reading(LabellingReading):
 
     def _axis_stays(self, op: Op, axis: int, after: Shape | None) -> bool:
         """Whether a movement leaves the axis of a label where it is."""
-        keeps, before = kind_of(op).keeps_axis, self._draft.tensors[op.inputs[0]].shape
-        if keeps is None or before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
+        kind, before = kind_of(op), self._draft.tensors[op.inputs[0]].shape
+        if kind.keeps_axis is None or "filler" in kind.roles:  # which is one integer without an axis
             return False
-        return op.kind != "Pad" and keeps(  # it is filled with one integer, which has no axis
-            op, lambda index: self._integers(op.inputs[index]), before, after, axis, axis
-        )
+        if before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
+            return False
+        return kind.keeps_axis(op, lambda index: self._integers(op.inputs[index]), before, after, axis, axis)
 
     def _integers(self, name: str) -> Array:
         data = self._known.get(name)
@@ -369,24 +363,22 @@ class Reading(LabellingReading):
         fits = sizes == (*shape[:axis], blocks, *shape[axis + 1 :]) if block else sizes == (length,)
         return quantization if fits else None
 
-    def _drop_labels(self, kind: str, names: list[str], ordered: bool) -> list[str]:
-        """The inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers as they are.
+    def _drop_labels(self, op: Op) -> Op:
+        """The operator on inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers."""
+        tensors = self._draft.tensors
+        return replace(op, inputs=tuple(self._drop_label(name) if name and tensors[name].is_quantized else name for name in op.inputs))
 
-        Comparisons and data movement (`ordered`) give the same on integers and in float, if all have one label.
-        """
-        if ordered:
-            op = Op(kind, tuple(names), ())
-            data = [self._draft.tensors[name] for name in KINDS[kind].data(op)]
-            labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
-            if not labels or all(label == labels[0] for label in labels):
-                return names
-            if (quantization := self._state_label(labels)) is not None:
-                plain = {tensor.name for tensor in data if tensor.quantization is None}
-                return [
-                    label_tensor(self._draft, self._draft.tensors[name], quantization, self.source) if name in plain else name
-                    for name in names
-                ]
-        return [self._drop_label(name) if name and self._draft.tensors[name].is_quantized else name for name in names]
+    def _unify_labels(self, op: Op) -> Op:
+        """The same for one that gives the same on integers and in float if all data have one label: on data that have one, or none."""
+        data = [self._draft.tensors[name] for name in kind_of(op).data(op)]
+        labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
+        if not labels or all(label == labels[0] for label in labels):
+            return op
+        if (quantization := self._state_label(labels)) is None:
+            return self._drop_labels(op)
+        plain = dict.fromkeys(tensor.name for tensor in data if tensor.quantization is None)
+        labelled = {name: label_tensor(self._draft, self._draft.tensors[name], quantization, self.source) for name in plain}
+        return replace(op, inputs=tuple(labelled.get(name, name) for name in op.inputs))
 
     def _state_label(self, labels: Sequence[Quantization | None]) -> Quantization | None:
         """The label of a state, if it is the only one among `labels`: integers that are joined with those of a state get its

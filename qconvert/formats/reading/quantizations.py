@@ -77,11 +77,11 @@ def _label_chain(draft: Draft, tensor: Tensor, quantization: Quantization) -> bo
     chain = [tensor]
     while (op := draft.producers.get(chain[-1].name)) is not None:
         source = draft.tensors[op.inputs[0]] if op.inputs else None
-        per_tensor = quantization.axis is None or op.kind == "Identity"
-        if op.kind in ("Concat", "Pack", "ScatterND", "ScatterElements"):  # the other integers that join would need the label too
+        kind, per_tensor = kind_of(op), quantization.axis is None or op.kind == "Identity"
+        if kind.joins(op):  # the other integers that join would need the label too
             return False
-        if source is None or kind_of(op).rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
-            return kind_of(op).rule in ("plain", "opaque", "index") and _label_holders(draft, chain, quantization)
+        if source is None or kind.rule != "move" or source.quantization is not None or not per_tensor or len(op.outputs) > 1:
+            return kind.rule in ("plain", "opaque", "index") and _label_holders(draft, chain, quantization)
         chain.append(source)
     return _label_holders(draft, chain, quantization)
 
