@@ -1,5 +1,5 @@
-"""What operators say of a whole graph: the shapes of their outputs, worked out by the rules of their kinds, and the functions and states of
-the graph that they name.
+"""What operators say of a whole graph: the shapes of their outputs, worked out by the rules of their kinds, the functions and states of the
+graph that they name, and which of them its outputs need.
 
 A rule gets the operator and a ShapeContext (sizes.py) and gives a shape for each output; None means that not even the rank is known. A
 dynamic size is a string. UNKNOWN ("?") is an unknown size; infer() names it after tensor and axis.
@@ -7,7 +7,7 @@ dynamic size is a string. UNKNOWN ("?") is an unknown size; infer() names it aft
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
@@ -27,6 +27,7 @@ __all__ = [
     "merge_shapes",
     "named_functions",
     "named_states",
+    "needed_ops",
     "output_shapes",
     "rename_functions",
     "rename_state",
@@ -168,3 +169,17 @@ def with_used_functions(graph: Graph) -> Graph:
         return graph
     functions: Mapping[str, Graph] = {name: inner for name, inner in graph.functions.items() if name in used}
     return replace(graph, functions=functions)
+
+
+def needed_ops(ops: Sequence[Op], outputs: Iterable[str], can_go: Callable[[Op], bool] | None = None) -> list[Op]:
+    """Return the operators that outputs depend on, those that write a state, and those with a false `can_go`, in order.
+
+    Of several operators that write one tensor, as while operators are exchanged, the last one counts.
+    """
+    wanted, kept = set(outputs), []
+    for op in reversed(ops):
+        if wanted.intersection(filter(None, op.outputs)) or kind_of(op).has_effect or (can_go and not can_go(op)):
+            wanted.difference_update(op.outputs)
+            wanted.update(op.inputs)
+            kept.append(op)
+    return kept[::-1]

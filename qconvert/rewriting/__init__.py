@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer
 from qconvert.rewriting.requantize import with_quantization
-from qconvert.rewriting.rewriter import Rewriter, needed_ops
+from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = ["Match", "Pattern", "Rewriter", "dequantized_source", "find_matches", "match_producer", "needed_ops", "with_quantization"]
+__all__ = ["Match", "Pattern", "Rewriter", "dequantized_source", "find_matches", "match_producer", "with_quantization"]

@@ -17,10 +17,9 @@ from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.control import scan_axes
-from qconvert.operators.shapes_and_functions import infer
+from qconvert.operators.shapes_and_functions import infer, needed_ops
 from qconvert.operators.sizes import Size
 from qconvert.rewriting.control_flow import Inlining, copy_duplicates, prefix_of, replace_kind, skip_identities, trip_count
-from qconvert.rewriting.rewriter import find_needed_ops
 
 __all__ = ["loops_to_whiles"]
 
@@ -179,7 +178,7 @@ class _While:
         condition = self._condition(inner, go)
         read = {*self.carried.after, *(name for op in (*self.function.ops, *self._after) for name in op.inputs)}
         kept = [op for op in self.function.ops if op.kind != "Identity" or op.outputs[0] in read]
-        self.body.ops = find_needed_ops([*self._first, *kept, *self._after], self.carried.after)
+        self.body.ops = needed_ops([*self._first, *kept, *self._after], self.carried.after)
         after = copy_duplicates(self.carried.after, (), self.body.copy)
         body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)
         attributes = {}

@@ -20,9 +20,9 @@ from qconvert.graph import Graph, Names, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
-from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, output_shapes
+from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, needed_ops, output_shapes
 from qconvert.operators.values import Values, apply
-from qconvert.rewriting.rewriter import Rewriter, find_needed_ops
+from qconvert.rewriting.rewriter import Rewriter
 
 __all__ = [
     "Condition",
@@ -250,7 +250,7 @@ class Emission:
 
     def _drop_unread(self, op: Op) -> None:
         """Remove what only absent outputs need."""
-        self.ops = find_needed_ops(self.ops, op.outputs)
+        self.ops = needed_ops(self.ops, op.outputs)
         named = {*op.outputs, *(name for item in self.ops for name in (*item.inputs, *item.outputs))}
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
 

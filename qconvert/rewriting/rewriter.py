@@ -12,9 +12,9 @@ import numpy as np
 from qconvert.arithmetic.storage import canonical_dtype
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
-from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import needed_ops
 
-__all__ = ["Rewriter", "find_needed_ops", "needed_ops"]
+__all__ = ["Rewriter"]
 
 #: Operators whose results have the values of what they read.
 _CONVERSIONS = ("Dequantize", "Identity")
@@ -203,7 +203,7 @@ class Rewriter:
         graph = self.graph.evolve(tensors=self._tensors.values(), ops=ops, **changes)
         converted = {op.outputs[0]: op.inputs[0] for op in ops if op.kind in _CONVERSIONS} if prune else {}
         if prune:
-            graph = graph.evolve(ops=needed_ops(graph, None if prune is True else prune))
+            graph = graph.evolve(ops=needed_ops(graph.ops, graph.public, None if prune is True else prune))
         if not (self.is_changed or changes) and (len(graph.ops), len(graph.tensors)) == (len(self.graph.ops), len(self.graph.tensors)):
             return self.graph
         return replace(graph, correspondence=compose(self.graph.correspondence, self._correspondence(graph, converted)))
@@ -230,18 +230,3 @@ class Rewriter:
                     source = converted[source]
                 found[name] = GONE if source in self._relations else Relation(source)
         return {name: item if item.tensor in graph else GONE for name, item in found.items()}
-
-
-def needed_ops(graph: Graph, can_go: Callable[[Op], bool] | None = None) -> list[Op]:
-    """Return the operators that outputs depend on, those that write a state, and those with a false `can_go`, in order."""
-    return find_needed_ops(graph.ops, graph.public, lambda op: kind_of(op).has_effect or bool(can_go and not can_go(op)))
-
-
-def find_needed_ops(ops: Sequence[Op], outputs: Iterable[str], is_kept: Callable[[Op], bool] = lambda op: False) -> list[Op]:
-    """Return those operators of a list that outputs depend on, and those that are kept anyhow with what these depend on, in order."""
-    wanted, found = set(outputs), list[Op]()
-    for op in reversed(ops):
-        if wanted.intersection(filter(None, op.outputs)) or is_kept(op):
-            wanted.update(op.inputs)
-            found.append(op)
-    return found[::-1]

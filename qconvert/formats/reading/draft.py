@@ -12,7 +12,7 @@ from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, output_shapes
+from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, needed_ops, output_shapes
 from qconvert.operators.sizes import Result, failure
 
 __all__ = ["Draft", "OperatorReading"]
@@ -153,12 +153,7 @@ class Draft:
 
     def prune(self, outputs: Collection[str]) -> None:
         """Drops the operators that no output depends on."""
-        wanted, kept = set(outputs), []
-        for op in reversed(self.ops):
-            if wanted.intersection(op.outputs) or kind_of(op).has_effect:
-                wanted.update(op.inputs)
-                kept.append(op)
-        self.ops = kept[::-1]
+        self.ops = needed_ops(self.ops, outputs)
 
     def distinct(self, outputs: Sequence[str]) -> list[str]:
         """Names of graph outputs, each once: a tensor that the file gives out again is given out as an Identity of it."""

@@ -15,13 +15,12 @@ from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Graph, Op, Quantization, Signature, Tensor, equal_data
 from qconvert.graph.metadata import DECOMPOSED, SOURCE_SIGNATURES
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.shapes_and_functions import with_used_functions
+from qconvert.operators.shapes_and_functions import needed_ops, with_used_functions
 from qconvert.rules.validation import validate
 
 __all__ = [
     "Noted",
     "decomposition_notes",
-    "needed_ops",
     "noted_signatures",
     "quantization_of",
     "read_note",
@@ -207,7 +206,7 @@ def restore_operators(
             producers.update(dict.fromkeys(op.outputs, op))
             ops.append(op)
     graph = settled(graph.evolve(ops=_join_operators(graph, ops)), labelled, ops)
-    return with_used_functions(graph.evolve(ops=needed_ops(graph, list(graph.ops))))
+    return with_used_functions(graph.evolve(ops=needed_ops(graph.ops, graph.outputs)))
 
 
 def _label_integers(graph: Graph, listed: list[tuple[Op, Mapping[str, Quantization]]]) -> list[Tensor]:
@@ -232,13 +231,12 @@ def _join_operators(graph: Graph, ops: list[Op]) -> list[Op]:
     written: set[str] = set()
     for old in graph.ops:
         written.update(old.outputs)
-        for name in old.outputs:
-            op = producers.get(name, old)
+        for op in [producers.get(name, old) for name in old.outputs] or [old]:
             # After the last of the nodes that write outputs of the operator, all that it reads is there.
             if id(op) not in done and (op is old or written.issuperset(filter(None, op.outputs))):
                 done.add(id(op))
                 chosen.append(op)
-    return needed_ops(graph, chosen)
+    return needed_ops(chosen, graph.outputs)
 
 
 def _parse_notes(text: str, most: int) -> list[Noted]:
@@ -331,17 +329,6 @@ def _same_function(a: Graph, b: Graph) -> bool:
 def _same_constant(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are one constant; the first may have a label from elsewhere."""
     return a.is_constant and b.is_constant and b.quantization in (None, a.quantization) and equal_data(a.data, b.data)
-
-
-def needed_ops(graph: Graph, ops: list[Op]) -> list[Op]:
-    """Those operators that the outputs of a graph depend on."""
-    wanted, kept = set(graph.outputs), []
-    for op in reversed(ops):
-        if wanted.intersection(op.outputs):
-            wanted.difference_update(op.outputs)  # an earlier operator may write them too, if it is decomposed with this one's nodes
-            wanted.update(op.inputs)
-            kept.append(op)
-    return kept[::-1]
 
 
 def noted_signatures(graph: Graph) -> dict[str, str]:

@@ -16,10 +16,12 @@ import qconvert
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.reading.notes import restore_operators
 from qconvert.formats.tflite.probe import with_outputs
 from qconvert.formats.tflite.reader import read_bytes
 from qconvert.formats.tflite.reading import Reading
 from qconvert.graph import Graph, Quantization
+from qconvert.graph.metadata import DECOMPOSED
 from qconvert.rules.validation import validate
 from qconvert.runtimes.litert import LiteRT
 from qconvert.runtimes.tflite_micro import TFLiteMicro
@@ -272,3 +274,10 @@ def test_a_note_of_names_that_two_states_share_is_left_alone() -> None:
     for note in ('{"sum": ["a", "b"], "other": ["a", "b"]}', '{"sum": 1}', "[", '{"sum": ["a"]}', '{"other": ["", "sum"]}'):
         states = {**graph.states, "other": replace(graph.states["sum"], name="other")}
         assert variable_keys(replace(graph, states=states, metadata={VARIABLES: note})) == {"sum": ("", "sum"), "other": ("", "other")}
+
+
+def test_states_are_written_in_a_file_that_notes_decomposed_operators() -> None:
+    graph = read_bytes(counter(), "counter")
+    restored = restore_operators(replace(graph, metadata={**graph.metadata, DECOMPOSED: "[]"}), lambda graph: graph)
+    assert [op.kind for op in restored.ops] == [op.kind for op in graph.ops]
+    assert "WriteState" in {op.kind for op in restored.ops}
