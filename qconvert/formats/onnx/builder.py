@@ -191,6 +191,11 @@ class Builder:
             self.domains.setdefault(domain, 1)
         return list(outputs)
 
+    def note_decomposed(self, op: Op) -> None:
+        """Says that nodes are not read as the operator that they are written for, which the file's metadata state then."""
+        if self.forms is not None:
+            self.forms.decomposed.add(id(op))
+
     def kernel_fault(self, op: Op) -> str:
         """What onnxruntime's integer kernel does wrong with an operator, in words; "" if nothing."""
         return KERNELS["onnxruntime:optimized"].fault(self.graph, op)

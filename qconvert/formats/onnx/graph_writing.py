@@ -70,7 +70,7 @@ def write_ops(b: Builder) -> None:
         if reason:
             b.forms.keep(op, reason)
         if reason != "" and is_decomposed(op, [node.op_type for node in b.nodes[first:]]):
-            b.forms.decomposed.add(id(op))
+            b.note_decomposed(op)
 
 
 def _write_qoperator(op: Op, b: Builder) -> str | None:

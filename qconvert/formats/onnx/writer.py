@@ -18,8 +18,10 @@ from qconvert.formats.onnx.initializers import inline, store
 from qconvert.formats.onnx.local_functions import make_region_functions
 from qconvert.formats.onnx.model import all_nodes
 from qconvert.formats.onnx.noted_operators import relabelled_notes
+from qconvert.formats.onnx.ops import OPSETS
+from qconvert.formats.onnx.ops.pool import may_tie
 from qconvert.formats.reading.notes import decomposition_notes, noted_signatures
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import (
     DECOMPOSED,
@@ -151,15 +153,11 @@ def _properties(
     graph: Graph, builder: Builder, named: Collection[str], provenance: Mapping[str, str], decomposed: Collection[int]
 ) -> dict[str, str]:
     """The metadata of the file: the graph's own, where it came from, and what ONNX cannot state of it."""
-    from qconvert.formats.onnx.ops.pool import may_tie
-    from qconvert.formats.onnx.ops.space import is_doubling
-
     properties = {**{key: value for key, value in graph.metadata.items() if key != SOURCE_KERNELS}, **provenance, **noted_signatures(graph)}
     if stated := {name: scales for name, scales in builder.stated_scales.items() if name in named}:
         properties[STATED_BIAS_SCALES] = json.dumps(stated)
     notes = decomposition_notes(graph, lambda op: id(op) in decomposed or op.attributes.get("arithmetic") in _DECOMPOSED
-                    or (op.kind == "AveragePool" and may_tie(op, builder)) or bool(builder.kernel_fault(op))
-                    or is_doubling(op, graph) or _hides_quantizations(op, graph))  # fmt: skip
+                                or bool(builder.kernel_fault(op)))  # fmt: skip
     if notes:
         properties[DECOMPOSED] = notes
     if relabelled := relabelled_notes(builder.graph, *builder.functions.values()):
@@ -171,43 +169,19 @@ def _properties(
     return properties
 
 
-def _hides_quantizations(op: Op, graph: Graph) -> bool:
-    """Whether an operator of float values is written on stored integers, so that its node says nothing of scales."""
-    return op.kind in ("Max", "Min") and all(graph[name].is_quantized for name in (*op.inputs, *op.outputs))
-
-
-#: Kinds whose nodes are newer than the lowest opset that is written, and since when.
-_NODE_OPSETS: dict[str, int] = {
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), 18),
-    "SegmentSum": 16,
-}
-
-
-def _node_opset(graph: Graph, op: Op) -> int:
-    """The opset that the nodes of an operator need; ScatterND finds extremes from 18 on, and adds from 16 on; axes of reductions are inputs
-    from 18 on, those of ReduceSum from 13 on."""
-    if op.kind in ("UnsortedSegment", "ScatterND", "ScatterElements") and op["reduction"] != "none":
-        return 18 if op["reduction"] in ("max", "min") else 16
-    axes = op.inputs[1] if op.kind.startswith("Reduce") and op.kind != "ReduceWindow" and len(op.inputs) > 1 else ""
-    if axes and op.kind != "ReduceSum" and not graph[axes].is_constant:
-        return 18
-    return _NODE_OPSETS.get(op.kind, 0)
-
-
 def _chosen_opset(graph: Graph, opset: int) -> int:
     """The opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
-    kinds = {op.kind: _node_opset(inner, op) for _, inner in all_graphs(graph) for op in inner.ops}
-    needed = [*kinds.values(), 0]
-    if 0 < opset < max(needed):
-        kind = max(kinds, key=lambda kind: kinds[kind])
-        raise OptionError(f"{kind} needs opset {max(needed)}, not {opset}", remedy=f"Use --opset {max(needed)}.", rule="opset-too-old")
+    needs = ((OPSETS[op.kind](inner, op), op.kind) for _, inner in all_graphs(graph) for op in inner.ops if op.kind in OPSETS)
+    needed, kind = max(needs, key=lambda need: need[0], default=(0, ""))
+    if 0 < opset < needed:
+        raise OptionError(f"{kind} needs opset {needed}, not {opset}", remedy=f"Use --opset {needed}.", rule="opset-too-old")
     if not opset:
         source = graph.metadata.get(SOURCE_OPSET, "")
         if source.isdigit() and graph.is_from("onnx"):
             wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
         else:
             wanted = DEFAULT_OPSET
-        return max(wanted, *needed, *(qdq_opset(t) for _, inner in all_graphs(graph) for t in inner.tensors.values()))
+        return max(wanted, needed, *(qdq_opset(t) for _, inner in all_graphs(graph) for t in inner.tensors.values()))
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
         raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}", rule="opset-out-of-range")
     return opset

@@ -8,7 +8,7 @@ from passes.graphs import constant, make, outputs, q
 from refusals import refused
 
 from qconvert import Op, Quantization, Tensor
-from qconvert.errors import UnsupportedError
+from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.writer import build
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -132,3 +132,16 @@ def test_a_bias_behind_a_product_of_int8_data_on_three_axes(opset: int, quantiza
     data = np.clip(np.rint(x / np.float32(0.01)), -131, 124) * 0.01
     wanted = data @ (weights.data * 0.01) + np.arange(3) * (1.0 if quantization is None else 0.02)  # type: ignore[operator]
     assert np.allclose(found, wanted, atol=1e-5)
+
+
+def test_the_opset_is_that_of_the_operator_that_needs_the_newest() -> None:
+    """Of two operators of one kind, the first scatters extremes, which is newer than what the second does."""
+    indices, updates = constant("i", np.array([[0], [2]])), constant("u", np.ones((2, 4), np.float32))
+    ops = [
+        Op("ScatterND", ("x", "i", "u"), ("a",), {"reduction": "max"}),
+        Op("ScatterND", ("a", "i", "u"), ("y",), {"reduction": "none"}),
+    ]
+    graph = make(ops, [Tensor("x", "float32", (3, 4)), indices, updates], "x", "y")
+    assert build(graph, 0, {}).opset_import[0].version == 18
+    with refused(OptionError, "opset-too-old"):
+        build(graph, 17, {})

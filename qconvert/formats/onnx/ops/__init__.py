@@ -1,12 +1,13 @@
 """ONNX operators by family.
 
 Each module has two tables: WRITERS, canonical kind -> write function; READERS, ONNX operator, such as "Conv" or
-"com.microsoft.Attention" -> read function.
+"com.microsoft.Attention" -> read function. Some have a third: OPSETS, canonical kind -> the opset that the nodes of an operator need, where
+that may be newer than the lowest that is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from qconvert.formats.onnx import opaque
 from qconvert.formats.onnx.builder import WriteFunction
@@ -34,8 +35,9 @@ from qconvert.formats.onnx.ops import (
     svdf,
 )
 from qconvert.formats.onnx.reading import ReadFunction
+from qconvert.graph import Graph, Op
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["OPSETS", "READERS", "WRITERS"]
 
 _FAMILIES = (
     conv,
@@ -67,3 +69,7 @@ WRITERS: Mapping[str, WriteFunction] = {
 }
 
 READERS: Mapping[str, ReadFunction] = {name: read for family in _FAMILIES for name, read in getattr(family, "READERS", {}).items()}
+
+OPSETS: Mapping[str, Callable[[Graph, Op], int]] = {
+    kind: opset for family in _FAMILIES for kind, opset in getattr(family, "OPSETS", {}).items()
+}

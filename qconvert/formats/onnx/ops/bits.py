@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.reading import ReadFunction, Reading
-from qconvert.graph import Op, numpy_dtype
+from qconvert.graph import Graph, Op, numpy_dtype
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["OPSETS", "READERS", "WRITERS"]
 
 
 def write_bitwise(op: Op, b: Builder) -> None:
@@ -84,3 +86,5 @@ WRITERS: dict[str, WriteFunction] = {
 }
 
 READERS: dict[str, ReadFunction] = {**dict.fromkeys(_BITWISE, read_bitwise), "BitShift": read_bit_shift}
+
+OPSETS: dict[str, Callable[[Graph, Op], int]] = dict.fromkeys(_BITWISE, lambda graph, op: 18)

@@ -128,6 +128,8 @@ def write_extreme(op: Op, b: Builder) -> None:
     """Max and Min: of stored integers of 8 bits where all sides share one quantization; plain integers of 16 bits as int32, which has a
     kernel."""
     tensor = b.tensor(op.outputs[0])
+    if all(b.tensor(name).is_quantized for name in (*op.inputs, tensor.name)):
+        b.note_decomposed(op)  # a node of stored integers says nothing of their scales
     if tensor.dtype in ("int8", "uint8") and tensor.is_quantized and all(b.tensor(name).shares_quantization(tensor) for name in op.inputs):
         b.node(op.kind, [b.stored_value(name) for name in op.inputs], [tensor.name])
         return

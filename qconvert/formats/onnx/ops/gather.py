@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Op
+from qconvert.graph import Graph, Op
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["OPSETS", "READERS", "WRITERS"]
 
 
 def read_gather(r: Reading) -> None:
@@ -227,6 +227,11 @@ def read_unique(r: Reading) -> None:
     r.emit("Unique", outputs=outputs, dtype=[r.tensor(0).dtype, "int64"])
 
 
+def _scatter_opset(graph: Graph, op: Op) -> int:
+    """The opset of the reduction with which values are scattered: extremes are newer than sums (ONNX operator changelog)."""
+    return {"none": 0, "max": 18, "min": 18}.get(str(op["reduction"]), 16)
+
+
 WRITERS: dict[str, WriteFunction] = {
     "Unique": write_unique,
     "Gather": write_gather,
@@ -251,4 +256,10 @@ READERS: dict[str, ReadFunction] = {
     "Scatter": read_scatter_elements,
     "NonZero": read_non_zero,
     "OneHot": read_one_hot,
+}
+
+#: Segments are lowered to ScatterND.
+OPSETS: dict[str, Callable[[Graph, Op], int]] = {
+    **dict.fromkeys(("ScatterND", "ScatterElements", "UnsortedSegment"), _scatter_opset),
+    "SegmentSum": lambda graph, op: 16,
 }

@@ -12,12 +12,12 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
-__all__ = ["READERS", "WRITERS"]
+__all__ = ["OPSETS", "READERS", "WRITERS"]
 
 #: The name of a value -> that of its sum over the operator's axes.
 Summed = Callable[[str], str]
@@ -194,6 +194,12 @@ def read_top_k(r: Reading) -> None:
     r.emit("TopK", [r.input(0), k], dtype=(r.tensor(0).dtype, "int64"), sorted=int(r.attribute("sorted", 1)), **attributes)
 
 
+def _opset(graph: Graph, op: Op) -> int:
+    """The opset in which axes that are computed can be an input of a reduction."""
+    is_computed = op.has(1) and not graph[op.inputs[1]].is_constant
+    return _AXES_AS_INPUT.get(op.kind, _AXES_AS_INPUT_OTHERS) if is_computed else 0
+
+
 _REDUCTIONS = "Mean Sum Prod Max Min L1 L2 SumSquare LogSum LogSumExp"
 
 WRITERS: dict[str, WriteFunction] = {
@@ -214,3 +220,5 @@ READERS: dict[str, ReadFunction] = {
     "CumProd": read_cumulative,
     "TopK": read_top_k,
 }
+
+OPSETS: dict[str, Callable[[Graph, Op], int]] = {kind: _opset for kind in WRITERS if kind.startswith("Reduce")}

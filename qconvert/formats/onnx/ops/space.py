@@ -14,7 +14,7 @@ from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
 
-__all__ = ["READERS", "WRITERS", "is_doubling"]
+__all__ = ["READERS", "WRITERS"]
 
 #: Sizes and factors from here on are none.
 _FAR = 2.0**40
@@ -110,8 +110,9 @@ def write_resize(op: Op, b: Builder) -> None:
     name, data, result = op.outputs[0], b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
     sizes = _resize_sizes(op, b)
     coordinates, nearest = op["coordinate_transformation_mode"], op["nearest_mode"]
-    if is_doubling(op, b.graph):
+    if _is_doubling(op, b.graph):
         coordinates, nearest = "asymmetric", "floor"
+        b.note_decomposed(op)
     attributes = {
         "mode": op["mode"],
         "coordinate_transformation_mode": coordinates,
@@ -141,13 +142,13 @@ def _write_with_ties_up(op: Op, b: Builder, quantization: Quantization, sizes: s
     b.cast(f"{name}/whole", data.dtype, name)
 
 
-def is_doubling(op: Op, graph: Graph) -> bool:
+def _is_doubling(op: Op, graph: Graph) -> bool:
     """Whether a nearest Resize repeats each row and column once, by coordinates for which onnxruntime has no kernel of its own.
 
     Half pixels choose the same: (i + 0.5) / 2 - 0.5 lies a quarter from i // 2. Its kernel for doubled data takes asymmetric ones that are
     rounded down, and is 14 times as fast (docs/measured/forms.md). What an ONNX file states stays.
     """
-    if op.kind != "Resize" or op["mode"] != "nearest" or op["data_format"] != "channels_first" or graph.is_from("onnx"):
+    if op["mode"] != "nearest" or op["data_format"] != "channels_first" or graph.is_from("onnx"):
         return False
     data, sizes = graph[op.inputs[0]].shape, graph.constant(op.inputs[1])
     if op["coordinate_transformation_mode"] != "half_pixel" or op["nearest_mode"] not in ("round_prefer_floor", "round_prefer_ceil"):
