@@ -73,6 +73,7 @@ KINDS = (
         "data data data",
         samples=in_rows(lambda op: {0: 0, 1: 0, 2: 0}),
         products=products_of_rows(3),
+        recurs=True,
         shape=_shape,
         rule="stored",
         evaluate=_run,

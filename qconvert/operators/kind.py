@@ -116,6 +116,7 @@ class Kind:
             quantization give them too.
         sum_sign: 1 of a sum of two operands, -1 of a difference, 0 of all else.
         float_kind: of sums of products of plain integers, the kind that sums those of the numbers they stand for (Conv of ConvInteger).
+        recurs: whether its data after the first are its states, and its results after the first their next values (LSTM, SVDF).
         attributes: every attribute.
         types: the storage types of its inputs and outputs as words, such as "bool bool -> bool" or "T any -> T"; "" where the rule alone
             says which go together. See operators/typing.py.
@@ -152,6 +153,7 @@ class Kind:
     compares: bool = False
     sum_sign: int = 0
     float_kind: str = ""
+    recurs: bool = False
     results: int = -1
     attributes: Mapping[str, AttributeSpec] = field(default_factory=dict)
     types: str = ""
@@ -179,6 +181,12 @@ class Kind:
     def joins(self, op: Op) -> bool:
         """Whether it is data movement that puts several data together (Pack, ScatterND)."""
         return self.rule == "move" and len(self.data(op)) > 1
+
+    def next_state(self, op: Op, index: int) -> str:
+        """The output with the next value of the state that input `index` is; "" if it is none, or nobody reads it."""
+        places = self.positions(op, "data")[1:] if self.recurs else []
+        place = places.index(index) + 1 if index in places else 0
+        return op.outputs[place] if 0 < place < len(op.outputs) else ""
 
     def results_of(self, op: Op) -> tuple[str, ...]:
         """The outputs that hold data."""
@@ -325,6 +333,7 @@ class More(TypedDict, total=False):
     compares: bool
     sum_sign: int
     float_kind: str
+    recurs: bool
 
 
 def kind(

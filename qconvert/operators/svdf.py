@@ -72,6 +72,7 @@ KINDS = (
         bounds=any_value,
         products=products_of_rows(2, 3),
         weights=(2, 3),
+        recurs=True,
         shape=_shape,
         evaluate=_run,
         types="any any any any any -> any",

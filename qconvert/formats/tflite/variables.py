@@ -16,6 +16,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
+from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import all_ops, is_compatible
 
 __all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "inner_states", "variable_keys"]
@@ -212,17 +213,6 @@ def first_value(tensor: Tensor, where: str) -> Any:
     return np.full(tensor.static_shape, point, numpy_dtype(tensor.dtype))
 
 
-#: Kind -> its inputs that are such variables, each with the output that becomes their next value.
-_PLACES = {
-    "IntegerLSTM": {1: 1, 2: 2},
-    "BasicLSTM": {1: 1, 2: 2},
-    "IntegerSVDF": {1: 1},
-    "SVDF": {1: 1},
-    "LSTM": {5: 1, 6: 2},
-    "RNN": {5: 1},
-}
-
-
 def inner_states(graph: Graph) -> frozenset[str]:
     """The states that a single operator reads and writes, with the initial value of a runtime's reset (first_value())."""
     if not graph.states:
@@ -251,8 +241,7 @@ def _is_inner(graph: Graph, consumers: dict[str, list[Op]], value: str, write: O
     readers = consumers.get(value, [])
     if len(readers) != 1 or value in graph.public:
         return False
-    op = readers[0]
-    after = _PLACES.get(op.kind, {}).get(op.inputs.index(value))
-    if after is None or op.outputs[after] != write.inputs[0] or write.inputs[0] in graph.public:
+    op, after = readers[0], write.inputs[0]
+    if kind_of(op).next_state(op, op.inputs.index(value)) != after or after in graph.public:
         return False
-    return len(consumers[write.inputs[0]]) == 1 and graph[value].shares_quantization(graph[write.inputs[0]])
+    return len(consumers[after]) == 1 and graph[value].shares_quantization(graph[after])
