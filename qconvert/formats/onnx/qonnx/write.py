@@ -62,14 +62,13 @@ class _Writer:
 
     def _visit(self, op: Op) -> None:
         rule = kind_of(op).rule
-        first = self._graph[op.inputs[0]] if op.inputs and op.inputs[0] else None
         if not any(name and self._graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
             self._ops.append(replace(op, inputs=tuple(self._real.get(name, name) for name in op.inputs)))
-        elif op.kind == "Dequantize" and first is not None and first.is_quantized:
-            self._dequantize(op)
-        elif op.kind in ("Quantize", "Requantize"):
+        elif rule == "convert" and self._graph[op.outputs[0]].is_quantized:
             self._round(self._value(op.inputs[0]), op.outputs[0], op)
-        elif op.kind == "Clip" and op.inputs[0] in self._ranges:
+        elif rule == "convert":
+            self._dequantize(op)
+        elif op.inputs and op.inputs[0] in self._ranges:  # whose one reader is a Clip that leaves no more than the range
             self._real[op.outputs[0]] = self._real[op.inputs[0]]
         elif rule in ("real", "move", "index"):
             self._compute(op)
