@@ -19,6 +19,7 @@ import numpy as np
 
 from qconvert.errors import QConvertError
 from qconvert.files import map_file
+from qconvert.formats.onnx.model import replace_items
 from qconvert.formats.onnx.qonnx.quantizations import limits_of, storage
 from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 from qconvert.graph import Array, integer_range
@@ -257,9 +258,7 @@ def with_onnx_nodes(model: Any) -> bool:
             _FORMS[node.op_type](_Decomposition(node, nodes, f"{node.output[0]}/{number}", constants))
         else:
             nodes.append(node)
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    replace_items(model.graph.node, nodes)
     return True
 
 

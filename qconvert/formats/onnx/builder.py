@@ -15,6 +15,7 @@ import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS
 from qconvert.formats.onnx.signatures import signature
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
@@ -230,7 +231,7 @@ class Builder:
         from qconvert.formats.onnx.versions import lift_node
 
         nodes = [node]
-        if node.domain in ("", "ai.onnx"):
+        if node.domain in DEFAULT_DOMAINS:
             nodes = lift_node(node, op, version, self)
         elif self.domains.setdefault(node.domain, version) != version:
             raise self.unsupported_error(

@@ -17,7 +17,7 @@ from qconvert.files import map_file
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
 from qconvert.formats.onnx.local_functions import inline_functions, inline_regions, sort_nodes
-from qconvert.formats.onnx.model import Model
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model
 from qconvert.formats.onnx.old_opsets import lift_opset
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import node_label, verify
@@ -214,7 +214,7 @@ def _operators(model: Any) -> Counter[str]:
     waiting = [model.graph, *model.functions]
     while waiting:
         for node in waiting.pop().node:
-            found[node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"] += 1
+            found[node.op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}.{node.op_type}"] += 1
             for attribute in node.attribute:
                 waiting += [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]
     return found

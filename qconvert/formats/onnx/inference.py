@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.initializers import BITS, Files
-from qconvert.formats.onnx.model import Model, embed_constants, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, embed_constants, replace_items, subgraphs
 
 __all__ = ["infer_shapes"]
 
@@ -135,7 +135,7 @@ def _lift_constants(graph: Any) -> None:
     for node in graph.node:
         for inner in subgraphs(node):
             _lift_constants(inner)
-        is_constant = node.op_type == "Constant" and node.domain in ("", "ai.onnx") and node.output[0] not in outputs
+        is_constant = node.op_type == "Constant" and node.domain in DEFAULT_DOMAINS and node.output[0] not in outputs
         is_tensor = is_constant and len(node.attribute) == 1 and node.attribute[0].name == "value" and node.attribute[0].HasField("t")
         if is_tensor and math.prod(node.attribute[0].t.dims) >= _LIFTED:
             tensor = graph.initializer.add()
@@ -144,9 +144,7 @@ def _lift_constants(graph: Any) -> None:
         else:
             kept.append(node)
     if len(kept) < len(graph.node):
-        copies = [type(node).FromString(node.SerializeToString()) for node in kept]
-        del graph.node[:]
-        graph.node.extend(copies)
+        replace_items(graph.node, kept)
 
 
 def _light_copy(model: Model) -> Any:
@@ -167,9 +165,7 @@ def _light_copy(model: Model) -> Any:
         if math.prod(tensor.dims) * BITS.get(tensor.data_type, 8) <= 8 * _LARGEST:
             _add_whole(graph, tensor, model.files)
     written = {name for node in graph.node for name in node.output}
-    stated = [value for value in graph.value_info if value.name in written]
-    del graph.value_info[:]
-    graph.value_info.extend(stated)
+    replace_items(graph.value_info, [value for value in graph.value_info if value.name in written])
     embed_constants(graph.node, model.files)
     return copy
 

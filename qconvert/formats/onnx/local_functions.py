@@ -12,11 +12,10 @@ from itertools import chain
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.model import all_nodes, node_captures, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, all_nodes, node_captures, replace_items, subgraphs
 from qconvert.graph import Names
 
 __all__ = [
-    "DEFAULT_DOMAINS",
     "REGIONS",
     "check_expansion",
     "function_id",
@@ -26,7 +25,6 @@ __all__ = [
     "sort_nodes",
 ]
 
-DEFAULT_DOMAINS = ("", "ai.onnx")
 FunctionId = tuple[str, str, str]
 
 #: How many nodes and bytes a model may have once its functions are inlined: so many, and so many for each that the file holds. Exporters
@@ -184,10 +182,7 @@ def sort_nodes(nodes: Any) -> None:
             waiting[writer] -= 1
             if not waiting[writer]:
                 heapq.heappush(ready, -writer)
-    ordered = [nodes[position] for position in reversed(order)]
-    copies = [type(node).FromString(node.SerializeToString()) for node in ordered]
-    del nodes[:]
-    nodes.extend(copies)
+    replace_items(nodes, [nodes[position] for position in reversed(order)])
 
 
 #: The domain of the functions that regions are.
@@ -248,15 +243,11 @@ def inline_regions(model: Any) -> None:
         taken.update(name for inner in function.node for name in inner.output)
     if not done:
         return
-    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    replace_items(model.graph.node, nodes)
     left = [item for item in model.functions if function_id(item) not in done]
     imports = [item for item in model.opset_import if item.domain != REGIONS or any(other.domain == REGIONS for other in left)]
-    for field, items in ((model.functions, left), (model.opset_import, imports)):
-        found = [type(item).FromString(item.SerializeToString()) for item in items]
-        del field[:]
-        field.extend(found)
+    replace_items(model.functions, left)
+    replace_items(model.opset_import, imports)
 
 
 def _is_spliced(node: Any, function: Any, taken: set[str], versions: Mapping[str, int]) -> bool:
@@ -340,7 +331,4 @@ def _function(model: Any, name: str, nodes: Sequence[Any], outside: set[str], ta
 def _drop_inner_values(graph: Any) -> None:
     """Takes the types of values out that are in functions now."""
     written = {name for node in graph.node for name in node.output}
-    kept = [item for item in graph.value_info if item.name in written]
-    copies = [type(item).FromString(item.SerializeToString()) for item in kept]
-    del graph.value_info[:]
-    graph.value_info.extend(copies)
+    replace_items(graph.value_info, [item for item in graph.value_info if item.name in written])

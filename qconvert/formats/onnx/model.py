@@ -8,7 +8,24 @@ from typing import Any, NamedTuple
 
 from qconvert.formats.onnx.initializers import ConstantData, Files
 
-__all__ = ["Graph", "Model", "Node", "Value", "ValueType", "all_nodes", "embed_constants", "graph_captures", "node_captures", "subgraphs"]
+__all__ = [
+    "DEFAULT_DOMAINS",
+    "Graph",
+    "Model",
+    "Node",
+    "Value",
+    "ValueType",
+    "all_nodes",
+    "embed_constants",
+    "graph_captures",
+    "node_captures",
+    "replace_items",
+    "subgraphs",
+]
+
+#: What the domain of ONNX's own operators is called.
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
 
 #: Types of attributes that hold graphs (onnx.proto, AttributeProto.AttributeType).
 _GRAPH, _GRAPHS = 5, 10
@@ -29,10 +46,17 @@ def embed_constants(nodes: Iterable[Any], files: Files) -> None:
 def clear_default_domains(nodes: Iterable[Any]) -> None:
     """Leaves ai.onnx, the domain by default, out of nodes, those in subgraphs included."""
     for node in nodes:
-        if node.domain in ("", "ai.onnx"):
+        if node.domain in DEFAULT_DOMAINS:
             node.ClearField("domain")
         for graph in subgraphs(node):
             clear_default_domains(graph.node)
+
+
+def replace_items(field: Any, items: Iterable[Any]) -> None:
+    """Puts messages in the place of those in a repeated field of a protobuf, which may hold them itself."""
+    copies = [type(item).FromString(item.SerializeToString()) for item in items]
+    del field[:]
+    field.extend(copies)
 
 
 def subgraphs(node: Any) -> list[Any]:

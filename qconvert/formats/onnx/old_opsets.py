@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
-from qconvert.formats.onnx.model import Model, all_nodes, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, replace_items, subgraphs
 from qconvert.formats.onnx.verify import node_label
 
 __all__ = ["OLDEST_READ", "lift_opset"]
@@ -84,7 +84,7 @@ def lift_opset(proto: Any, files: Files) -> None:
     Raises:
         UnsupportedError: a node means what no later opset says; the error names it.
     """
-    found = [item for item in proto.opset_import if item.domain in ("", "ai.onnx")]
+    found = [item for item in proto.opset_import if item.domain in DEFAULT_DOMAINS]
     version = min((item.version for item in found), default=OLDEST_READ)
     if version >= OLDEST_READ:
         return
@@ -109,7 +109,7 @@ def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: M
     for node in graph.node:
         for inner in subgraphs(node):
             _lift_graph(inner, version, ranks, {name: value for name, value in constants.items() if name not in _defined_names(inner)})
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in DEFAULT_DOMAINS:
             lifted.append(node)
             continue
         _drop_attributes(node, "consumed_inputs", *_IDLE.get(node.op_type, ()))
@@ -123,9 +123,7 @@ def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: M
             error.where = error.where or node_label(node)
             raise
         lifted += [*before, node]
-    copies = [type(node).FromString(node.SerializeToString()) for node in lifted]
-    del graph.node[:]
-    graph.node.extend(copies)
+    replace_items(graph.node, lifted)
 
 
 def _lift_broadcast(node: Any, lift: _Lift) -> list[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import ELEMENT_TYPES
-from qconvert.formats.onnx.model import subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, subgraphs
 from qconvert.formats.onnx.verify import node_label
 from qconvert.operators.kind import Broken
 
@@ -292,7 +292,7 @@ def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) ->
     """
     types = dict(known)
     for node in nodes:
-        if node.domain not in ("", "ai.onnx"):
+        if node.domain not in DEFAULT_DOMAINS:
             continue
         inputs = [types.get(name, "") for name in node.input]
         reason = type_reason(node.op_type, "", opset, inputs, [types.get(name, "") for name in node.output])

@@ -13,7 +13,8 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import BITS, STRING, check_constant
-from qconvert.formats.onnx.local_functions import DEFAULT_DOMAINS, check_expansion, function_id
+from qconvert.formats.onnx.local_functions import check_expansion, function_id
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS
 
 __all__ = ["MAX_NODES", "verify"]
 
