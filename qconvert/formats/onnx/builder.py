@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
-from qconvert.formats.onnx.initializers import ELEMENT_TYPES
+from qconvert.formats.onnx.initializers import DTYPE_NAMES, ELEMENT_TYPES
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS
 from qconvert.formats.onnx.signatures import signature
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -22,8 +22,6 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels import KERNELS
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
-
-DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: The opset from which QuantizeLinear and DequantizeLinear take a type (ONNX operator changelog).
 QDQ_OPSETS = {

@@ -18,7 +18,7 @@ from qconvert.files import copy_mapped, map_file, named_by_content, release_page
 from qconvert.formats.onnx.wire import OWN_FILE
 from qconvert.graph import Array, canonical_dtype
 
-__all__ = ["BITS", "ELEMENT_TYPES", "STRING", "ConstantData", "Files", "check_constant", "inline", "store"]
+__all__ = ["BITS", "DTYPE_NAMES", "ELEMENT_TYPES", "STRING", "ConstantData", "Files", "check_constant", "inline", "store"]
 
 #: Canonical dtype -> number in onnx.TensorProto.DataType.
 ELEMENT_TYPES = {
@@ -27,6 +27,8 @@ ELEMENT_TYPES = {
     "float8e4m3fn": 17, "float8e4m3fnuz": 18, "float8e5m2": 19, "float8e5m2fnuz": 20, "float4e2m1": 23, "uint2": 25,
     "int2": 26,
 }  # fmt: skip
+#: The reverse.
+DTYPE_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 #: Total size of the constants above which they leave the model's file, and the size of one that stays in it even then.
 EXTERNAL_ABOVE, INLINE_UP_TO = 2**30, 1024

@@ -13,6 +13,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS, all_nodes, node_captures, replace_items, subgraphs
+from qconvert.formats.onnx.versions import since_version
 from qconvert.graph import Names
 
 __all__ = [
@@ -140,19 +141,12 @@ def _share_opset(model: Any) -> bool:
         for item in function.opset_import:
             if item.domain not in DEFAULT_DOMAINS or item.version == wanted:
                 continue
-            if all(_since(node, item.version) == _since(node, wanted) for node in all_nodes(function.node)):
+            own = [node.op_type for node in all_nodes(function.node) if node.domain in DEFAULT_DOMAINS]
+            if all(since_version(name, item.version) == since_version(name, wanted) for name in own):
                 item.version = wanted
             else:
                 same = False
     return same
-
-
-def _since(node: Any, opset: int) -> int:
-    """The opset in which an operator of ai.onnx got the meaning that it has in `opset`; 0 for those of other domains."""
-    from onnx import defs
-
-    known = node.domain in DEFAULT_DOMAINS and defs.has(node.op_type, opset, "")
-    return int(defs.get_schema(node.op_type, opset, "").since_version) if known else 0
 
 
 def sort_nodes(nodes: Any) -> None:

@@ -10,12 +10,14 @@ from qconvert.formats.onnx.initializers import ConstantData, Files
 
 __all__ = [
     "DEFAULT_DOMAINS",
+    "AttributeType",
     "Graph",
     "Model",
     "Node",
     "Value",
     "ValueType",
     "all_nodes",
+    "defined_names",
     "embed_constants",
     "graph_captures",
     "node_captures",
@@ -27,8 +29,29 @@ __all__ = [
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
-#: Types of attributes that hold graphs (onnx.proto, AttributeProto.AttributeType).
-_GRAPH, _GRAPHS = 5, 10
+class AttributeType(IntEnum):
+    """The type of an attribute (onnx.proto, AttributeProto.AttributeType)."""
+
+    UNDEFINED = 0
+    FLOAT = 1
+    INT = 2
+    STRING = 3
+    TENSOR = 4
+    GRAPH = 5
+    FLOATS = 6
+    INTS = 7
+    STRINGS = 8
+    TENSORS = 9
+    GRAPHS = 10
+    SPARSE_TENSOR = 11
+    SPARSE_TENSORS = 12
+    TYPE_PROTO = 13
+    TYPE_PROTOS = 14
+
+    @property
+    def field(self) -> str:
+        """The field of an AttributeProto that holds the value."""
+        return {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "TYPE_PROTO": "tp"}.get(self.name, self.name.lower())
 
 
 def embed_constants(nodes: Iterable[Any], files: Files) -> None:
@@ -63,9 +86,9 @@ def subgraphs(node: Any) -> list[Any]:
     """The GraphProtos in the attributes of a NodeProto."""
     found: list[Any] = []
     for item in node.attribute:
-        if item.type == _GRAPH:
+        if item.type == AttributeType.GRAPH:
             found.append(item.g)
-        elif item.type == _GRAPHS:
+        elif item.type == AttributeType.GRAPHS:
             found += item.graphs
     return found
 
@@ -84,9 +107,14 @@ def node_captures(node: Any) -> Iterator[str]:
         yield from graph_captures(graph)
 
 
+def defined_names(graph: Any) -> set[str]:
+    """The names of the inputs and constants of a GraphProto, and of what its nodes write."""
+    return {value.name for value in (*graph.input, *graph.initializer)} | {name for node in graph.node for name in node.output}
+
+
 def graph_captures(graph: Any) -> Iterator[str]:
     """The names that a GraphProto inside a node takes from outside, in order."""
-    defined = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
+    defined = defined_names(graph)
     for child in graph.node:
         yield from (name for name in (*child.input, *node_captures(child)) if name and name not in defined)
     yield from (value.name for value in graph.output if value.name not in defined)
@@ -140,14 +168,6 @@ class Value:
         """Takes type and shape from an onnx.TypeProto, also where it says nothing of them."""
         self.type, self.shape = _type_of(proto), _shape_of(proto)
 
-    def uses(self) -> int:
-        """How many nodes read it."""
-        return self.readers
-
-    def is_graph_output(self) -> bool:
-        """Whether the graph gives it out."""
-        return self.is_output
-
 
 def _innermost(proto: Any) -> Any:
     """The type of the elements of sequences and optional values."""
@@ -171,26 +191,6 @@ def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
     if not tensor.HasField("shape"):
         return None
     return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param if d.HasField("dim_param") else None for d in tensor.shape.dim)
-
-
-class AttributeType(IntEnum):
-    """The type of an attribute (onnx.proto, AttributeProto.AttributeType)."""
-
-    UNDEFINED = 0
-    FLOAT = 1
-    INT = 2
-    STRING = 3
-    TENSOR = 4
-    GRAPH = 5
-    FLOATS = 6
-    INTS = 7
-    STRINGS = 8
-    TENSORS = 9
-    GRAPHS = 10
-    SPARSE_TENSOR = 11
-    SPARSE_TENSORS = 12
-    TYPE_PROTO = 13
-    TYPE_PROTOS = 14
 
 
 class Attribute:

@@ -15,8 +15,9 @@ import numpy as np
 from qconvert.errors import InvalidModelError, QConvertError, UnsupportedError
 from qconvert.formats.onnx.inference import infer_shapes
 from qconvert.formats.onnx.initializers import Files
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, replace_items, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model, all_nodes, defined_names, replace_items, subgraphs
 from qconvert.formats.onnx.verify import node_label
+from qconvert.graph import Names
 
 __all__ = ["OLDEST_READ", "lift_opset"]
 
@@ -67,13 +68,13 @@ class _Lift:
         axes = [*range(before), *range(before + rank, before + rank + after)]
         if not axes:
             return []
-        node.input[index] = _free_name(self.graph, f"{node.output[0]}/{name}")
+        node.input[index] = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{name}")
         return [helper.make_node("Unsqueeze", [name], [node.input[index]], axes=axes)]
 
     def add_constant(self, node: Any, data: np.ndarray[Any, Any]) -> None:
         from onnx import numpy_helper
 
-        name = _free_name(self.graph, f"{node.output[0]}/{node.op_type}")
+        name = Names(defined_names(self.graph)).fresh(f"{node.output[0]}/{node.op_type}")
         self.graph.initializer.append(numpy_helper.from_array(data, name))
         node.input.append(name)
 
@@ -108,7 +109,7 @@ def _lift_graph(graph: Any, version: int, ranks: Mapping[str, int], constants: M
     lifted = []
     for node in graph.node:
         for inner in subgraphs(node):
-            _lift_graph(inner, version, ranks, {name: value for name, value in constants.items() if name not in _defined_names(inner)})
+            _lift_graph(inner, version, ranks, {name: constants[name] for name in constants.keys() - defined_names(inner)})
         if node.domain not in DEFAULT_DOMAINS:
             lifted.append(node)
             continue
@@ -261,10 +262,6 @@ def _model_for_ranks(proto: Any, files: Files) -> Model:
     return model
 
 
-def _defined_names(graph: Any) -> set[str]:
-    return {item.name for item in (*graph.input, *graph.initializer)} | {name for node in graph.node for name in node.output}
-
-
 def _attribute(node: Any, name: str, default: Any = None) -> Any:
     from onnx import helper
 
@@ -282,11 +279,6 @@ def _set_attributes(node: Any, **values: Any) -> None:
 
     _drop_attributes(node, *values)
     node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
-
-
-def _free_name(graph: Any, wanted: str) -> str:
-    taken = _defined_names(graph)
-    return next(name for name in (wanted, *(f"{wanted}_{number}" for number in range(1, len(taken) + 2))) if name not in taken)
 
 
 def _unsupported_error(node: Any, reason: str, *, rule: str) -> UnsupportedError:

@@ -8,7 +8,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.custom import read_tflite_custom, write_tflite_custom
-from qconvert.formats.onnx.model import node_captures, subgraphs
+from qconvert.formats.onnx.model import defined_names, node_captures, subgraphs
 from qconvert.formats.onnx.reading import Reading
 from qconvert.formats.reading.draft import Draft
 from qconvert.graph import Op
@@ -79,8 +79,8 @@ def write_opaque(op: Op, b: Builder) -> None:
 def _rename(node: Any, names: dict[str, str]) -> None:
     """Gives outer values new names inside the subgraphs of a node; a name that the subgraph defines itself hides an outer one."""
     for graph in subgraphs(node):
-        own = {value.name for value in (*graph.input, *graph.initializer)} | {name for child in graph.node for name in child.output}
-        outer = {old: new for old, new in names.items() if old not in own}
+        hidden = defined_names(graph)
+        outer = {old: new for old, new in names.items() if old not in hidden}
         for child in graph.node:
             for position, name in enumerate(child.input):
                 child.input[position] = outer.get(name, name)

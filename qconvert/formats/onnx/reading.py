@@ -89,7 +89,7 @@ class NodeReading(OperatorReading):
         if index >= len(self.outputs) or not self.outputs[index]:
             return False
         value = self._node.outputs[index]
-        return bool(value.uses()) or bool(value.is_graph_output())
+        return bool(value.readers or value.is_output)
 
     def assume(self, index: int, dtype: str) -> None:
         """Says what type input `index` has, if neither the file nor its shape inference does."""

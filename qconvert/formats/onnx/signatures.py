@@ -10,8 +10,8 @@ from functools import cache
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.initializers import ELEMENT_TYPES
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, subgraphs
+from qconvert.formats.onnx.initializers import DTYPE_NAMES
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, subgraphs
 from qconvert.formats.onnx.verify import node_label
 from qconvert.operators.kind import Broken
 
@@ -100,17 +100,11 @@ SIGNATURES: Mapping[str, Mapping[str, tuple[str, Mapping[str, str]]]] = {
 
 
 _ENDLESS = 2**31 - 1
-#: AttributeProto.AttributeType -> its name and the field that holds the value (onnx.proto).
-_FIELDS = {
-    1: ("FLOAT", "f"), 2: ("INT", "i"), 3: ("STRING", "s"), 4: ("TENSOR", "t"), 5: ("GRAPH", "g"), 6: ("FLOATS", "floats"),
-    7: ("INTS", "ints"), 8: ("STRINGS", "strings"), 9: ("TENSORS", "tensors"), 10: ("GRAPHS", "graphs"),
-    11: ("SPARSE_TENSOR", "sparse_tensor"), 12: ("SPARSE_TENSORS", "sparse_tensors"), 13: ("TYPE_PROTO", "tp"),
-    14: ("TYPE_PROTOS", "type_protos"),
-}  # fmt: skip
-_NUMBERS = {name: number for number, (name, _) in _FIELDS.items()}
+#: Number -> type of an attribute, apart from the one that says nothing.
+_ATTRIBUTE_TYPES = {int(item): item for item in AttributeType if item}
 #: Types of ONNX that have another canonical name.
 _TYPE_NAMES = {"float": "float32", "double": "float64"}
-_VALUES = frozenset(name for _, name in _FIELDS.values())
+_VALUES = frozenset(item.field for item in _ATTRIBUTE_TYPES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +202,7 @@ def signature(op_type: str, domain: str, version: int) -> Signature | None:
         (schema.min_input, schema.max_input),
         (schema.min_output, schema.max_output),
         tuple(item.option != optional for item in schema.inputs),
-        {name: _NUMBERS[attribute.type.name] for name, attribute in schema.attributes.items()},
+        {name: int(AttributeType[attribute.type.name]) for name, attribute in schema.attributes.items()},
         frozenset(name for name, attribute in schema.attributes.items() if attribute.required),
         True,
         tuple(_types(item, constraints) for item in schema.inputs) if version <= defs.onnx_opset_version() or domain else (),
@@ -230,7 +224,7 @@ def _contrib_signature(inputs: str, attributes: Mapping[str, str], outputs: tupl
     names = inputs.split()
     needed = tuple(not name.endswith("?") for name in names)
     fewest = max(index + 1 for index, is_needed in enumerate(needed) if is_needed)
-    types = {name: _NUMBERS[kind.rstrip("!")] for name, kind in attributes.items()}
+    types = {name: int(AttributeType[kind.rstrip("!")]) for name, kind in attributes.items()}
     required = frozenset(name for name, kind in attributes.items() if kind.endswith("!"))
     most = _ENDLESS if names[-1].endswith("*") else len(names)
     return Signature((fewest, most), outputs, needed, types, required, is_closed=False)
@@ -253,12 +247,11 @@ def _broken_arity(node: Any, signature: Signature) -> Broken | None:
 def _broken_payload(attributes: Iterable[Any]) -> Broken | None:
     """Why an attribute contradicts itself: a type that there is not, or a value of another one."""
     for item in attributes:
-        if item.type not in _FIELDS:
+        if item.type not in _ATTRIBUTE_TYPES:
             return "attribute-type", f"does not state the type of its attribute {item.name!r}"
-        name, place = _FIELDS[item.type]
-        others = [value.name for value, _ in item.ListFields() if value.name in _VALUES and value.name != place]
-        if others:
-            return "attribute-type", f"has an attribute {item.name!r} of type {name} that holds a value of another type"
+        stated = _ATTRIBUTE_TYPES[item.type]
+        if any(value.name in _VALUES and value.name != stated.field for value, _ in item.ListFields()):
+            return "attribute-type", f"has an attribute {item.name!r} of type {stated.name} that holds a value of another type"
     return None
 
 
@@ -271,12 +264,12 @@ def _broken_attribute(attributes: Iterable[Any], signature: Signature) -> Broken
             if signature.is_closed and not item.name.startswith("__"):  # onnx keeps such names for tools
                 return "unknown-attribute", f"has the attribute {item.name!r}, which its operator does not have"
         elif item.type != wanted:
-            return "attribute-type", f"has an attribute {item.name!r} of type {_FIELDS[item.type][0]}, not {_FIELDS[wanted][0]}"
+            return (
+                "attribute-type",
+                f"has an attribute {item.name!r} of type {_ATTRIBUTE_TYPES[item.type].name}, not {_ATTRIBUTE_TYPES[wanted].name}",
+            )
     missing = signature.required - given
     return ("attribute-missing", f"lacks the attribute {min(missing)!r}") if missing else None
-
-
-_NAMES = {number: name for name, number in ELEMENT_TYPES.items()}
 
 
 def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) -> None:
@@ -306,7 +299,7 @@ def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) ->
 def _result_type(node: Any, index: int, inputs: list[str], opset: int) -> str:
     """The type of an output, "" where the signature and the types of the inputs do not say it."""
     if node.op_type == "Cast":
-        return next((_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
+        return next((DTYPE_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
     found = signature(node.op_type, "", opset)
     if found is None or not found.output_types:
         return ""

@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import BITS, STRING, check_constant
 from qconvert.formats.onnx.local_functions import check_expansion, function_id
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType
 
 __all__ = ["MAX_NODES", "verify"]
 
@@ -22,8 +22,7 @@ __all__ = ["MAX_NODES", "verify"]
 MAX_NODES = 1_000_000
 _MAX_DEPTH = 64
 LOWEST_OPSET = 1
-
-_GRAPH, _GRAPHS, _TENSOR, _TENSORS, _SPARSE, _SPARSES = 5, 10, 4, 9, 11, 12
+_SPARSE = (AttributeType.SPARSE_TENSOR, AttributeType.SPARSE_TENSORS)
 
 
 def verify(model: Any, folder: Path, own_size: int) -> None:
@@ -155,17 +154,21 @@ class _Checker:
             seen.add(attribute.name)
             if attribute.ref_attr_name and not in_function:
                 raise InvalidModelError("refers to a function's attribute outside of any function", where=where, rule="unbound-attribute")
-            if attribute.type in (_SPARSE, _SPARSES) or attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
+            if (
+                attribute.type in (AttributeType.SPARSE_TENSOR, AttributeType.SPARSE_TENSORS)
+                or attribute.HasField("sparse_tensor")
+                or attribute.sparse_tensors
+            ):
                 raise UnsupportedError("sparse constants are not covered", where=where, rule="sparse-constants")
             if attribute.HasField("t"):
                 self._constant(attribute.t, where)
-            elif attribute.type == _TENSOR and not attribute.ref_attr_name:
+            elif attribute.type == AttributeType.TENSOR and not attribute.ref_attr_name:
                 raise InvalidModelError("holds no tensor", where=where, rule="invalid-attribute")
             for tensor in attribute.tensors:
                 self._constant(tensor, where)
             if attribute.HasField("g"):
                 yield attribute.g
-            elif attribute.type == _GRAPH and not attribute.ref_attr_name:
+            elif attribute.type == AttributeType.GRAPH and not attribute.ref_attr_name:
                 raise InvalidModelError("holds no graph", where=where, rule="invalid-attribute")
             yield from attribute.graphs
 

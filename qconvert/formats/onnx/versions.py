@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES
 from qconvert.graph import Op, Tensor
 
 if TYPE_CHECKING:
     from qconvert.formats.onnx.builder import Builder
 
-__all__ = ["lift_node"]
+__all__ = ["lift_node", "since_version"]
 
 #: The opset below which onnx 1.23's converter gives another meaning: it keeps the axis of Hardmax, the batch axis of Scan, which there is
 #: no more, and the scales of GroupNormalization, one for each group; and the mask that onnxruntime gives for Dropout was all false.
@@ -22,7 +23,7 @@ def lift_node(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     Raises:
         UnsupportedError: there are none.
     """
-    if _since(node.op_type, version) == _since(node.op_type, b.opset):
+    if since_version(node.op_type, version) == since_version(node.op_type, b.opset):
         return [node]
     has_mask = node.op_type != "Dropout" or len(node.output) > 1
     if version < _MISCONVERTED.get(node.op_type, 0) and has_mask:
@@ -57,7 +58,7 @@ def lift_node(node: Any, op: Op, version: int, b: Builder) -> list[Any]:
     return list(converted.graph.node)
 
 
-def _since(op_type: str, opset: int) -> int:
+def since_version(op_type: str, opset: int) -> int:
     """The opset in which the operator got the meaning that it has in `opset`; 0 if ai.onnx does not have it there."""
     from onnx import defs
 
@@ -69,8 +70,6 @@ def _since(op_type: str, opset: int) -> int:
 
 def _value(tensor: Tensor) -> Any:
     from onnx import helper
-
-    from qconvert.formats.onnx.builder import ELEMENT_TYPES
 
     shape = None if tensor.shape is None else list(tensor.shape)
     return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES.get(tensor.dtype, 1), shape)

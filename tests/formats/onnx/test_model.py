@@ -46,9 +46,9 @@ def test_nodes_of_subgraphs_are_sorted_and_stand_behind_what_they_capture() -> N
     assert [node.op_type for node in nodes[1].attribute[0].g.node] == ["Relu", "Neg"]
     found = opened(text)
     abs_node = found.graph.nodes[0]
-    assert abs_node.outputs[0].uses() == 2  # both branches
-    assert not abs_node.outputs[0].is_graph_output()
-    assert found.graph.nodes[1].outputs[0].is_graph_output()
+    assert abs_node.outputs[0].readers == 2  # both branches
+    assert not abs_node.outputs[0].is_output
+    assert found.graph.nodes[1].outputs[0].is_output
 
 
 def test_types_and_shapes_of_the_file_and_of_inference() -> None:
