@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-import numpy as np
-
 from qconvert.formats.onnx.builder import DTYPE_NAMES
 from qconvert.formats.onnx.opaque import read_opaque
-from qconvert.formats.onnx.reading import NotCoveredError, Reading
+from qconvert.formats.onnx.reading import NotCoveredError, Reading, decode_texts
 from qconvert.formats.reading.draft import Draft
-from qconvert.graph import Array, Shape, canonical_dtype
+from qconvert.graph import Shape, canonical_dtype
 from qconvert.operators.shapes_and_functions import UNKNOWN
 from qconvert.plugins import operators
 
-__all__ = ["add_constants", "constant_data", "declared_values", "read_nodes"]
+__all__ = ["add_constants", "declared_values", "read_nodes"]
 
 Declared = MutableMapping[str, tuple[str, Shape | None]]
 
@@ -42,17 +40,8 @@ def _shape(value: Any, is_input: bool) -> Shape | None:
 def add_constants(graph: Any, draft: Draft) -> None:
     """Declares the constants of a graph."""
     for value in graph.initializers.values():
-        data = constant_data(value.const_value)
+        data = decode_texts(value.const_value.numpy())
         draft.add_exactly(value.name, canonical_dtype(data.dtype), data.shape, data)
-
-
-def constant_data(tensor: Any) -> Array:
-    """The data of a constant (initializers.py); text as str."""
-    data = np.asarray(tensor.numpy())
-    if data.dtype.kind in "OSU":
-        texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
-        return np.array(texts, object).reshape(data.shape)
-    return data
 
 
 def read_nodes(nodes: Iterable[Any], draft: Draft, opsets: Mapping[str, int], declared: Declared) -> None:

@@ -17,7 +17,7 @@ from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Ten
 from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes
 
-__all__ = ["NotCoveredError", "ReadFunction", "Reading"]
+__all__ = ["NotCoveredError", "ReadFunction", "Reading", "decode_texts"]
 
 
 class NotCoveredError(Exception):
@@ -213,6 +213,14 @@ class LabellingReading(NodeReading):
         return label_tensor(self._draft, self.tensor(index), quantization, self._where())
 
 
+def decode_texts(data: Array) -> Array:
+    """The data of a constant as the graph has them: text as str."""
+    if data.dtype.kind not in "OSU":
+        return data
+    texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
+    return np.array(texts, object).reshape(data.shape)
+
+
 def _is_ordered(op: Op) -> bool:
     """Whether an operator means in float what ONNX computes on stored integers of one quantization: it chooses among them, or compares."""
     kind = kind_of(op)
@@ -247,10 +255,7 @@ class Reading(LabellingReading):
 
     def declare_constant(self, data: Any) -> None:
         """Makes output 0 a constant."""
-        array = np.asarray(data)
-        if array.dtype.kind in "OSU":
-            texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in array.reshape(-1)]
-            array = np.array(texts, object).reshape(array.shape)
+        array = decode_texts(np.asarray(data))
         self._draft.add_exactly(self.outputs[0], canonical_dtype(array.dtype), array.shape, array)
 
     def fold_input(self, index: int) -> str:

@@ -25,7 +25,7 @@ from qconvert.graph import (
 )
 from qconvert.operators import KINDS
 
-__all__ = ["STORED_AS", "from_document", "stored_arrays", "to_document"]
+__all__ = ["MAX_RANK", "MOST_ELEMENTS", "STORED_AS", "from_document", "stored_arrays", "to_document"]
 
 VERSION = 1
 
@@ -129,8 +129,9 @@ def _quantization_document(q: Quantization) -> dict[str, Any]:
 
 #: Before the place of an error.
 _ROOT = "graph document, "
-_MOST_ELEMENTS = 2**40
-_MAX_RANK = 64
+#: Of a tensor in a file.
+MOST_ELEMENTS = 2**40
+MAX_RANK = 64
 
 
 def from_document(document: Any, constants: Mapping[str, Array]) -> Graph:
@@ -260,9 +261,9 @@ def _shape(value: Any, at: str) -> Shape | None:
     if value is None:
         return None
     shape = tuple(list_of(value, at, lambda item, place: item if isinstance(item, str) else integer(item, place, 0)))
-    count = math.prod(size for size in shape[:_MAX_RANK] if isinstance(size, int) and size)
-    if len(shape) > _MAX_RANK or count > _MOST_ELEMENTS:
-        fail(at, f"the rank is {len(shape)}; at most {_MAX_RANK} dimensions and 2^40 elements are allowed", rule="too-many-elements")
+    count = math.prod(size for size in shape[:MAX_RANK] if isinstance(size, int) and size)
+    if len(shape) > MAX_RANK or count > MOST_ELEMENTS:
+        fail(at, f"the rank is {len(shape)}; at most {MAX_RANK} dimensions and 2^40 elements are allowed", rule="too-many-elements")
     return tuple(text(size, at) if isinstance(size, str) else size for size in shape)
 
 

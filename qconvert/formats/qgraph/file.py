@@ -14,14 +14,12 @@ import numpy as np
 from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.files.documents import json_of
-from qconvert.formats.qgraph.document import STORED_AS, from_document, stored_arrays, to_document
+from qconvert.formats.qgraph.document import MAX_RANK, MOST_ELEMENTS, STORED_AS, from_document, stored_arrays, to_document
 from qconvert.graph import Array, Graph, numpy_dtype
 
 __all__ = ["read", "write"]
 
 _LARGEST_HEADER = 100_000_000  # safetensors' own limit
-_MOST_ELEMENTS = 2**40
-_MAX_RANK = 64
 _TYPES = {
     "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "int16", "U16": "uint16", "I32": "int32",
     "U32": "uint32", "I64": "int64", "U64": "uint64", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64",
@@ -85,10 +83,9 @@ def _entry(key: str, value: Any) -> tuple[np.dtype[Any], tuple[int, ...], int, i
         raise InvalidModelError(f"the type {name!r} is unknown", where=repr(key), rule="unknown-type")
     if any(type(number) is not int or number < 0 for number in numbers) or len(offsets) != 2:
         raise InvalidModelError("shape or data_offsets is not a list of sizes", where=repr(key), rule="damaged-header")
-    if len(shape) > _MAX_RANK or math.prod(size for size in shape if size) > _MOST_ELEMENTS:
-        raise InvalidModelError(
-            f"the rank is {len(shape)}; at most 64 dimensions and 2^40 elements are allowed", where=repr(key), rule="too-many-elements"
-        )
+    if len(shape) > MAX_RANK or math.prod(size for size in shape if size) > MOST_ELEMENTS:
+        reason = f"the rank is {len(shape)}; at most {MAX_RANK} dimensions and 2^40 elements are allowed"
+        raise InvalidModelError(reason, where=repr(key), rule="too-many-elements")
     dtype, (first, last) = numpy_dtype(_TYPES[name]), offsets
     if last - first != math.prod(shape) * dtype.itemsize:
         raise InvalidModelError(f"bytes {first} to {last} do not hold {shape} of {dtype}", where=repr(key), rule="damaged-header")

@@ -18,10 +18,10 @@ from qconvert.formats.tflite.verify import verify
 
 __all__ = ["accepted_copy", "require_for_micro", "with_outputs", "without_operators"]
 
-#: The builtin code, and the inputs that are its bias and its memory.
-_SVDF, _BIAS, _MEMORY = 27, 3, 4
-#: The builtin codes of CONV_2D and TRANSPOSE_CONV, and which inputs are their data and their bias.
-_CONVOLUTIONS = {3: (0, 2), 67: (2, 3)}
+#: The inputs of an SVDF that are its bias and its memory.
+_BIAS, _MEMORY = 3, 4
+#: Which inputs of a convolution are its data and its bias.
+_CONVOLUTIONS = {"CONV_2D": (0, 2), "TRANSPOSE_CONV": (2, 3)}
 
 
 def accepted_copy(data: bytes) -> bytes:
@@ -50,7 +50,7 @@ def require_for_micro(data: bytes) -> None:
         RuntimeRefusedError: it would crash the process.
     """
     verify(data)
-    for _, _, inputs in _operators(unpack_view(root(data)), _SVDF):
+    for _, _, inputs in _operators(unpack_view(root(data)), "SVDF"):
         if len(inputs) > _BIAS and inputs[_BIAS] < 0:
             raise RuntimeRefusedError(
                 "an SVDF has no bias; tflite-micro reads one all the same, which crashes the process", rule="kernel-reads-outside"
@@ -59,7 +59,7 @@ def require_for_micro(data: bytes) -> None:
 
 def _require_memories(model: Any) -> None:
     """LiteRT's SVDF takes the memory of int8 that tflite-micro has for one of int16, which has twice as many bytes."""
-    for subgraph, _, inputs in _operators(model, _SVDF):
+    for subgraph, _, inputs in _operators(model, "SVDF"):
         if len(inputs) > _MEMORY and {subgraph.tensors[inputs[index]].type for index in (0, _MEMORY)} == {DTYPE_NUMBERS["int8"]}:
             raise RuntimeRefusedError(
                 "the memory of an SVDF is int8; LiteRT reads and writes it as int16, beyond its end",
@@ -70,21 +70,22 @@ def _require_memories(model: Any) -> None:
 
 def _require_biases(model: Any) -> None:
     """LiteRT's convolutions of int16 data take a bias for int64 unless their options say that it is int32, whatever the tensor says."""
-    for code, (data, bias) in _CONVOLUTIONS.items():
-        for subgraph, op, inputs in _operators(model, code):
+    for builtin, (data, bias) in _CONVOLUTIONS.items():
+        for subgraph, op, inputs in _operators(model, builtin):
             types = [subgraph.tensors[inputs[index]].type for index in (data, bias) if len(inputs) > bias and inputs[index] >= 0]
             stated = getattr(op.builtinOptions, "quantizedBiasType", 0)
             if types == [DTYPE_NUMBERS["int16"], DTYPE_NUMBERS["int32"]] and not stated:
                 raise RuntimeRefusedError(
-                    f"the bias of {schema.BUILTIN_OPERATOR_NAMES[code]} is int32; for int16 data LiteRT reads it as int64, beyond its end, "
+                    f"the bias of {builtin} is int32; for int16 data LiteRT reads it as int64, beyond its end, "
                     "unless the operator states its quantized_bias_type",
                     remedy="Convert the model to .tflite with qconvert convert, which states the type, and run the result.",
                     rule="kernel-reads-outside",
                 )
 
 
-def _operators(model: Any, code: int) -> Iterator[tuple[Any, Any, list[int]]]:
-    """The subgraph of each builtin operator of a code, the operator, and its inputs."""
+def _operators(model: Any, builtin: str) -> Iterator[tuple[Any, Any, list[int]]]:
+    """The subgraph of each builtin operator of a name, the operator, and its inputs."""
+    code = getattr(schema.BuiltinOperator, builtin)
     for subgraph in model.subgraphs:
         for op in subgraph.operators:
             found = model.operatorCodes[op.opcodeIndex]

@@ -14,6 +14,7 @@ from qconvert.arithmetic.polynomials import Polynomial, from_number, multiply_po
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.tflite.functions import Functions
+from qconvert.formats.tflite.schema import FUSED_ACTIVATIONS
 from qconvert.formats.tflite.variables import Variables, first_value
 from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Tensor, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS
@@ -21,9 +22,6 @@ from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import is_compatible
 
 __all__ = ["ReadFunction", "Reading"]
-
-#: ActivationFunctionType of the TFLite schema.
-_FUSED = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
 
 
 class Reading(OperatorReading):
@@ -82,9 +80,9 @@ class Reading(OperatorReading):
     def activation(self) -> str:
         """The fused activation as the canonical `activation` attribute."""
         code = self.option("fusedActivationFunction")
-        if code not in _FUSED:
+        if not 0 <= code < len(FUSED_ACTIVATIONS):
             raise self.unsupported_error(f"fused activation number {code}", rule="activation-not-covered")
-        return _FUSED[code]
+        return FUSED_ACTIVATIONS[code]
 
     def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
         """The function of a subgraph, with the quantizations of the tensors that go in and come out.

@@ -9,11 +9,13 @@ from typing import Any
 from qconvert.formats.flatbuffers import Schema
 from qconvert.formats.tflite.schema_table import BUILTIN_OPERATORS, TABLES, UNIONS
 
-__all__ = ["BUILTIN_OPERATOR_NAMES", "TFLITE", "root"]
+__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "root"]
 
 #: Data of buffers start at multiples of 16 bytes (schema.fbs: `force_align`).
 TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16})
 BUILTIN_OPERATOR_NAMES = tuple(BUILTIN_OPERATORS.split())
+#: The fused activations of the graph by their numbers in ActivationFunctionType, which has more.
+FUSED_ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6")
 root = TFLITE.root
 
 

@@ -20,8 +20,6 @@ from qconvert.operators import kind_of
 
 __all__ = ["WriteFunction", "Writing", "as_int32"]
 
-#: Canonical fused activation -> ActivationFunctionType of the schema.
-ACTIVATIONS = {"": 0, "relu": 1, "relu_n1_to_1": 2, "relu6": 3}
 #: Operators that sizes are computed with, and how many are followed.
 _OF_SIZES = frozenset(
     "Cast Identity Slice Gather Squeeze Unsqueeze Reshape Concat Pack Unpack Split Add Sub Mul Div Max Min ReduceProd".split()
@@ -432,7 +430,7 @@ class Writing:
 
     def activation(self, op: Op) -> int:
         """The number of the fused activation of `op` in the schema."""
-        return ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        return schema.FUSED_ACTIVATIONS.index(str(op.attributes.get("activation", "")))
 
     def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
         """The error for something that has no form in TFLite."""

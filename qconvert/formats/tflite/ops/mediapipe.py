@@ -13,14 +13,14 @@ import numpy as np
 from qconvert.formats.tflite.ops.conv import float_weights, transpose_weights
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import ReadFunction, Reading
+from qconvert.formats.tflite.schema import FUSED_ACTIVATIONS
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Shape, Tensor
 
 __all__ = ["READERS", "WRITERS"]
 
-#: TfLitePadding and TfLiteFusedActivation.
+#: TfLitePadding; TfLiteFusedActivation has the schema's numbers.
 _SAME, _VALID = 1, 2
-_ACTIVATIONS = {0: "", 1: "relu", 2: "relu_n1_to_1", 3: "relu6"}
 #: What the kernel adds to an index, so that it is the same integer when it is cut off.
 _HALF = np.float32(0.1)
 
@@ -134,7 +134,8 @@ def _window(r: Reading) -> tuple[tuple[int, int], str, Shape] | None:
         return None
     padding, step_x, step_y, width, height, activation = options
     fits = padding in (_SAME, _VALID) and (step_x, step_y) == (width, height) and 0 < width < 2**15 and 0 < height < 2**15
-    return ((height, width), _ACTIVATIONS[activation], shape) if fits and activation in _ACTIVATIONS else None
+    fits = fits and 0 <= activation < len(FUSED_ACTIVATIONS)
+    return ((height, width), FUSED_ACTIVATIONS[activation], shape) if fits else None
 
 
 def _places(r: Reading) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qconvert.formats.tflite.ops.sequences import arithmetic_of, constant_int8, is_asymmetric, require_int8
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.writing import ACTIVATIONS, WriteFunction, Writing
+from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
 
@@ -41,7 +41,7 @@ def write_real_svdf(op: Op, w: Writing) -> None:
     w.variable(op, memory)
     w.emit(
         "SVDF", [data, feature, time, *(bias or [""]), memory], op.outputs[:1], "SVDFOptions", rank=int(op["rank"]),
-        fusedActivationFunction=ACTIVATIONS[str(op["activation"])], asymmetricQuantizeInputs=is_asymmetric(op),
+        fusedActivationFunction=w.activation(op), asymmetricQuantizeInputs=is_asymmetric(op),
     )  # fmt: skip
 
 
