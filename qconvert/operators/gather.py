@@ -96,9 +96,9 @@ def gather(call: Call) -> Array:
 def gather_nd(call: Call) -> Array:
     """GatherND of ONNX."""
     data, indices, batch = call.raw(), call.raw(1).astype(np.int64), call["batch_dims"]
-    quantization = np.indices(indices.shape[:batch], sparse=True) if batch else ()
-    own = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in quantization]
-    return np.asarray(data[(*own, *np.moveaxis(indices, -1, 0))])
+    batches = np.indices(indices.shape[:batch], sparse=True) if batch else ()
+    front = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in batches]
+    return np.asarray(data[(*front, *np.moveaxis(indices, -1, 0))])
 
 
 _REDUCTIONS = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,17 +15,9 @@ from qconvert.formats.tflite.operator import Operator, version_of
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.variables import inner_states
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
-from qconvert.operators import kind_of
 
 __all__ = ["WriteFunction", "Writing", "as_int32"]
 
-#: Operators that sizes are computed with, and how many are followed.
-_OF_SIZES = frozenset(
-    "Cast Identity Slice Gather Squeeze Unsqueeze Reshape Concat Pack Unpack Split Add Sub Mul Div Max Min ReduceProd".split()
-)
-_LONGEST_CHAIN = 100
-#: The most elements of a constant that is made of a shape alone.
-_MOST_PLACES = 2**24
 #: Operators whose result may state another scale than their data, as their kernels look at none; XNNPACK refuses the others of 8 bits.
 _SCALELESS = frozenset(
     "RESHAPE SQUEEZE STRIDED_SLICE TILE BROADCAST_TO GATHER GATHER_ND REVERSE_SEQUENCE REVERSE_V2 SCATTER_ND TOPK_V2 ONE_HOT SPLIT_V "
@@ -195,23 +186,6 @@ class Writing:
             return maker.inputs[0]
         return name if wide else self.cast(name)
 
-    def is_of_sizes(self, name: str) -> bool:
-        """Whether the integers `name` are computed of sizes of tensors and small constants alone, so that they fit int32."""
-        waiting, seen = [name], {name}
-        while waiting and len(seen) < _LONGEST_CHAIN:
-            current = waiting.pop()
-            op, data = self.producer(current), self.tensor(current).data
-            if op is not None and op.kind == "Shape":
-                continue
-            if data is not None and data.dtype.kind in "iu" and data.size and abs(data.astype(np.float64)).max() < 2**16:
-                continue
-            if op is None or op.kind not in _OF_SIZES or "int" not in self.tensor(current).dtype:
-                return False
-            new = [other for other in kind_of(op).moved_inputs(op) if other not in seen]
-            waiting += new
-            seen.update(new)
-        return not waiting
-
     def cast(self, name: str, dtype: str = "int32") -> str:
         """The tensor `name` after a CAST to a type of integers."""
         tensor = self.tensor(name)
@@ -340,11 +314,6 @@ class Writing:
         """Declares a constant; returns its name."""
         array = np.asarray(data)
         return self.add(hint, canonical_dtype(array.dtype), array.shape, array, quantization)
-
-    def require_small(self, op: Op, sizes: Sequence[int]) -> None:
-        """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
-        if math.prod(sizes) > _MOST_PLACES:
-            raise self.unsupported_error(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},", rule="too-many-places")
 
     def ints(self, values: Sequence[int] | int, hint: str) -> str:
         """Declares an int32 constant, TFLite's type for shapes, axes and paddings."""

@@ -83,12 +83,12 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
     front, block = [size for size in shape[:axes] if isinstance(size, int)], [size for size in sizes[:axes] if isinstance(size, int)]
     if len(front) == len(block) == axes and np.prod(block) <= LARGEST_CONSTANT:
         last = np.array(front, np.int64) - np.array(block, np.int64)
-        quantization = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
-        return apply("ScatterND", x, clip_indices(starts, last) + quantization, update)
+        offsets = np.moveaxis(np.indices(block), 0, -1).astype(np.int64)
+        return apply("ScatterND", x, clip_indices(starts, last) + offsets, update)
     whole = apply("Shape", update)
     counts = slice_along(whole, 0, axes, 0)
     last = slice_along(apply("Shape", x), 0, axes, 0) - counts
-    quantization = apply("Transpose", apply("NonZero", apply("Expand", np.ones((), bool), counts)), perm=(1, 0))
+    offsets = apply("Transpose", apply("NonZero", apply("Expand", np.ones((), bool), counts)), perm=(1, 0))
     if axes > 1:  # the places are a list, and so must be the rows
         rest = [size for size in sizes[axes:] if isinstance(size, int)]
         if 0 in rest:
@@ -96,7 +96,7 @@ def update_at_rows(x: Value, update: Value, starts: Value) -> Value:
         is_known = len(rest) == len(sizes) - axes
         rows = np.array([-1, *rest]) if is_known else apply("Concat", np.array([-1]), slice_along(whole, axes, None, 0), axis=0)
         update = apply("Reshape", update, rows)
-    return apply("ScatterND", x, clip_indices(starts, last) + quantization, update)
+    return apply("ScatterND", x, clip_indices(starts, last) + offsets, update)
 
 
 @lowers("SparseToDense")
@@ -165,11 +165,11 @@ def rows_of_windows(
         full = [columns[list(start_index_map).index(axis)] if axis in start_index_map else zero for axis in range(len(shape))]
         index = apply("Concat", *full, axis=-1) if len(full) > 1 else full[0]
     index = clip_indices(index, last)
-    quantization = np.moveaxis(np.indices([size if axis in kept else 1 for axis, size in enumerate(slice_sizes)]), 0, -1)
-    quantization = quantization.reshape(*sizes, len(shape)).astype(np.int64)
+    offsets = np.moveaxis(np.indices([size if axis in kept else 1 for axis, size in enumerate(slice_sizes)]), 0, -1)
+    offsets = offsets.reshape(*sizes, len(shape)).astype(np.int64)
     batch = rank - 1
     wide = apply("Unsqueeze", index, np.arange(batch, batch + len(kept))) if kept else index
-    found = apply("GatherND", x, wide + quantization)
+    found = apply("GatherND", x, wide + offsets)
     order = [axis for axis in range(batch + len(kept)) if axis not in offset_dims]
     return transpose(found, [[*order, *offset_dims].index(axis) for axis in range(batch + len(kept))])
 

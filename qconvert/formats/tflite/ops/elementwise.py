@@ -10,6 +10,7 @@ from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
+from qconvert.operators import kind_of
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -176,13 +177,38 @@ def write_arithmetic(op: Op, w: Writing) -> None:
         w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
         return
     fields: dict[str, Any] = {"potScaleInt16": False} if op.kind in ("Add", "Sub") else {}
-    if op.kind == "Div" and w.tensor(op.outputs[0]).dtype == "int64" and all(w.is_of_sizes(name) for name in op.inputs):
+    if op.kind == "Div" and w.tensor(op.outputs[0]).dtype == "int64" and all(_is_of_sizes(w, name) for name in op.inputs):
         _write_quotient_of_sizes(op, w)
         return
     if op.kind == "Div" and (divisor := _small_divisor(op, w)):
         _write_quotient_by(op, w, divisor)
         return
     w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
+
+
+#: Operators that sizes are computed with, and how many are followed.
+_OF_SIZES = frozenset(
+    "Cast Identity Slice Gather Squeeze Unsqueeze Reshape Concat Pack Unpack Split Add Sub Mul Div Max Min ReduceProd".split()
+)
+_LONGEST_CHAIN = 100
+
+
+def _is_of_sizes(w: Writing, name: str) -> bool:
+    """Whether the integers `name` are computed of sizes of tensors and small constants alone, so that they fit int32."""
+    waiting, seen = [name], {name}
+    while waiting and len(seen) < _LONGEST_CHAIN:
+        current = waiting.pop()
+        op, data = w.producer(current), w.tensor(current).data
+        if op is not None and op.kind == "Shape":
+            continue
+        if data is not None and data.dtype.kind in "iu" and data.size and abs(data.astype(np.float64)).max() < 2**16:
+            continue
+        if op is None or op.kind not in _OF_SIZES or "int" not in w.tensor(current).dtype:
+            return False
+        new = [other for other in kind_of(op).moved_inputs(op) if other not in seen]
+        waiting += new
+        seen.update(new)
+    return not waiting
 
 
 def _write_quotient_of_sizes(op: Op, w: Writing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 
 __all__ = ["READERS", "WRITERS"]
+
+#: The most elements of a constant that is made of a shape alone.
+_MOST_PLACES = 2**24
 
 
 def write_gather_nd(op: Op, w: Writing) -> None:
@@ -25,7 +29,7 @@ def _write_nd_indices(op: Op, w: Writing) -> str:
     if not batch and (indices.data is None or (data.static_shape is None and (indices.data < 0).any())):
         return _wrap_computed_indices(op, w, w.index(op, 1, wide=True))
     shape = w.shape(indices.name, op)
-    w.require_small(op, shape)
+    _require_small(op, w, shape)
     front = [np.indices(shape[:-1], np.int32)[axis] for axis in range(batch)]
     if indices.data is not None:
         known = _wrap_constant_indices(op, w, indices.data, list(range(batch, batch + shape[-1])))
@@ -33,6 +37,12 @@ def _write_nd_indices(op: Op, w: Writing) -> str:
             indices.name, f"int32 of {data.shape}", known, None)  # fmt: skip
     places = w.const(np.stack(front, -1), f"{op.outputs[0]}/batch")
     return _write_concat(w, op, [places, _wrap_computed_indices(op, w, w.index(op, 1))], (*shape[:-1], batch + shape[-1]))
+
+
+def _require_small(op: Op, w: Writing, sizes: Sequence[int]) -> None:
+    """Raises UnsupportedError if a constant of so many elements would be too large for what it is good for."""
+    if math.prod(sizes) > _MOST_PLACES:
+        raise w.unsupported_error(op, f"{' x '.join(map(str, sizes))} places, more than {_MOST_PLACES},", rule="too-many-places")
 
 
 def _wrap_computed_indices(op: Op, w: Writing, indices: str, axis: int | None = None) -> str:
@@ -63,15 +73,15 @@ def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
     """The whole places of elements of which input `position` says the index along one axis; the others are their own."""
     indices, axis = w.tensor(op.inputs[position]), w.axis(op, op["axis"], op.inputs[0])
     shape = w.shape(indices.name, op)
-    w.require_small(op, shape)
-    quantization: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
+    _require_small(op, w, shape)
+    places: Array = np.stack(list(np.indices(shape, np.int32)), -1) if shape else np.zeros((0,), np.int32)
     if indices.data is not None:
-        quantization[..., axis] = _wrap_constant_indices(op, w, indices.data[..., None], [axis])[..., 0]
-        return w.const(quantization, f"{op.outputs[0]}/places")
+        places[..., axis] = _wrap_constant_indices(op, w, indices.data[..., None], [axis])[..., 0]
+        return w.const(places, f"{op.outputs[0]}/places")
     along = w.add(f"{indices.name}/along", "int32", (*shape, 1))
     whole = _wrap_computed_indices(op, w, w.index(op, position), axis)
     w.emit("RESHAPE", [whole, w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
-    sides = [(quantization[..., :axis], "front"), (quantization[..., axis + 1 :], "behind")]
+    sides = [(places[..., :axis], "front"), (places[..., axis + 1 :], "behind")]
     before, following = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
     parts = [*before, along, *following]
     return _write_concat(w, op, parts, (*shape, len(shape))) if len(parts) > 1 else along
@@ -234,7 +244,7 @@ def _reduce_at(op: Op, w: Writing, places: str) -> None:
 def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> str:
     """Where something is written, of the shape of the data."""
     shape, result = w.shape(op.inputs[0], op), op.outputs[0]
-    w.require_small(op, shape)
+    _require_small(op, w, shape)
     if rows is not None:
         sizes_along = np.array(shape[: rows.shape[-1]])
         if ((rows < -sizes_along) | (rows >= sizes_along)).any():
