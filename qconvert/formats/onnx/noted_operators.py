@@ -199,7 +199,7 @@ _RECOGNIZED = frozenset(("Gemm", "Clip", "Cast", "Identity", "Pad", "Conv", "Con
 def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
     """Whether the nodes, by their operators, that were written for `op` are others than the one that ONNX has for it."""
     if is_dynamic(op):  # DynamicQuantizeLinear and an integer product are found without a note (passes/fuse_dynamic.py)
-        return op["arithmetic"] != "dynamic_tensor" or op.kind in ("ConvTranspose", "GRU", "RNN") or "Scan" in nodes
+        return op["arithmetic"] != "dynamic_tensor" or "Scan" in nodes
     core = [name for name in nodes if name not in _STORAGE]
     if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:
         core.pop()

@@ -29,6 +29,8 @@ __all__ = ["run"]
 
 #: Inputs after data and weights.
 _BIAS, _LENGTHS, _FIRST, _PEEPHOLES = 3, 4, 5, 7
+#: The recurrences that TFLite has operators for -> the number of the activations in its schema; None for others.
+_ACTIVATION_CODES = {"LSTM": activation_code, "RNN": rnn_activation_code}
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -58,8 +60,8 @@ def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     """Whether a recurrence is one of TFLite's own: all of its states are states of the model, which nobody else sees."""
     named = (*op.inputs, *[""] * _PEEPHOLES)
     plain = not op["layout"] and op["direction"] != "bidirectional" and not named[_LENGTHS]
-    codes = {"LSTM": activation_code, "RNN": rnn_activation_code}
-    if not plain or op.kind not in codes or codes[op.kind](op) is None or (op.kind == "LSTM" and op["clip"]):
+    find_code = _ACTIVATION_CODES.get(op.kind)
+    if not plain or find_code is None or find_code(op) is None:
         return False
     if any(not graph[name].is_constant for name in named[1:_LENGTHS] if name):
         return False

@@ -65,6 +65,7 @@ def dynamic_data(op: Op, b: Builder) -> str:
     """The float data of a convolution, rounded to the steps of their ranges where it does so when it runs."""
     if not is_dynamic(op):
         return b.float_value(op.inputs[0])
+    b.note_decomposed(op)
     weights = b.tensor(op.inputs[1]).shape or ()
     steps, scale, point = round_dynamic_data(op, b, [size for size in weights[2:] if isinstance(size, int)])
     return b.node("Mul", [b.node("Sub", [steps, point])[0], scale], hint=f"{op.outputs[0]}/rounded")[0]

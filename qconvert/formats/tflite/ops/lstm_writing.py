@@ -57,7 +57,10 @@ def _require(w: Writing, op: Op) -> None:
 
 
 def activation_code(op: Op) -> int | None:
-    """The schema's activation that an LSTM's are, whose names ONNX takes in any case; None for what TFLite's operator lacks."""
+    """The schema's activation that an LSTM's are, whose names ONNX takes in any case; None for what TFLite's operator lacks, and with a
+    clip of all sums."""
+    if op["clip"]:
+        return None
     names = tuple(known for name in op["activations"] for known in KNOWN_ACTIVATIONS if known.lower() == name.lower())
     plain = () if names == ("Sigmoid", "Tanh", "Tanh") else names
     return next((code for code, known in ACTIVATIONS.items() if known == plain), None)
