@@ -18,7 +18,7 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import TooLargeError, pack_model, unpack_view
 from qconvert.formats.tflite.operations import indices, operator_names
-from qconvert.formats.tflite.schema import root
+from qconvert.formats.tflite.schema import decode_text, root
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph.metadata import BASE64, SOURCE_FILES
 
@@ -39,7 +39,7 @@ _IDENTIFIER = b"TFL3"
 
 def signature_keys(model: Any) -> list[str]:
     """The keys of the signatures of a model, in order."""
-    return [(found.signatureKey or b"").decode("utf-8", "replace") for found in model.signatureDefs]
+    return [decode_text(found.signatureKey) for found in model.signatureDefs]
 
 
 def select_signature(data: mmap.mmap | bytes, key: str) -> mmap.mmap | bytes:
@@ -176,7 +176,7 @@ def contents(path: Path) -> dict[str, Any]:
     found = Counter(name for subgraph in model.subgraphs or () for name in operator_names(model, subgraph))
     return {
         "schema version": model.version,
-        "producer": (model.description or b"").decode("utf-8", "replace"),
+        "producer": decode_text(model.description),
         **({"subgraphs": len(model.subgraphs)} if len(model.subgraphs or ()) > 1 else {}),
         **({"signatures": signature_keys(model)} if model.signatureDefs else {}),
         "operators": dict(found.most_common()),
@@ -193,7 +193,7 @@ def listed_operators(path: Path) -> tuple[ListedOperator, ...]:
     model = _read_root(path)
     found = []
     for place, subgraph in enumerate(model.subgraphs or ()):
-        names = [(tensor.name or b"").decode("utf-8", "replace") for tensor in subgraph.tensors or ()]
+        names = [decode_text(tensor.name) for tensor in subgraph.tensors or ()]
         for name, operation in zip(operator_names(model, subgraph), subgraph.operators or (), strict=True):
             sides = (indices(side, names, f"{name} of subgraph {place}") for side in (operation.inputs, operation.outputs))
             found.append(ListedOperator(name, *map(tuple, sides)))

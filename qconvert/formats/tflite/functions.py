@@ -8,6 +8,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.quantizations import with_input_quantization, with_output_quantization
+from qconvert.formats.tflite.schema import decode_text
 from qconvert.graph import Graph, Names, Tensor
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_KERNELS
 from qconvert.operators.shapes_and_functions import is_compatible
@@ -86,7 +87,7 @@ class Functions:
         outputs = draft.distinct(outputs)
         draft.prune(outputs)
         draft.settle_names(outputs)
-        name = (self._model.subgraphs[index].name or b"").decode("utf-8", "replace") or f"subgraph_{index}"
+        name = decode_text(self._model.subgraphs[index].name) or f"subgraph_{index}"
         borders = [draft.tensors[item] for item in (*inputs, *outputs)]
         metadata = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
         return Graph(name, draft.tensors, (), tuple(inputs), tuple(outputs), metadata=metadata).evolve(ops=draft.ops, tensors=borders)

@@ -15,7 +15,7 @@ from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, decode_text
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
 from qconvert.formats.tflite.verify import wrong_arity
@@ -288,12 +288,12 @@ def _require_one_subgraph(model: Any, parts: set[int]) -> None:
         return
     keys: dict[int, list[str]] = {}
     for found in model.signatureDefs:
-        keys.setdefault(found.subgraphIndex, []).append((found.signatureKey or b"").decode("utf-8", "replace"))
+        keys.setdefault(found.subgraphIndex, []).append(decode_text(found.signatureKey))
     if set(keys) == {0}:
         return
     named = []
     for index, subgraph in enumerate(model.subgraphs):
-        name = (subgraph.name or b"").decode("utf-8", "replace")
+        name = decode_text(subgraph.name)
         signatures = "".join(f", signature {key!r}" for key in keys.get(index, ()))
         named.append(f"{index} ({name!r}{signatures})")
     listed = ", ".join(named[:8]) + (" …" if len(named) > 8 else "")

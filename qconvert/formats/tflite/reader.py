@@ -17,7 +17,7 @@ from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.notes import restore_operators
 from qconvert.formats.tflite.file_contents import read_files, select_signature, text_of
 from qconvert.formats.tflite.operations import Operations, indices
-from qconvert.formats.tflite.schema import root
+from qconvert.formats.tflite.schema import decode_text, root
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.formats.tflite.verify import verify
 from qconvert.graph import Graph, Signature, Tensor
@@ -86,7 +86,7 @@ def read_bytes(data: mmap.mmap | bytes, name: str, *, again: bool = False) -> Gr
     draft.prune({*outputs, *(name for found in signatures if not found.function for name in found.outputs.values())})
     draft.settle_names(outputs)
     graph = Graph(
-        name=(subgraph.name or b"").decode("utf-8", "replace") or name,
+        name=decode_text(subgraph.name) or name,
         tensors=draft.tensors,
         ops=(),
         inputs=tuple(inputs),
@@ -126,7 +126,7 @@ def _require_produced(outputs: list[str], ready: set[str]) -> None:
 def _signatures(model: Any, names: list[str], operations: Operations, draft: Draft) -> Iterator[Signature]:
     """The signatures; the subgraphs of those that enter others than the first are functions."""
     for found in model.signatureDefs:
-        key, function = (found.signatureKey or b"").decode("utf-8", "replace"), ""
+        key, function = decode_text(found.signatureKey), ""
         listed, order = names, list(range(len(names)))
         if found.subgraphIndex:
             function = operations.functions.function_name(found.subgraphIndex, draft, f"signature {key!r}")
@@ -136,11 +136,7 @@ def _signatures(model: Any, names: list[str], operations: Operations, draft: Dra
         tensors = dict(zip(order, listed, strict=True))
         called = _input_aliases(model.subgraphs[found.subgraphIndex])
         inputs, outputs = (
-            {
-                (pair.name or b"").decode("utf-8", "replace"): tensors[at]
-                for pair in side
-                if (at := places.get(pair.tensorIndex, pair.tensorIndex)) in tensors
-            }
+            {decode_text(pair.name): tensors[at] for pair in side if (at := places.get(pair.tensorIndex, pair.tensorIndex)) in tensors}
             for side, places in ((found.inputs, called), (found.outputs, {}))
         )
         yield Signature(key, inputs, outputs, function)
@@ -174,16 +170,16 @@ def _metadata(model: Any) -> dict[str, str]:
     """The description and every metadata buffer, in base64 if it is no short text."""
     found = {SOURCE_FORMAT: "tflite", SOURCE_KERNELS: "litert:default"}
     if model.description:
-        found[SOURCE_DESCRIPTION] = model.description.decode("utf-8", "replace")
+        found[SOURCE_DESCRIPTION] = decode_text(model.description)
     buffers = model.buffers
     for index, entry in enumerate(model.metadata):
         if entry.buffer >= len(buffers):
             raise InvalidModelError(f"metadata entry {index} names buffer {entry.buffer} of {len(buffers)}", rule="unknown-buffer")
         raw = buffers[entry.buffer].data
         data = b"" if raw is None else raw.tobytes()
-        name = (entry.name or b"").decode("utf-8", "replace")
+        name = decode_text(entry.name)
         if name in (TRANSPOSED, CHANGED, DECOMPOSED, STATED_ATTRIBUTES, STATED_LIMITS):
-            found[name] = data.rstrip(b"\0").decode("utf-8", "replace")
+            found[name] = decode_text(data.rstrip(b"\0"))
         else:
             found[f"{SOURCE_METADATA}{name}"] = text_of(data)
     return found

@@ -9,7 +9,7 @@ from typing import Any
 from qconvert.formats.flatbuffers import Schema
 from qconvert.formats.tflite.schema_table import BUILTIN_OPERATORS, TABLES, UNIONS
 
-__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "root"]
+__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "decode_text", "root"]
 
 #: Data of buffers start at multiples of 16 bytes (schema.fbs: `force_align`).
 TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16})
@@ -17,6 +17,11 @@ BUILTIN_OPERATOR_NAMES = tuple(BUILTIN_OPERATORS.split())
 #: The fused activations of the graph by their numbers in ActivationFunctionType, which has more.
 FUSED_ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6")
 root = TFLITE.root
+
+
+def decode_text(text: bytes | None) -> str:
+    """A text of a file, whatever its bytes are; "" for one that is left out."""
+    return (text or b"").decode("utf-8", "replace")
 
 
 def __getattr__(name: str) -> Any:

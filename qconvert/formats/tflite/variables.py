@@ -13,6 +13,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.schema import decode_text
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
@@ -172,9 +173,7 @@ def variable_keys(graph: Graph) -> dict[str, tuple[str, str]]:
 
 def _key(options: Any) -> _Key:
     """The variable that the options of a VAR_HANDLE name."""
-    found = (getattr(options, name, None) or b"" for name in ("container", "sharedName"))
-    container, shared = (text.decode("utf-8", "replace") for text in found)
-    return container, shared
+    return decode_text(getattr(options, "container", None)), decode_text(getattr(options, "sharedName", None))
 
 
 def _widen_float16(narrow: Tensor, wide: Tensor) -> Tensor:

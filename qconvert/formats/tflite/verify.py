@@ -13,7 +13,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import MOST_VISITS, verify_tables
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, root
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, decode_text, root
 from qconvert.formats.tflite.tensors import PACKED_BITS, RESOURCE, dtype_of
 from qconvert.graph import numpy_dtype
 
@@ -81,14 +81,9 @@ def check(path: Path) -> mmap.mmap:
     for signature in model.signatureDefs or ():
         for entry in (*(signature.inputs or ()), *(signature.outputs or ())):
             if not 0 <= entry.tensorIndex < len(model.subgraphs[signature.subgraphIndex].tensors):
-                raise InvalidModelError(
-                    f"maps {_text(entry.name)!r} to tensor {entry.tensorIndex}", where=_text(signature.signatureKey), rule="unknown-tensor"
-                )
+                what, where = f"maps {decode_text(entry.name)!r} to tensor {entry.tensorIndex}", decode_text(signature.signatureKey)
+                raise InvalidModelError(what, where=where, rule="unknown-tensor")
     return data
-
-
-def _text(name: bytes | None) -> str:
-    return (name or b"").decode("utf-8", "replace")
 
 
 def _tensors(subgraph: Any, buffers: list[Any]) -> None:
@@ -96,7 +91,7 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
     sizes = [0 if buffer.data is None else buffer.data.size for buffer in buffers]
     names: set[str] = set()
     for tensor in subgraph.tensors:
-        name = _text(tensor.name)
+        name = decode_text(tensor.name)
         where = f"tensor {name!r}"
         if not name or name in names:
             raise InvalidModelError(
@@ -148,18 +143,18 @@ def _operators(subgraph: Any, codes: list[Any]) -> None:
         for index in _indices(operator.inputs, count, where):
             if index in written and index not in produced:
                 raise InvalidModelError(
-                    f"reads {_text(subgraph.tensors[index].name)!r} before it is written", where=where, rule="not-computed"
+                    f"reads {decode_text(subgraph.tensors[index].name)!r} before it is written", where=where, rule="not-computed"
                 )
         for index in _indices(operator.outputs, count, where):
             if index < 0 or index in produced or (index in constants and not subgraph.tensors[index].isVariable):
-                name = _text(subgraph.tensors[index].name) if index >= 0 else "nothing"
+                name = decode_text(subgraph.tensors[index].name) if index >= 0 else "nothing"
                 raise InvalidModelError(
                     f"writes {name!r}, which has another producer or is not a tensor", where=where, rule="two-producers"
                 )
             produced.add(index)
     for index in outputs:
         if index not in produced and index not in constants:
-            raise InvalidModelError(f"gives out {_text(subgraph.tensors[index].name)!r}, which nothing writes", rule="not-computed")
+            raise InvalidModelError(f"gives out {decode_text(subgraph.tensors[index].name)!r}, which nothing writes", rule="not-computed")
 
 
 def _indices(vector: Any, count: int, where: str) -> list[int]:
