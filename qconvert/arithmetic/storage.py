@@ -26,7 +26,9 @@ __all__ = [
     "integer_range",
     "is_accumulator_scale",
     "numpy_dtype",
+    "pack_bits",
     "read_only",
+    "unpack_bits",
 ]
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -100,6 +102,20 @@ def integer_range(dtype: str) -> tuple[int, int]:
 def in_bytes(data: Array) -> Array:
     """Integers of 2 and 4 bits, which numpy knows as no integers, as those of 8 bits; other data as they are."""
     return data.astype(_IN_BYTES[data.dtype.name]) if data.dtype.name in _IN_BYTES else data
+
+
+def unpack_bits(packed: Array, bits: int) -> Array:
+    """The integers of 2, 4 or 8 bits in bytes, the first in the lowest bits: uint8 [..., B] -> uint8 [..., B * 8 / bits]."""
+    parts = np.stack([(packed >> shift) & (2**bits - 1) for shift in range(0, 8, bits)], axis=-1)
+    return parts.reshape(*packed.shape[:-1], packed.shape[-1] * 8 // bits)
+
+
+def pack_bits(codes: Array, bits: int) -> Array:
+    """The mirror of unpack_bits(): uint8 below 2^bits along the last axis in bytes, of which the last one is filled up with zeros."""
+    each, count = 8 // bits, codes.shape[-1]
+    padded = np.pad(codes, [*[(0, 0)] * (codes.ndim - 1), (0, -count % each)])
+    parts = padded.reshape(*codes.shape[:-1], padded.shape[-1] // each, each) << np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray(np.bitwise_or.reduce(parts, axis=-1), np.uint8)
 
 
 def equal_data(a: Array | None, b: Array | None) -> bool:

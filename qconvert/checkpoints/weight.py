@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import Array
+from qconvert.arithmetic.storage import Array, unpack_bits
 
 __all__ = [
     "E2M1",
@@ -23,7 +23,6 @@ __all__ = [
     "to_float32",
     "to_row_major",
     "unpack",
-    "unpack_bytes",
     "word_count",
 ]
 
@@ -60,7 +59,7 @@ def unpack(words: Array, bits: int, count: int) -> Array:
     if bits == _BYTE:
         return stream[..., :count]
     if bits in (2, 4):
-        return unpack_bytes(stream, bits)[..., :count]
+        return unpack_bits(stream, bits)[..., :count]
     each = np.unpackbits(stream, axis=-1, bitorder="little")[..., : count * bits].reshape(*stream.shape[:-1], count, bits)
     return np.asarray((each << np.arange(bits, dtype=np.uint8)).sum(axis=-1, dtype=np.uint8))
 
@@ -87,12 +86,6 @@ def pack(codes: Array, bits: int) -> Array:
         whole = np.packbits(each.reshape(*codes.shape[:-1], count * bits), axis=-1, bitorder="little")
         stream[..., : whole.shape[-1]] = whole
     return stream.view("<u4")
-
-
-def unpack_bytes(stream: Array, bits: int) -> Array:
-    """The integers of 2 or 4 bits in bytes, lowest bits first: uint8 [..., B] -> uint8 [..., B * 8 / bits]."""
-    parts = np.stack([(stream >> shift) & (2**bits - 1) for shift in range(0, _BYTE, bits)], axis=-1)
-    return parts.reshape(*stream.shape[:-1], -1)
 
 
 def to_row_major(words: Array) -> Array:

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import pack_bits, unpack_bits
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
+from qconvert.formats.tflite.schema import decode_text
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 from qconvert.operators.sizes import UNKNOWN
 
@@ -144,7 +146,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
     inputs = set(_sizes(subgraph.inputs))
     names: list[str] = []
     for index, tensor in enumerate(subgraph.tensors):
-        name = (tensor.name or b"").decode("utf-8", "replace") or f"tensor_{index}"
+        name = decode_text(tensor.name) or f"tensor_{index}"
         try:
             dtype = dtype_of(tensor)
             shape = _shape(tensor, name, index not in produced or index in inputs)
@@ -307,10 +309,8 @@ def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
 
 
 def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
-    """4- and 2-bit values, several to a byte, the first in the lowest bits; sign extended."""
-    per_byte = 8 // bits
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    values = ((raw[:, None] >> shifts) & (2**bits - 1)).reshape(-1)[:count].astype(np.int8)
+    """The first values of 4 or 2 bits; sign extended."""
+    values = unpack_bits(raw, bits)[:count].astype(np.int8)
     if not dtype.startswith("u"):
         values = np.where(values >= 2 ** (bits - 1), values - 2**bits, values).astype(np.int8)
     unpacked: Array = values.astype(numpy_dtype(dtype))
@@ -319,13 +319,7 @@ def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
 
 def pack(data: Array, bits: int) -> bytes:
     """The mirror of _unpack()."""
-    per_byte = 8 // bits
-    values = data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1)
-    padded = np.zeros(-(-values.size // per_byte) * per_byte, np.uint8)
-    padded[: values.size] = values
-    shifts = np.arange(per_byte, dtype=np.uint8) * bits
-    packed: Array = np.bitwise_or.reduce(padded.reshape(-1, per_byte) << shifts, axis=1).astype(np.uint8)
-    return packed.tobytes()
+    return pack_bits(data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes()
 
 
 def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:

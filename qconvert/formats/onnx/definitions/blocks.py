@@ -7,8 +7,8 @@ import base64
 
 import numpy as np
 
+from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
-from qconvert.formats.onnx.qoperator.matrix import unpack_bits
 from qconvert.graph import Array, Graph, Op
 
 __all__ = ["DEFINITIONS", "coarse_product"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
 from qconvert.graph import Array
 
@@ -70,7 +71,7 @@ def _gather_blocks(s: Decomposition) -> None:
     middle = {"uint4": 8, "uint8": 128}.get(dtype, 0)
     absent = 0 if dtype == "uint4" else middle  # the zero point where none is given, as the kernel has it
     if dtype == "uint8" and int(s.attribute("bits", 4)) == 4:
-        data, points, middle = _halves(data), None if points is None else _halves(points)[..., : scales.shape[-1]], 8
+        data, points, middle = unpack_bits(data, 4), None if points is None else unpack_bits(points, 4)[..., : scales.shape[-1]], 8
         absent = 8
     blocks = -(-data.shape[along] // block)
     sizes = [*data.shape[:along], blocks, *data.shape[along + 1 :]]
@@ -112,11 +113,6 @@ def _gather_scaled_blocks(s: Decomposition, stored: Array, zero: Array, scales: 
     if blocks * block != length:
         value = s("Slice", value, s.ints(0), s.ints(length), s.ints(where))
     s.end(value)
-
-
-def _halves(data: Array) -> Array:
-    """Bytes as two numbers of 4 bits each along the last axis, the lower one first."""
-    return np.stack([data & 15, data >> 4], axis=-1).reshape(*data.shape[:-1], -1)
 
 
 def _repeat_blocks(values: Array, block: int, axis: int, shape: tuple[int, ...]) -> Array:

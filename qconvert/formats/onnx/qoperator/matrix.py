@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization
+from qconvert.arithmetic.storage import pack_bits, unpack_bits
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.matrix import matmul_operand
 from qconvert.formats.onnx.qoperator.conv import weights_quantization
@@ -24,9 +25,9 @@ from qconvert.formats.onnx.qoperator.forms import (
     write_form,
 )
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
 
-__all__ = ["READERS", "WRITERS", "read_matmul_nbits", "unpack_bits", "write_matmul_nbits"]
+__all__ = ["READERS", "WRITERS", "read_matmul_nbits", "write_matmul_nbits"]
 
 _SMALLEST_BLOCK = 16
 #: Bits -> the type that weights are read as.
@@ -85,20 +86,6 @@ def _quantization_key(quantization: Quantization) -> str:
     return hashlib.sha256(quantization.scale.tobytes() + quantization.zero_point.tobytes()).hexdigest()[:8]
 
 
-def unpack_bits(data: Array, bits: int) -> Array:
-    """Rows of bytes as rows of the numbers in them, those in the lowest bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return np.asarray((data[..., None] >> shifts) & (2**bits - 1), np.uint8).reshape(len(data), -1)
-
-
-def _pack_bits(data: Array, bits: int) -> Array:
-    """The mirror of unpack_bits()."""
-    each = 8 // bits
-    padded = np.pad(data, ((0, 0), (0, -data.shape[1] % each)))
-    parts = padded.reshape(len(data), -1, each) << np.arange(0, 8, bits, dtype=np.uint8)
-    return np.asarray(np.bitwise_or.reduce(parts, axis=2), np.uint8)
-
-
 def write_matmul_nbits(op: Op, b: Builder) -> str:
     """MatMul or Gemm of float data with weights of 4 or 8 bits in blocks along K as MatMulNBits."""
     weights = _stored_weights(op.inputs[1], b)
@@ -117,11 +104,11 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     name = weights.name
     inputs = [
         b.stored_value(op.inputs[0]),
-        b.const(_pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
+        b.const(pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
         b.const(np.ascontiguousarray(quantization.scale).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
     ]
     if (quantization.zero_point != 2 ** (bits - 1)).any():
-        inputs.append(b.const(_pack_bits(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"))
+        inputs.append(b.const(pack_bits(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"))
     if op.kind == "Gemm" and len(op.inputs) > 2 and op.inputs[2]:
         inputs += [*[""] * (_BIAS - len(inputs)), b.stored_value(op.inputs[2])]
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.torch.operands import cast_operand, common_type
 from qconvert.formats.torch.ops.slice_concat import emit_slice
 from qconvert.formats.torch.reading import Call, Operator
@@ -31,7 +32,7 @@ def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
     if bits == 8:
         return np.ascontiguousarray(weight.data)
     rows, columns = weight.shape
-    flat = np.stack([weight.data & 15, weight.data >> 4], axis=-1).reshape(-1)
+    flat = unpack_bits(weight.data, 4).reshape(-1)
     stride = (columns + 1) // 2 * 2
     if flat.size < rows * stride:
         raise c.invalid(f"{weight.data.size} bytes do not fit a table of shape {weight.shape}", rule="counts-differ")
