@@ -173,16 +173,16 @@ class Builder:
         """Adds a node; outputs are names, or how many new names to make (from `hint`). Returns the outputs' names."""
         if isinstance(outputs, int):
             outputs = [self.name(hint or f"{inputs[0] or 'value'}/{op_type}") for _ in range(outputs)]
-        given = {key: value for key, value in attributes.items() if value is not None}
-        found = signature(op_type, domain, self.opset)
-        for index, (_, allowed) in enumerate(found.input_types[: len(inputs)] if found is not None else ()):
+        stated = {key: value for key, value in attributes.items() if value is not None}
+        known = signature(op_type, domain, self.opset)
+        for index, (_, allowed) in enumerate(known.input_types[: len(inputs)] if known is not None else ()):
             if allowed == _INT64:
                 inputs = [*inputs[:index], self.int64(inputs[index]), *inputs[index + 1 :]]
         name = self.node_name(op_type, outputs)
-        empty = [key for key, value in given.items() if isinstance(value, (list, tuple)) and not value]  # of which no type could be told
-        told = {key: value for key, value in given.items() if key not in empty}
-        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **told)
-        node.attribute.extend(self._helper.make_attribute(key, [], attr_type=found.attributes[key]) for key in empty if found is not None)
+        empty = [key for key, value in stated.items() if isinstance(value, (list, tuple)) and not value]  # whose type no value shows
+        typed = {key: value for key, value in stated.items() if key not in empty}
+        node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **typed)
+        node.attribute.extend(self._helper.make_attribute(key, [], attr_type=known.attributes[key]) for key in empty if known is not None)
         if self.source:
             node.doc_string = self.source
         self.nodes.append(node)

@@ -8,16 +8,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qconvert.errors import UnsupportedError
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.initializers import inline
+from qconvert.formats.onnx.model import value_info
 from qconvert.formats.onnx.noted_operators import is_decomposed
 from qconvert.formats.onnx.signatures import require_types
-from qconvert.graph import Graph, Op, Tensor, canonical_dtype
+from qconvert.graph import Graph, Op, canonical_dtype
 from qconvert.operators import kind_of
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered
 
-__all__ = ["Forms", "graph_proto", "subgraph", "used_nodes", "value_info", "write_ops"]
+__all__ = ["Forms", "graph_proto", "subgraph", "used_nodes", "write_ops"]
 
 
 @dataclass(slots=True)
@@ -128,17 +129,6 @@ def _inner_values(nodes: list[Any], graph: Graph, outputs: Sequence[str]) -> lis
     """The tensors of the graph that nodes write, apart from its outputs: their types and shapes go into the file."""
     written = dict.fromkeys(name for node in nodes for name in node.output if name in graph.tensors)
     return [name for name in written if name not in outputs and graph[name].dtype != "unknown"]
-
-
-def value_info(tensor: Tensor) -> Any:
-    """Name, type and shape of a value."""
-    import onnx
-    from onnx import helper
-
-    shape = None if tensor.shape is None else list(tensor.shape)
-    if tensor.dtype not in ELEMENT_TYPES:  # after an operator of which nothing is known
-        return onnx.ValueInfoProto(name=tensor.name)
-    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], shape)
 
 
 #: A constant of more bytes stands in the main graph, where it can go to a file compared with the model.

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from qconvert.formats.onnx.initializers import ConstantData, Files
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
+from qconvert.graph import Tensor
 
 __all__ = [
     "DEFAULT_DOMAINS",
@@ -23,6 +24,7 @@ __all__ = [
     "node_captures",
     "replace_items",
     "subgraphs",
+    "value_info",
 ]
 
 #: What the domain of ONNX's own operators is called.
@@ -118,6 +120,15 @@ def graph_captures(graph: Any) -> Iterator[str]:
     for child in graph.node:
         yield from (name for name in (*child.input, *node_captures(child)) if name and name not in defined)
     yield from (value.name for value in graph.output if value.name not in defined)
+
+
+def value_info(tensor: Tensor) -> Any:
+    """The ValueInfoProto of a tensor: name, type and shape; the name alone after an operator of which nothing is known."""
+    from onnx import helper
+
+    if tensor.dtype not in ELEMENT_TYPES:
+        return helper.make_empty_tensor_value_info(tensor.name)
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
 
 
 class ValueType(NamedTuple):

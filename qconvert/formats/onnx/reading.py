@@ -248,11 +248,6 @@ class Reading(LabellingReading):
         """A tensor with its integers as plain numbers."""
         return self._drop_label(name)
 
-    def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
-        """Adds a constant named after the first output and `hint`; returns its name."""
-        array = np.asarray(data)
-        return self._draft.add(f"{self.outputs[0]}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
-
     def declare_constant(self, data: Any) -> None:
         """Makes output 0 a constant."""
         array = decode_texts(np.asarray(data))

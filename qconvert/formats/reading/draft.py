@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from qconvert.arithmetic.polynomials import number
 from qconvert.errors import InvalidModelError, UnsupportedError
@@ -239,6 +242,11 @@ class OperatorReading:
         if len(rest) + numbers.count(-1) > 1:
             return None
         return [-1 if axis in rest else 0 if value is None else value for axis, value in enumerate(numbers)]
+
+    def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
+        """Adds a constant named after the first output and `hint`; returns its name."""
+        array = np.asarray(data)
+        return self._draft.add(f"{self.outputs[0]}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
     def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
         """Constant input `index` in canonical form: `data` in another order of axes or another type.

@@ -15,7 +15,7 @@ from qconvert.formats.tflite.functions import Functions, subgraphs_of
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.ops.signal import COMPLEX
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, decode_text
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, decode_text, numbers_of
 from qconvert.formats.tflite.tensors import RESOURCE, read_tensors
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS, Variables
 from qconvert.formats.tflite.verify import wrong_arity
@@ -167,7 +167,7 @@ class Operations:
         """The operators of a composite: its inputs and outputs stand for those of the subgraph."""
         subgraph = self._model.subgraphs[part]
         names = read_tensors(self._model, self._data, self._draft, part)
-        given, wanted = (([] if found is None else found.tolist()) for found in (subgraph.inputs, subgraph.outputs))
+        given, wanted = numbers_of(subgraph.inputs), numbers_of(subgraph.outputs)
         if (
             len(given) != len(reading.inputs)
             or len(wanted) != len(reading.outputs)

@@ -268,11 +268,6 @@ class Reading(OperatorReading):
         flat = self.intermediate(hint, "int64", (2 * shape[0],))
         return self.emit("Reshape", [turned, self.shape_const([-1], "flat")], [flat])[0]
 
-    def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
-        """Adds a constant named after the first output and `hint`; returns its name."""
-        array = np.asarray(data)
-        return self._draft.add(f"{self.outputs[0]}/{hint}", array.dtype.name, array.shape, array, quantization)
-
     def shape_const(self, values: Sequence[int], hint: str) -> str:
         """Adds a one-dimensional int64 constant: a shape, axes, pads …"""
         return self.const(np.array(values, np.int64), hint)

@@ -8,8 +8,9 @@ from typing import Any
 
 from qconvert.formats.flatbuffers import Schema
 from qconvert.formats.tflite.schema_table import BUILTIN_OPERATORS, TABLES, UNIONS
+from qconvert.graph import Array
 
-__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "decode_text", "root"]
+__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "decode_text", "numbers_of", "root"]
 
 #: Data of buffers start at multiples of 16 bytes (schema.fbs: `force_align`).
 TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16})
@@ -22,6 +23,11 @@ root = TFLITE.root
 def decode_text(text: bytes | None) -> str:
     """A text of a file, whatever its bytes are; "" for one that is left out."""
     return (text or b"").decode("utf-8", "replace")
+
+
+def numbers_of(vector: Array | None) -> list[int]:
+    """The numbers of a vector; none for one that is left out."""
+    return [] if vector is None else vector.tolist()
 
 
 def __getattr__(name: str) -> Any:

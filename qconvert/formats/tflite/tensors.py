@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic.storage import pack_bits, unpack_bits
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.tflite.schema import decode_text
+from qconvert.formats.tflite.schema import decode_text, numbers_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 from qconvert.operators.sizes import UNKNOWN
 
@@ -39,7 +39,7 @@ def leaves_of(sparsity: Any, shape: tuple[int, ...], stored: int) -> Leaves:
     count = math.prod(shape)
     if count > _MOST_EACH * stored + _ALLOWANCE:
         raise _invalid(f"{stored} value{'s' * (stored != 1)} for {count:,} elements")
-    order, blocks = _numbers(sparsity.traversalOrder), _numbers(sparsity.blockMap)
+    order, blocks = numbers_of(sparsity.traversalOrder), numbers_of(sparsity.blockMap)
     levels = list(sparsity.dimMetadata)
     rank = len(shape)
     if sorted(order) != list(range(rank + len(blocks))) or len(levels) != len(order):
@@ -104,10 +104,6 @@ def _vector(table: Any) -> Array:
     return np.zeros(0, np.int64) if values is None else np.asarray(values).astype(np.int64)
 
 
-def _numbers(vector: Array | None) -> list[int]:
-    return [] if vector is None else vector.tolist()
-
-
 def _strides(shape: tuple[int, ...]) -> list[int]:
     return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
@@ -143,7 +139,7 @@ def read_tensors(model: Any, data: mmap.mmap | bytes, draft: Draft, part: int = 
     """
     subgraph, buffers = model.subgraphs[part], model.buffers
     produced = _written_tensors(subgraph)
-    inputs = set(_sizes(subgraph.inputs))
+    inputs = set(numbers_of(subgraph.inputs))
     names: list[str] = []
     for index, tensor in enumerate(subgraph.tensors):
         name = decode_text(tensor.name) or f"tensor_{index}"
@@ -199,14 +195,14 @@ def _sound_quantization(tensor: Any, dtype: str, shape: Shape) -> tuple[Quantiza
 def _is_nothing(constant: Array, params: Any) -> bool:
     """Whether all elements are the zero point on the scale zero: real zeros, which TensorFlow's converter writes so in int16. A kernel's
     multiplier for them is zero (QuantizeMultiplier, quantization_util.cc), whatever their integers are."""
-    scales, points = _sizes(params.scale), _sizes(params.zeroPoint) or [0]
+    scales, points = numbers_of(params.scale), numbers_of(params.zeroPoint) or [0]
     return len(scales) == len(points) == 1 and scales[0] == 0 and constant.size > 0 and bool((constant == points[0]).all())
 
 
 def _stated_scales(params: Any) -> list[tuple[float, int]]:
     """(scale, zero point) for each index, as far as the file has them."""
-    scales = _sizes(params.scale)
-    points = _sizes(params.zeroPoint)
+    scales = numbers_of(params.scale)
+    points = numbers_of(params.zeroPoint)
     return [(scale, points[i] if i < len(points) else points[0] if len(points) == 1 else 0) for i, scale in enumerate(scales)]
 
 
@@ -231,17 +227,13 @@ def dtype_of(tensor: Any) -> str:
     return _DTYPES[number]
 
 
-def _sizes(vector: Array | None) -> list[int]:
-    return [] if vector is None else vector.tolist()
-
-
 def _shape(tensor: Any, name: str, is_input: bool) -> Shape:
     """The shape; -1 in shape_signature is a size dynamic, of inputs named "batch" at axis 0 and after the tensor elsewhere.
 
     The sizes of other tensors get the names that the operators before them give.
     """
-    sizes = _sizes(tensor.shape)
-    signature = _sizes(tensor.shapeSignature) or sizes
+    sizes = numbers_of(tensor.shape)
+    signature = numbers_of(tensor.shapeSignature) or sizes
     if len(signature) != len(sizes) or len(sizes) > _MAX_RANK:
         raise InvalidModelError(f"shape {sizes[:8]} does not fit its signature {signature[:8]}", rule="shape-mismatch")
     if any(size < 0 for size in sizes) or any(size < -1 for size in signature):
@@ -260,7 +252,7 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
     if tensor.isVariable:
         return None
     raw = _buffer_bytes(buffers[number], data) if buffers else None
-    sizes = tuple(_sizes(tensor.shape))
+    sizes = tuple(numbers_of(tensor.shape))
     count = math.prod(sizes)
     if raw is None or (raw.size == 0 and count):
         return np.zeros(sizes, numpy_dtype(dtype)) if not count and number else None
@@ -366,7 +358,7 @@ def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mma
     if dtype not in _QUANTIZED or not sizes or len(sizes) != len(shape):
         raise InvalidModelError(f"blocks of scales for {dtype} of shape {list(shape)}", rule="block-scales")
     block, along = int(details.blockSize), len(sizes) - 1
-    shaped = _sizes(details.blockShape)
+    shaped = numbers_of(details.blockShape)
     if shaped and (len(shaped) != len(sizes) or any(size != 1 for size in shaped[:-1]) or shaped[-1] != block):
         raise UnsupportedError(
             f"scales in blocks of shape {shaped[:8]} are not covered; blocks along the last dimension are", rule="block-scales"
@@ -374,21 +366,21 @@ def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mma
     if not 0 < block <= max(sizes[along], 1) or sizes[along] % block:
         raise InvalidModelError(f"blocks of {block} elements of {sizes[along]}", rule="block-scales")
     wanted = (*sizes[:along], sizes[along] // block)
-    scale = _numbers_of(model, details.scales, wanted, ("float16", "float32", "bfloat16"), data).astype(np.float32)
+    scale = _read_block_numbers(model, details.scales, wanted, ("float16", "float32", "bfloat16"), data).astype(np.float32)
     wrong = scale[~(np.isfinite(scale) & (scale > 0))]
     if wrong.size:
         raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
     if details.zeroPoints < 0 or details.zeroPoints == details.scales:  # an absent field is 0, which is a tensor too
         points = np.zeros(wanted, np.int64)
     else:
-        points = _numbers_of(model, details.zeroPoints, wanted, tuple(_QUANTIZED), data).astype(np.int64)
+        points = _read_block_numbers(model, details.zeroPoints, wanted, tuple(_QUANTIZED), data).astype(np.int64)
     low, high = integer_range(dtype)
     if points.size and (points.min() < low or points.max() > high):
         raise InvalidModelError(f"a zero point is outside {dtype}", rule="zero-point-outside-type")
     return Quantization(scale, points, along, block)
 
 
-def _numbers_of(model: Any, index: int, shape: tuple[int, ...], dtypes: tuple[str, ...], data: mmap.mmap | bytes) -> Array:
+def _read_block_numbers(model: Any, index: int, shape: tuple[int, ...], dtypes: tuple[str, ...], data: mmap.mmap | bytes) -> Array:
     """The data of the constant that has the scales or the zero points of blocks."""
     tensors = model.subgraphs[0].tensors
     if not 0 <= index < len(tensors):

@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.reading.draft import Draft
-from qconvert.formats.tflite.schema import decode_text
+from qconvert.formats.tflite.schema import decode_text, numbers_of
 from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
@@ -183,7 +183,7 @@ def _widen_float16(narrow: Tensor, wide: Tensor) -> Tensor:
 
 
 def _numbers(vector: Any, count: int, name: str) -> list[int]:
-    found = [] if vector is None else vector.tolist()
+    found = numbers_of(vector)
     if any(not 0 <= index < count for index in found) and name in VARIABLE_OPERATORS:
         raise InvalidModelError(f"it names a tensor that is none of {count}", where=name, rule="unknown-tensor")
     return found

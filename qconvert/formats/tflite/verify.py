@@ -13,7 +13,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import MOST_VISITS, verify_tables
-from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, decode_text, root
+from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, decode_text, numbers_of, root
 from qconvert.formats.tflite.tensors import PACKED_BITS, RESOURCE, dtype_of
 from qconvert.graph import numpy_dtype
 
@@ -100,7 +100,7 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
                 rule="duplicate-name" if name else "no-name",
             )
         names.add(name)
-        shape = [] if tensor.shape is None else tensor.shape.tolist()
+        shape = numbers_of(tensor.shape)
         if tensor.buffer >= len(sizes):
             raise InvalidModelError(f"names buffer {tensor.buffer} of {len(sizes)}", where=where, rule="unknown-buffer")
         stored, dtype = sizes[tensor.buffer], dtype_of(tensor)
@@ -158,7 +158,7 @@ def _operators(subgraph: Any, codes: list[Any]) -> None:
 
 
 def _indices(vector: Any, count: int, where: str) -> list[int]:
-    found = [] if vector is None else [int(index) for index in vector.tolist()]
+    found = numbers_of(vector)
     for index in found:
         if not -1 <= index < count:
             raise InvalidModelError(f"names tensor {index} of {count}", where=where, rule="unknown-tensor")

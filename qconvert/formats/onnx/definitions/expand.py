@@ -10,6 +10,7 @@ from typing import Any
 from qconvert.errors import InvalidGraphError, InvalidModelError, QConvertError
 from qconvert.formats.onnx.definitions import arithmetic, attention, blocks, embedding, quantized, resize, sampling, shaping
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.model import value_info
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Graph, Op, Tensor, equal_data
 from qconvert.graph.names import Names
@@ -201,23 +202,13 @@ def _model(graph: Graph, op: Op, nodes: list[Any], opset: int, constants: Mappin
     made = helper.make_graph(
         nodes,
         "definition",
-        [_value(tensor) for tensor in inputs if tensor.data is None],
-        [_value(graph[name]) for name in op.outputs if name],
+        [value_info(tensor) for tensor in inputs if tensor.data is None],
+        [value_info(graph[name]) for name in op.outputs if name],
         [numpy_helper.from_array(data, name) for name, data in {**held, **constants}.items()],
-        value_info=[_value(tensor) for tensor in inputs if tensor.data is not None],  # the inliner looks for types there
+        value_info=[value_info(tensor) for tensor in inputs if tensor.data is not None],  # the inliner looks for types there
     )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid(CONTRIB, 1)]
     return helper.make_model(made, opset_imports=imports, ir_version=10)
-
-
-def _value(tensor: Tensor) -> Any:
-    from onnx import helper
-
-    from qconvert.formats.onnx.builder import ELEMENT_TYPES
-
-    if tensor.dtype == "unknown":
-        return helper.make_empty_tensor_value_info(tensor.name)
-    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))
 
 
 def _read(model: Any, op: Op) -> Graph:
