@@ -94,8 +94,8 @@ class _Decoder:
             return inline
         target = self._target(place, width)
         if kind in _INDIRECT:
-            apart: Value = self._scalar(target, child, _INDIRECT[kind])
-            return apart
+            indirect: Value = self._scalar(target, child, _INDIRECT[kind])
+            return indirect
         if kind == _KEY:
             return self._key(target)
         if kind in (_STRING, _BLOB):

@@ -151,8 +151,8 @@ class _Recurrence:
             inputs.append(self._symbol(body, (), "turn", "int32"))
             given.append(self._step_numbers(data))
         captures: list[tuple[str, str]] = []
-        theirs, parts = self._parts_of(direction, activations, element, body, captures)
-        after = list(self._cell.step(parts, theirs, *states))
+        data_sums, parts = self._parts_of(direction, activations, element, body, captures)
+        after = list(self._cell.step(parts, data_sums, *states))
         shown = after[0]
         if lengths:
             after, shown = self._mask_after_end(body, inputs[-1], lengths, states, after, captures)

@@ -132,13 +132,13 @@ def _weights(s: Decomposition, item: _Axis, mode: str) -> Array:
     """How much of each input element is in each output element: (wanted, size)."""
     x = np.asarray(_positions(s, item), np.float64)
     stretch = 1 / min(float(item.scale), 1.0) if s.attribute("antialias", 0) else 1.0
-    reach = math.ceil((2 if mode == "cubic" else 1) * stretch) + 1
+    radius = math.ceil((2 if mode == "cubic" else 1) * stretch) + 1
     a = float(s.attribute("cubic_coeff_a", -0.75))
     outside = bool(s.attribute("exclude_outside", 0))
     s.require_small(item.wanted, item.size)
     found = np.zeros((item.wanted, item.size))
     rows = np.arange(item.wanted)
-    for step in range(-reach, reach + 1):
+    for step in range(-radius, radius + 1):
         at = np.floor(x).astype(np.int64) + step
         weight = _curve(np.abs(at - x) / stretch, mode, a)
         if outside:

@@ -88,7 +88,7 @@ def _read_body(r: Reading, numbers: Sequence[Tensor], carried: list[Tensor], fol
         r: the node.
         numbers: what stands before the carried values.
         carried: these, as they are at first.
-        after: what stands after them.
+        following: what stands after them.
         first: where the new values of the carried ones stand among what the body gives.
     """
     functions = len(r.draft.functions)

@@ -311,12 +311,12 @@ class _Gates(Recurrence):
         if self._op.kind == "RNN":
             return to.node(names[0], to.node("Add", [own, part], hint="sum"), hint="hidden")[0]
         sizes = self._sizes([self._cells] * 3)
-        mine, theirs = (to.node("Split", [value, sizes], 3, hint="gate", axis=1) for value in (own, part))
+        hidden_parts, data_parts = (to.node("Split", [value, sizes], 3, hint="gate", axis=1) for value in (own, part))
         update, reset = (
             to.node(names[0], to.node("Add", pair, hint="sum"), hint=hint)[0]
-            for pair, hint in (([mine[0], theirs[0]], "update"), ([mine[1], theirs[1]], "reset"))
+            for pair, hint in (([hidden_parts[0], data_parts[0]], "update"), ([hidden_parts[1], data_parts[1]], "reset"))
         )
-        inner = to.node("Add", [theirs[2], *to.node("Mul", [mine[2], reset], hint="kept")], hint="inner")
+        inner = to.node("Add", [data_parts[2], *to.node("Mul", [hidden_parts[2], reset], hint="kept")], hint="inner")
         new = to.node(names[1], inner, hint="new")[0]
         moved = to.node("Mul", [*to.node("Sub", [hidden, new], hint="apart"), update], hint="moved")
         return to.node("Add", [*moved, new], hint="hidden")[0]

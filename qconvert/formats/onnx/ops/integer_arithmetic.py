@@ -141,7 +141,8 @@ class ScanBody:
         Args:
             given: first values of the states, and the sequence.
             states: the next value of each.
-            shown: what each step gives, and its element type.
+            shown: what each step gives.
+            element_type: of that, in TensorProto.DataType.
             hint: for names.
             backwards: from the last step to the first.
 

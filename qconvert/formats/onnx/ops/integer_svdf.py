@@ -54,8 +54,8 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
 def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Rescale]:
     """Of the newest value of each filter, and of the results."""
     feature = layer.feature[0].astype(np.int64)
-    reach = np.abs(feature).sum(axis=1) * max(127 - layer.data[1], 128 + layer.data[1])
-    newest = Rescale.of(np.full(len(feature), layer.newest_factor), reach)
+    largest_sums = np.abs(feature).sum(axis=1) * max(127 - layer.data[1], 128 + layer.data[1])
+    newest = Rescale.of(np.full(len(feature), layer.newest_factor), largest_sums)
     result = Rescale.of(np.full(len(feature) // layer.rank, layer.result_factor), np.minimum(_largest_total(layer), 2**31 - 1))
     if newest is None or result is None:
         raise b.unsupported_error(op, "sums that may overflow in its kernel", rule="may-overflow")

@@ -56,6 +56,8 @@ def read_form(
     """Appends the canonical operator `kind` of quantized operands with a quantized result.
 
     Args:
+        r: the node.
+        kind: of the canonical operator.
         operands: the indices of the inputs that hold data; each has its scale and zero point after it.
         result: the index of the result's scale, which has its zero point after it.
         leading, trailing: inputs of the canonical operator before and after the operands.

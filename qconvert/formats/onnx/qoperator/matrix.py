@@ -195,6 +195,7 @@ def _rounded_product(r: Reading, data: tuple[str, str, str], weights: tuple[int,
     fuse_dynamic knows.
 
     Args:
+        r: the node.
         data: names of the integers, their scale and their zero point, "" for none.
         weights: indices of the integers, their scales and their zero points.
         bias: its index.

@@ -129,11 +129,11 @@ def read_both_ways_lstm(r: Reading) -> None:
     given = {"forth": order.read_time_first(r), "back": ""}
     given["back"] = given["forth"]
     if "aux" in places:
-        beside = order.read_time_first(r, places["aux"])
+        auxiliary = order.read_time_first(r, places["aux"])
         if any(role.endswith("_aux") for role in places):
-            given = dict.fromkeys(given, concat_steps(r, given["forth"], beside))
+            given = dict.fromkeys(given, concat_steps(r, given["forth"], auxiliary))
         else:
-            given["back"] = beside
+            given["back"] = auxiliary
     found = [_read_way(r, own[way], order, given[way], direction) for way, direction in (("forth", "forward"), ("back", "reverse"))]
     if merged:
         found = [concat_steps(r, *found)]
@@ -269,10 +269,11 @@ def _constants(r: Reading, places: dict[str, int], sizes: _Sizes) -> dict[str, C
             return None
         return constant_int8(r, places[role], shape) if rounds and role in INTEGERS else (real_constant(r, places[role], shape), None)
 
-    weights, beside, bias = read_rows("weights", (cells, sizes.inputs)), read_rows("aux", (cells, sizes.aux)), read_rows("bias", (cells,))
+    weights, aux_weights = read_rows("weights", (cells, sizes.inputs)), read_rows("aux", (cells, sizes.aux))
+    bias = read_rows("bias", (cells,))
     assert weights is not None and bias is not None
     return {
-        "W": weights if beside is None else (np.concatenate([weights[0], beside[0]], axis=1), None),
+        "W": weights if aux_weights is None else (np.concatenate([weights[0], aux_weights[0]], axis=1), None),
         "R": read_rows("recurrent", (cells, width)),
         "B": (np.concatenate([bias[0], np.zeros_like(bias[0])]), None),
         "P": read_rows("peephole", (cells,), PEEPHOLES),

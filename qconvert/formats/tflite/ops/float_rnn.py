@@ -106,13 +106,13 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
     if (code := int(r.option("fusedActivationFunction", 0))) not in _ACTIVATIONS:
         raise r.unsupported_error(f"fused activation number {code}", rule="activation-not-covered")
     shape, size = r.static_shape(first), (r.lookup(data).static_shape or (0,))[-1]
-    beside = r.static_shape(aux)[-1] if aux else 0
+    aux_size = r.static_shape(aux)[-1] if aux else 0
     if len(shape) != 2 or not shape[0]:
         raise r.invalid(f"has {r.inputs[first]!r} of shape {shape}", rule="wrong-rank")
     cells = shape[0]
-    weights = real_constant(r, first, (cells, size - beside))
+    weights = real_constant(r, first, (cells, size - aux_size))
     if aux:
-        weights = np.concatenate([weights, real_constant(r, aux, (cells, beside))], axis=1)
+        weights = np.concatenate([weights, real_constant(r, aux, (cells, aux_size))], axis=1)
     bias = real_constant(r, first + 2, (cells,))
     parts = {"W": weights, "R": real_constant(r, first + 1, (cells, cells)), "B": np.concatenate([bias, np.zeros_like(bias)])}
     names = [r.const(data[None], hint) for hint, data in parts.items()]

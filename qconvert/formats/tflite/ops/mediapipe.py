@@ -75,8 +75,8 @@ def read_max_pooling_with_argmax(r: Reading) -> None:
         r.with_shape(small, position)
     r.emit("MaxPool", [data.name], [pooled], kernel_shape=(height, width), strides=(height, width), pads=(0, 0, 0, 0),
            activation=activation, data_format="channels_last")  # fmt: skip
-    apart = _emit_reshape(r, data, "rows", (-1, height, columns // width, width * channels))
-    turned = _emit_transpose(r, apart, "windows")
+    separated = _emit_reshape(r, data, "rows", (-1, height, columns // width, width * channels))
+    turned = _emit_transpose(r, separated, "windows")
     windows = _emit_reshape(r, turned, "window", (-1, columns // width, height * width, channels))
     found = r.intermediate("place", "int64", None)
     r.emit("ArgMax", [windows.name], [found], axis=2, keepdims=0)
@@ -105,8 +105,8 @@ def read_max_unpooling(r: Reading) -> None:
     r.emit("Equal", [whole, every], [here])
     spread = r.intermediate("window", "float32", None)
     r.emit("Where", [here, values.name, r.const(np.array(0, np.float32), "nothing")], [spread])
-    apart = _emit_reshape(r, r.lookup(spread), "windows", (-1, columns, height, width * channels))
-    turned = _emit_transpose(r, apart, "rows")
+    separated = _emit_reshape(r, r.lookup(spread), "windows", (-1, columns, height, width * channels))
+    turned = _emit_transpose(r, separated, "rows")
     r.with_shape((shape[0], rows * height, columns * width, channels))
     r.emit("Reshape", [turned.name, r.shape_const((-1, rows * height, columns * width, channels), "shape")])
     return None

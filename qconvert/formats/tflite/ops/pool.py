@@ -163,8 +163,8 @@ def write_max_pool(op: Op, w: Writing) -> None:
     holes = op["dilations"] or (1,) * len(op["kernel_shape"])
     sizes, wanted = (w.shape(name, op, slice(1, -1)) for name in (op.inputs[0], op.outputs[0]))
     pads, count = stated_pads(op, sizes, op["kernel_shape"], holes), len(sizes)
-    reach = [(wanted[i] - 1) * op["strides"][i] + (op["kernel_shape"][i] - 1) * holes[i] + 1 for i in range(count)]
-    ends = [max(reach[i] - sizes[i] - pads[i], 0) for i in range(count)]
+    spans = [(wanted[i] - 1) * op["strides"][i] + (op["kernel_shape"][i] - 1) * holes[i] + 1 for i in range(count)]
+    ends = [max(spans[i] - sizes[i] - pads[i], 0) for i in range(count)]
     data = write_padding(op, w, (*pads[:count], *ends), lowest)
     if not op["dilations"]:
         write_volume(op, w, "MAX_POOL_2D", data, op.outputs[0])

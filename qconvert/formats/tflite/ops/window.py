@@ -56,8 +56,8 @@ def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1))
         if len(numbers) == 2:
             attributes["pads"] = same_pads(numbers, kernel, strides, dilations)
         elif all(stride == 1 for stride in strides):
-            reach = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-            attributes["pads"] = tuple(taps // 2 for taps in reach) + tuple(taps - taps // 2 for taps in reach)
+            margins = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
+            attributes["pads"] = tuple(taps // 2 for taps in margins) + tuple(taps - taps // 2 for taps in margins)
         else:
             attributes["auto_pad"] = "SAME_UPPER"
     return attributes
@@ -76,6 +76,7 @@ def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[
 
     Args:
         op: with `strides`, `pads`, `auto_pad` and data of rank 4, channels last.
+        w: what is written.
         kernel, dilations: height and width.
         filler: the stored value to pad with; None for real zero.
     """
@@ -115,9 +116,9 @@ def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[in
 
 
 def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
-    reach = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
-    return all(stride == 1 for stride in strides) and tuple(pads) == tuple(taps // 2 for taps in reach) + tuple(
-        taps - taps // 2 for taps in reach
+    margins = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
+    return all(stride == 1 for stride in strides) and tuple(pads) == tuple(taps // 2 for taps in margins) + tuple(
+        taps - taps // 2 for taps in margins
     )
 
 
