@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.awq import AWQ
 from qconvert.checkpoints.bitsandbytes import BNB_4BIT
-from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT_QUANTIZED
+from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT8, INT_QUANTIZED
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.fp4 import MXFP4, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
+from qconvert.checkpoints.fp8 import FLOAT_QUANTIZED, FP8, FP8_MODELOPT, MXFP8
 from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
-from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_NVFP4
+from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_MXFP8, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
 from qconvert.checkpoints.quark import QUARK
 from qconvert.errors import UnsupportedError, format_count
@@ -26,8 +27,8 @@ __all__ = ["CONTAINERS", "describe_layers", "layers_in_blocks"]
 
 #: In the order in which the tensors of a layer are held against them.
 CONTAINERS: tuple[Container, ...] = (
-    *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
-    *(MLX, MLX_MXFP4, MLX_NVFP4, BNB_4BIT, QUARK),
+    *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, INT8, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
+    *(FLOAT_QUANTIZED, FP8_MODELOPT, FP8, MXFP8, MLX, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, BNB_4BIT, QUARK),
 )
 #: Tensors that tell a layer in blocks, whatever container it is of -> the tool, for what is not read.
 _TELLING: Mapping[str, str] = {
@@ -38,7 +39,7 @@ _TELLING: Mapping[str, str] = {
     "scales": "MLX, in a form that is not covered",
     "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
     "weight_packed": "compressed-tensors, in a form that is not covered",
-    "weight_scale_inv": "FP8 with blocks of 128 x 128",
+    "weight_scale_inv": "DeepSeek or Qwen, in a form that is not covered",
     "W_q": "HQQ",
     "q_weight": "ExLlamaV2",
     "trellis": "ExLlamaV3",
@@ -88,7 +89,7 @@ def _refuse_unknown(tensors: Mapping[str, Array], layers: Mapping[str, tuple[Con
         while layer and layer not in layers:
             layer, _, more = layer.rpartition(".")
             part = f"{more}.{part}"
-        if layer and part not in layers[layer][1] and part != "bias":
+        if layer and part not in layers[layer][1] and part not in _CARRIED:
             raise UnsupportedError(
                 f"the layer is stored as {layers[layer][0].title} does, which has no tensor {part!r}", where=repr(layer),
                 rule="blocks-not-covered",
@@ -100,13 +101,17 @@ def describe_layers(layers: Mapping[str, tuple[Container, Parts]], config: Confi
     titles = {_gptq_version(container, config).title: None for container, _ in layers.values()}
     has_gptq = any(container is GPTQ for container, _ in layers.values())
     stored = f"{format_count(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them"
-    return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note)))
+    has_products = any(container is INT4_MODELOPT and "weight_scale_2" in parts for container, parts in layers.values())
+    products = "weight_scale_2, by which kernels of W4A8_AWQ round weights to FP8, is left out" if has_products else ""
+    return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note, products)))
 
 
 def _gptq_version(container: Container, config: Config) -> Container:
     return GPTQ_V2 if container is GPTQ and not config.zero_points_are_less_by_one else container
 
 
+#: Tensors next to a weight in blocks that do not change it: ModelOpt's scales of the KV cache stand under k_proj and v_proj.
+_CARRIED = ("bias", "k_scale", "v_scale")
 _PARTS = tuple(dict.fromkeys(part for item in CONTAINERS for part in (*item.parts, "SCB")))
 
 

@@ -1,24 +1,30 @@
-"""compressed-tensors, integers: `pack-quantized` and `int-quantized`, of weights alone.
+"""compressed-tensors, integers: `pack-quantized` and `int-quantized`; the latter also as ModelOpt (W8A16) and Quark store it.
 
 pack-quantized: `weight_packed` int32 [N, K * bits / 32], signed integers in a stream along the inputs, each stored with half the range
 added; `weight_scale` [N, G], `weight_shape` int64 [2], and of asymmetric ones `weight_zero_point` int32 [N * bits / 32, G], packed along
-the outputs. int-quantized: `weight` int8 [N, K], `weight_scale` [N, G]. The value is scale * (q - zero point). Source: pack_quantized.py
-and naive_quantized.py of compressed-tensors.
+the outputs. int-quantized: `weight` int8 [N, K], of 8 bits or of fewer, `weight_scale` [N, G], perhaps `weight_zero_point` int8 [N, G];
+ModelOpt has scales [N], Quark one for the whole tensor. The value is scale * (q - zero point). `input_scale` is that of data, where it is
+not computed at each run. Source: compressors/pack_quantized and naive_quantized of compressed-tensors.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.activations import POWERS_BLOCK, Activations, read_activations
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written
-from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, to_row_major, unpack, word_count
-from qconvert.errors import UnsupportedError
+from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written, expand_blocks
+from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, to_row_major, unpack, word_count, words_of_bytes
+from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["COMPRESSED", "INT_QUANTIZED", "config_of_groups", "words_of_int8"]
+__all__ = ["COMPRESSED", "INT8", "INT_QUANTIZED", "activation_tensors", "can_state_activations", "config_of_groups", "has_matrix_of_scales"]
 
 
 _BITS = (2, 3, 4, 8)
@@ -38,7 +44,6 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         raise UnsupportedError(
             "weight_g_idx, the order of the inputs, is not covered", where=repr(parts.layer), rule="act-order-not-covered"
         )
-    config.refuse_rounded_data(parts.layer)
     config.require_block(parts.layer, inputs // scales.shape[1], inputs)
     zeros = np.full(scales.shape, symmetric_zero_point(bits), np.int16)
     if "weight_zero_point" in parts:
@@ -46,7 +51,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
         if packed.shape != (word_count(outputs, bits), scales.shape[1]):
             raise parts.shapes_error("weight_zero_point", "weight_scale")
         zeros = unpack(np.ascontiguousarray(packed.T), bits, outputs).T.astype(np.int16)
-    return BlockWeight(words, bits, inputs, scales, zeros, is_signed=True)
+    return BlockWeight(words, bits, inputs, scales, zeros, is_signed=True, activations=read_activations(parts, config))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
@@ -59,76 +64,144 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
     if not weight.is_symmetric:
         packed = pack(np.ascontiguousarray(weight.zero.astype(np.uint8).T), weight.bits)
         found["weight_zero_point"] = np.ascontiguousarray(packed.T).view(np.int32)
-    return found
+    return {**found, **activation_tensors(weight)}
 
 
-def _config(written: Written) -> dict[str, Any]:
-    kinds: dict[tuple[int, int, bool], list[str]] = {}
-    for name, kind in written.layers.items():
-        kinds.setdefault(kind, []).append(name)
-    groups = []
-    for (bits, block, symmetric), names in kinds.items():
-        targets = ["Linear"] if len(kinds) == 1 else names
-        size = {"strategy": "channel", "group_size": None} if block < 0 else {"strategy": "group", "group_size": block}
-        weights: dict[str, Any] = {"num_bits": bits, "type": "int", "symmetric": symmetric, **size}
-        weights["zp_dtype"] = None if symmetric else "torch.int8"  # else the loader expects zero points that are not packed
-        groups.append({"format": "pack-quantized", "targets": targets, "weights": weights})
-    return config_of_groups("pack-quantized", groups, written)
+def activation_tensors(weight: BlockWeight) -> dict[str, Array]:
+    """The scale and the zero point of data, where they are not computed at each run."""
+    how = weight.activations
+    if how is None or how.scale is None:
+        return {}
+    found = {"input_scale": np.array([how.scale], np.float32)}
+    return found if how.is_symmetric else {**found, "input_zero_point": np.array([how.zero], np.int8)}
 
 
-def config_of_groups(format: str, groups: list[dict[str, Any]], written: Written) -> dict[str, Any]:
-    """The configuration of compressed-tensors (quantization_config.py there)."""
+def _read_int8(parts: Parts, config: Config) -> BlockWeight:
+    integers, bits = parts.matrix("weight", "int8"), config.bits_of_layer(parts.layer)
+    half = symmetric_zero_point(bits)
+    if bits < 8 and not -half <= int(integers.min()) <= int(integers.max()) < half:
+        raise InvalidModelError(
+            f"config.json states integers of {bits} bits, and the layer has {int(integers.min())} to {int(integers.max())}",
+            where=repr(parts.layer),
+            rule="config-contradicts",
+        )
+    scales = expand_blocks(parts, config, "weight_scale", parts.scales("weight_scale", (0, 1, 2, 4)))
+    zeros = np.full(scales.shape, half, np.int16)
+    found = parts.tensors.get("weight_zero_point")
+    if found is not None:
+        if found.dtype.kind not in "iu" or found.dtype.itemsize > 1 or not found.size:
+            raise parts.tensor_error("weight_zero_point", "int8")
+        expanded = expand_blocks(parts, config, "weight_zero_point", found)
+        if expanded.shape != scales.shape:
+            raise parts.shapes_error("weight_zero_point", "weight_scale")
+        zeros += expanded
+    codes = integers.view(np.uint8) + np.uint8(half)
+    words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
+    return BlockWeight(words, bits, integers.shape[1], scales, zeros, is_signed=True, activations=read_activations(parts, config))
+
+
+def has_matrix_of_scales(parts: Parts) -> bool:
+    """Whether scales of a layer have the axes that compressed-tensors gives them."""
+    found = parts.tensors.get("weight_scale")
+    return found is not None and (found.ndim == 2 or found.shape == (1,))
+
+
+def _write_int8(weight: BlockWeight) -> dict[str, Array]:
+    assert weight.zero is not None
+    half = symmetric_zero_point(weight.bits)
+    found = {"weight": (weight.codes - np.uint8(half)).view(np.int8), "weight_scale": np.ascontiguousarray(weight.scale)}
+    if not weight.is_symmetric:
+        found["weight_zero_point"] = (weight.zero - half).astype(np.int8)
+    return {**found, **activation_tensors(weight)}
+
+
+def _state_integers(kind: LayerKind, *, is_packed: bool) -> dict[str, Any]:
+    """What a configuration says of the weights of a layer."""
+    size: dict[str, Any] = {"strategy": "group", "group_size": kind.block}
+    if kind.strategy in ("tensor", "channel"):
+        size = {"strategy": "channel", "group_size": None}
+    stated = {"num_bits": kind.bits, "type": "int", "symmetric": kind.is_symmetric, **size}
+    # else the loader expects zero points that are not packed
+    return {**stated, "zp_dtype": None if kind.is_symmetric else "torch.int8"} if is_packed else stated
+
+
+def config_of_groups(written: Written, format: str, state_weights: Callable[[LayerKind], Mapping[str, Any]]) -> dict[str, Any]:
+    """The configuration of compressed-tensors (quantization_config.py there), with a group for layers of which it says the same."""
+    groups: dict[str, list[str]] = {}
     always: dict[str, Any] = {"dynamic": False, "actorder": None, "block_structure": None, "observer": "minmax", "observer_kwargs": {}}
-    full = [{**group, "weights": {**always, **group["weights"]}, "input_activations": None, "output_activations": None} for group in groups]
+    for name, kind in written.layers.items():
+        stated = {
+            "format": format,
+            "weights": {**always, **state_weights(kind)},
+            "input_activations": None if kind.activations is None else _state_activations(kind.activations),
+            "output_activations": None,
+        }
+        groups.setdefault(json.dumps(stated), []).append(name)
     ignored = sorted({*written.real, *([] if any("lm_head" in name for name in written.layers) else ["lm_head"])})
-    stated = {
+    config = {
         "quant_method": "compressed-tensors",
         "format": format,
         "quantization_status": "compressed",
-        "config_groups": {f"group_{place}": group for place, group in enumerate(full)},
+        "config_groups": {
+            f"group_{place}": {**json.loads(stated), "targets": ["Linear"] if len(groups) == 1 else names}
+            for place, (stated, names) in enumerate(groups.items())
+        },
         "ignore": ignored,
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
         "version": _VERSION,
     }
-    return {"quantization_config": stated}
+    return {"quantization_config": config}
 
 
-def words_of_int8(integers: Array) -> Array:
-    """int8 [N, K] as a stream of words of codes without a sign; K is filled up to a multiple of 4."""
-    codes = integers.view(np.uint8) ^ np.uint8(0x80)
-    return pack(codes, 8) if codes.shape[1] % 4 else np.ascontiguousarray(codes).view("<u4")
+def _state_activations(how: Activations) -> dict[str, Any]:
+    return {
+        "num_bits": 4 if "4" in how.dtype[:6] else 8,
+        "type": "int" if how.dtype.startswith("int") else "float",
+        "strategy": how.strategy,
+        "group_size": how.group or None,
+        "symmetric": how.is_symmetric,
+        "dynamic": how.is_dynamic,
+        **({"scale_dtype": "torch.uint8"} if how.has_powers else {}),
+    }
 
 
-def _read_int8(parts: Parts, config: Config) -> BlockWeight:
-    integers, scales = parts.matrix("weight", "int8"), parts.scales("weight_scale")
-    if scales.shape[0] != len(integers) or integers.shape[1] % scales.shape[1]:
-        raise parts.shapes_error("weight", "weight_scale")
-    config.refuse_rounded_data(parts.layer)
-    config.require_block(parts.layer, integers.shape[1] // scales.shape[1], integers.shape[1])
-    zeros = np.full(scales.shape, symmetric_zero_point(8), np.int16)
-    if "weight_zero_point" in parts:
-        found = parts.matrix("weight_zero_point", "int8")
-        if found.shape != scales.shape:
-            raise parts.shapes_error("weight_zero_point", "weight_scale")
-        zeros += found
-    return BlockWeight(words_of_int8(integers), 8, integers.shape[1], scales, zeros, is_signed=True)
+def can_state_activations(how: Activations | None) -> bool:
+    """Whether a configuration of compressed-tensors can say how data are rounded: powers of two are scales of 32 values there."""
+    return how is None or not how.has_powers or how.group == POWERS_BLOCK
 
 
+_INPUTS = ("input_scale", "input_zero_point")
 COMPRESSED = Container(
     "compressed-tensors",
     "compressed-tensors (pack-quantized)",
-    ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx"),
+    ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point", "weight_g_idx", *_INPUTS),
     lambda parts: "weight_packed" in parts and "weight_shape" in parts,
     _read,
-    Needs((4, 8), zeros=lambda bits: (0, 2**bits - 1), scales=("float16", "bfloat16", "float32"), inputs_in_words=True),
+    Needs(
+        (4, 8),
+        zeros=lambda bits: (0, 2**bits - 1),
+        scales=("float16", "bfloat16", "float32"),
+        inputs_in_words=True,
+        has_activations=can_state_activations,
+    ),
     _write,
-    _config,
+    partial(config_of_groups, format="pack-quantized", state_weights=partial(_state_integers, is_packed=True)),
 )
 INT_QUANTIZED = Container(
     "compressed-tensors-int8",
     "compressed-tensors (int-quantized)",
-    ("weight_scale", "weight", "weight_zero_point"),
+    ("weight_scale", "weight", "weight_zero_point", *_INPUTS),
+    lambda parts: parts.dtype("weight") == "int8" and has_matrix_of_scales(parts),
+    _read_int8,
+    replace(COMPRESSED.needs, inputs_in_words=False) if COMPRESSED.needs is not None else None,
+    _write_int8,
+    partial(config_of_groups, format="int-quantized", state_weights=partial(_state_integers, is_packed=False)),
+)
+INT8 = Container(
+    "int8",
+    "ModelOpt or Quark (int8)",
+    INT_QUANTIZED.parts,
     lambda parts: parts.dtype("weight") == "int8" and "weight_scale" in parts,
     _read_int8,
 )

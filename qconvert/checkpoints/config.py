@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -20,7 +21,9 @@ FILES_OF_CONFIG = ("config.json", "quantize_config.json", "quantization_config.j
 FILE_OF_MODELOPT = "hf_quant_config.json"
 KEYS_OF_CONFIG = ("quantization_config", "quantization", "compression_config")
 #: What config.json calls the tools whose layers are read; MLX does not say it.
-_METHODS = ("", "gptq", "awq", "auto-round", "intel/auto-round", "compressed-tensors", "modelopt", "quark", "bitsandbytes")
+_METHODS = ("", "gptq", "awq", "auto-round", "intel/auto-round", "compressed-tensors", "modelopt", "quark", "bitsandbytes", "fp8")
+#: Patterns of layers that are matched: their time must not grow with 2 to the power of their length, as of (a*)*.
+_LONGEST_PATTERN, _MOST_REPEATS, _MOST_CHOICES = 300, 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,37 @@ class Config:
         found = self.stated.get("config_groups")
         return [group for group in found.values() if isinstance(group, dict)] if isinstance(found, dict) else []
 
+    def group_of_layer(self, layer: str) -> Mapping[str, Any]:
+        """What compressed-tensors or ModelOpt states of a layer: the group that names it, else the first that names a class of layers."""
+        groups = self._groups
+        if len(groups) < 2:
+            return groups[0] if groups else {}
+        targets = [[str(item) for item in found] if isinstance(found := group.get("targets"), list) else [] for group in groups]
+        for group, names in zip(groups, targets, strict=True):
+            if any(name == layer or (name.startswith("re:") and _matches(name[3:], layer)) for name in names):
+                return group
+        of_class = (group for group, names in zip(groups, targets, strict=True) if any(name.isalnum() for name in names))
+        return next(of_class, groups[0])
+
+    def block_of_layer(self, layer: str) -> tuple[int, int] | None:
+        """Outputs and inputs of a block, where blocks with several of both are stated."""
+        weights = self.group_of_layer(layer).get("weights")
+        stated = weights.get("block_structure") if isinstance(weights, dict) else None
+        stated = self.stated.get("weight_block_size") if stated is None else stated
+        if stated is None:
+            return None
+        if not isinstance(stated, list) or len(stated) != 2 or any(type(size) is not int or size < 1 for size in stated):
+            raise InvalidModelError(
+                f"config.json states blocks of {stated!r}; two sizes are required", where=repr(layer), rule="damaged-config"
+            )
+        return stated[0], stated[1]
+
+    def bits_of_layer(self, layer: str) -> int:
+        """The bits of a code of a layer that has a byte for each: 8 where none are stated."""
+        weights = self.group_of_layer(layer).get("weights")
+        bits = weights.get("num_bits", 8) if isinstance(weights, dict) else 8
+        return bits if type(bits) is int and 2 <= bits <= 8 else 8
+
     @property
     def gptq_note(self) -> str:
         """What is taken for granted of GPTQ; "" where it is stated."""
@@ -113,15 +147,6 @@ class Config:
         found = self.stated.get("global_quant_config")
         return found if isinstance(found, dict) else {}
 
-    def refuse_rounded_data(self, layer: str) -> None:
-        """Raise UnsupportedError where compressed-tensors or Quark states that data are rounded too."""
-        if any(group.get("input_activations") for group in self._groups) or self.quark_of_layer(layer).get("input_tensors"):
-            raise UnsupportedError(
-                "config.json states how data are rounded too (input_activations, input_tensors), which is not covered",
-                where=repr(layer),
-                rule="dynamic-operator",
-            )
-
     def require_packing(self, layer: str, key: str, known: Collection[str]) -> None:
         """Raise UnsupportedError where a version of a format is stated that packs otherwise."""
         stated = str(self.stated.get(key) or "").lower()
@@ -137,6 +162,20 @@ class Config:
             raise InvalidModelError(
                 f"config.json states {name} {stated}, the tensors of the layer say {found}", where=repr(where), rule="config-contradicts"
             )
+
+
+def _matches(pattern: str, layer: str) -> bool:
+    """Whether a regular expression matches the start of a layer's path."""
+    repeats = len(re.findall(r"[*+{?]", pattern))
+    is_large = len(pattern) > _LONGEST_PATTERN or repeats > _MOST_REPEATS or pattern.count("|") > _MOST_CHOICES
+    if is_large or re.search(r"\)[*+{?]", pattern):
+        raise UnsupportedError(
+            f"config.json states the pattern {pattern[:40]!r} of layers, which is not covered", rule="blocks-not-covered"
+        )
+    try:
+        return re.match(pattern, layer) is not None
+    except re.error as error:
+        raise InvalidModelError(f"config.json states the pattern {pattern[:40]!r} of layers: {error}", rule="damaged-config") from error
 
 
 def read_config(path: Path) -> Config:

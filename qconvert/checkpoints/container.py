@@ -4,18 +4,24 @@ which weights it has room for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.weight import BlockWeight
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["Container", "Needs", "Parts", "Written", "is_embedding", "is_head"]
+__all__ = ["E8M0_NAN", "Container", "LayerKind", "Needs", "Parts", "Written", "expand_blocks", "is_embedding", "is_head"]
+
+
+#: The exponent of E8M0 that stands for no number.
+E8M0_NAN = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +60,23 @@ class Parts:
             raise self.tensor_error(name, f"{dtype} with 2 axes")
         return found
 
-    def scales(self, name: str) -> Array:
-        """Floats with two axes, all of them finite; a block of zeros may have a scale of 0, and one of -8 to 7 a negative scale."""
+    def scales(self, name: str, axes: Collection[int] = (2,)) -> Array:
+        """Floats, all of them finite; a block of zeros may have a scale of 0, and one of -8 to 7 a negative scale."""
         found = self.tensors.get(name)
-        if found is None or found.ndim != 2 or not found.size or not is_float(found):
-            raise self.tensor_error(name, "a tensor of floats with 2 axes")
+        if found is None or found.ndim not in axes or not found.size or not is_float(found):
+            raise self.tensor_error(name, f"a tensor of floats with {' or '.join(map(str, axes))} axes")
         if not np.isfinite(found.astype(np.float32)).all():
             raise InvalidModelError(f"{name} has a scale that is not finite", where=repr(self.layer), rule="scale-not-finite")
         return found
+
+    def powers(self, name: str) -> Array:
+        """Powers of two, as their exponents are stored (E8M0)."""
+        import ml_dtypes
+
+        found = self.matrix(name, "uint8")
+        if (found == E8M0_NAN).any():
+            raise self.tensor_error(name, "a matrix of powers of two (E8M0)")
+        return found.view(ml_dtypes.float8_e8m0fnu)
 
     def number(self, name: str) -> Array:
         """One float32 that is finite and not 0, as [1, 1]."""
@@ -80,6 +95,40 @@ class Parts:
         """The error of tensors whose shapes do not fit each other."""
         shapes = ", ".join(f"{name} {list(self.tensors[name].shape)}" for name in names if name in self.tensors)
         return InvalidModelError(f"{shapes} do not fit each other", where=repr(self.layer), rule="blocks-do-not-fit")
+
+
+def expand_blocks(parts: Parts, config: Config, name: str, numbers: Array) -> Array:
+    """Numbers of blocks of `weight`, a matrix [N, K], as one for each output and block of inputs: [N, G].
+
+    Args:
+        parts: of the layer.
+        config: states the sizes of blocks, where they have several outputs; 128 x 128 where it does not.
+        name: of the tensor that `numbers` are of, for messages.
+        numbers: one, [N], [N, G], or of blocks with several outputs [R, C] or [R, 1, C, 1].
+
+    Raises:
+        InvalidModelError: there are not as many as the weight has blocks, or config.json states another size.
+    """
+    outputs, inputs = parts.tensors["weight"].shape
+    if numbers.size == 1:
+        return np.repeat(numbers.reshape(1, 1), outputs, axis=0)
+    if numbers.ndim == 4 and numbers.shape[1] == numbers.shape[3] == 1:
+        numbers = numbers[:, 0, :, 0]
+    if numbers.shape == (outputs,):
+        numbers = numbers[:, None]
+    stated = config.block_of_layer(parts.layer)
+    if numbers.ndim != 2:
+        raise parts.shapes_error("weight", name)
+    if stated is None and len(numbers) == outputs:
+        if inputs % numbers.shape[1]:
+            raise parts.shapes_error("weight", name)
+        config.require_block(parts.layer, inputs // numbers.shape[1], inputs)
+        return numbers
+    high, wide = stated or (128, 128)
+    if numbers.shape != (-(-outputs // high), -(-inputs // wide)):
+        raise parts.shapes_error("weight", name)
+    step = math.gcd(wide, inputs)  # a last block may have fewer inputs than the others
+    return np.repeat(numbers, high, axis=0)[:outputs, np.arange(0, inputs, step) // wide]
 
 
 def is_float(numbers: Array) -> bool:
@@ -104,6 +153,8 @@ class Needs:
         outputs_in_words: whether eight outputs share a word, of which a layer then has a whole number.
         inputs_in_words: the same of inputs.
         one_block: whether one size of blocks and one number of bits hold for all layers.
+        outputs: that share scales; 0 for one scale of the whole tensor.
+        has_activations: whether data may be rounded in a way, or stay float.
     """
 
     bits: tuple[int, ...]
@@ -118,6 +169,27 @@ class Needs:
     outputs_in_words: bool = False
     inputs_in_words: bool = False
     one_block: bool = False
+    outputs: int = 1
+    has_activations: Callable[[Activations | None], bool] = lambda activations: activations is None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """What the configuration of a checkpoint has to say of a layer.
+
+    Attributes:
+        bits: of a code.
+        block: inputs of a block; -1 where each row of every layer is one.
+        is_symmetric: whether every zero point is the middle of the codes.
+        strategy: which weights share a scale, see BlockWeight.
+        activations: how data are rounded, without the scale.
+    """
+
+    bits: int
+    block: int
+    is_symmetric: bool
+    strategy: str = "group"
+    activations: Activations | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,29 +197,30 @@ class Written:
     """What the configuration of a checkpoint has to say of its weights.
 
     Attributes:
-        layers: layer -> (bits, inputs of a block, whether it is symmetric); -1 for blocks where each row of every layer is one.
+        layers: those in blocks, by their paths.
         real: layers with a float matrix of weights, which are not in blocks.
         has_groups: whether the inputs of a layer are in another order.
     """
 
-    layers: Mapping[str, tuple[int, int, bool]]
+    layers: Mapping[str, LayerKind]
     real: Sequence[str]
     has_groups: bool = False
 
     @property
     def usual(self) -> tuple[int, int]:
         """Bits and size of blocks of most layers."""
-        kinds = [(bits, block) for bits, block, _ in self.layers.values()]
+        kinds = [(kind.bits, kind.block) for kind in self.layers.values()]
         return max(dict.fromkeys(kinds), key=kinds.count)
 
     @property
     def is_symmetric(self) -> bool:
         """Whether all layers are."""
-        return all(symmetric for _, _, symmetric in self.layers.values())
+        return all(kind.is_symmetric for kind in self.layers.values())
 
     def unusual(self) -> dict[str, tuple[int, int]]:
         """Layers with other bits or blocks than most have."""
-        return {name: (bits, block) for name, (bits, block, _) in self.layers.items() if (bits, block) != self.usual}
+        usual = self.usual
+        return {name: (kind.bits, kind.block) for name, kind in self.layers.items() if (kind.bits, kind.block) != usual}
 
 
 @dataclass(frozen=True, slots=True)

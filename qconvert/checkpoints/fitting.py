@@ -51,23 +51,38 @@ def dtype_of(name: str) -> np.dtype[Any]:
 def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     """The weight in the form that a container has, each real value the same; a Misfit where there is none.
 
-    Integers become wider, blocks smaller, zero points offsets and offsets zero points, and scales another type, where that is exact for
-    every one of them.
+    Integers become wider, FP4 becomes FP8, blocks smaller, zero points offsets and offsets zero points, and scales another type, where that
+    is exact for every one of them.
     """
     try:
-        for step in (_table, _bits, _order, _blocks, _zeros, _outer, _scales, _sizes):
+        for step in (_activations, _table, _bits, _order, _blocks, _zeros, _outer, _scales, _outputs, _sizes):
             weight = step(weight, needs)
     except _NoRoomError as found:
         return found.misfit
     return weight
 
 
+def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
+    if needs.has_activations(weight.activations):
+        return weight
+    if weight.activations is None:
+        raise _NoRoomError("data stay float, and would be rounded")
+    raise _NoRoomError(f"data are rounded to {replace(weight.activations, scale=None)}, which has no room")
+
+
 def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is None and needs.table is None:
         return weight
-    if weight.table is None or needs.table is None or not np.array_equal(weight.table, needs.table):
-        raise _NoRoomError("the values of codes are others: integers, FP4 (E2M1) and NF4 are no subsets of each other")
-    return weight
+    if weight.table is None or needs.table is None:
+        raise _NoRoomError("the values of codes are others: integers and floats of a few bits")
+    if np.array_equal(weight.table, needs.table, equal_nan=True):
+        return weight
+    places = {value: place for place, value in enumerate(needs.table.view(np.uint32).tolist())}
+    codes = [places.get(value, -1) for value in weight.table.view(np.uint32).tolist()]
+    if min(codes) < 0:
+        raise _NoRoomError("the values of codes are others: FP4 (E2M1), which FP8 (E4M3) has too, NF4")
+    (bits,) = needs.bits
+    return replace(weight, words=pack(np.array(codes, np.uint8)[weight.codes], bits), bits=bits, table=needs.table)
 
 
 def _bits(weight: BlockWeight, needs: Needs) -> BlockWeight:
@@ -198,6 +213,21 @@ def _scales(weight: BlockWeight, needs: Needs) -> BlockWeight:
     raise _NoRoomError(f"{what} of {own} are not all {' or '.join(needs.scales)}", share)
 
 
+def _outputs(weight: BlockWeight, needs: Needs) -> BlockWeight:
+    """One scale for several outputs."""
+    scale = to_float32(weight.scale)
+    if needs.outputs == 1:
+        return weight
+    if needs.outputs == 0:
+        if not (scale == scale[0, 0]).all():
+            raise _NoRoomError("there is one scale for the whole tensor", float((scale != scale[0, 0]).mean()))
+        return replace(weight, scale=weight.scale[:, :1])
+    if not weight.shares_scales(needs.outputs):
+        shared = np.repeat(scale[:: needs.outputs], needs.outputs, axis=0)[: weight.outputs]
+        raise _NoRoomError(f"{needs.outputs} outputs share a scale", float((shared != scale).mean()))
+    return weight
+
+
 def _sizes(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if needs.outputs_in_words and weight.outputs * weight.bits % 32:
         raise _NoRoomError(f"outputs do not fill words of 32 bits: {weight.outputs} of {weight.bits} bits")
@@ -208,29 +238,30 @@ def _sizes(weight: BlockWeight, needs: Needs) -> BlockWeight:
 
 _Make = Callable[[BlockWeight, Needs, float], BlockWeight | None]
 
-_LARGEST_E2M1, _LARGEST_E4M3 = 6.0, 448.0
-#: The exponent of the largest power of two that E2M1 has: 4.
-_EXPONENT_E2M1 = 2
+_LARGEST_E4M3 = np.float32(448)
 #: Of a scale, so that a block of zeros divides by no 0.
 _TINY = np.float32(2.0**-24)
 
 
 def find_nearest_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
-    """The nearest weight that a container has room for; a Misfit where its sizes have none.
+    """The nearest weight that a container has room for; a Misfit where its sizes have none, or where it rounds data that stay float.
 
-    The weight itself is taken where it has room. Else two are tried, and the one with the smaller error is taken: the integers as they are
-    with scales, zero points or offsets rounded, and all of them new, each block from its smallest to its largest value. Both are made of
-    some outputs at a time, since their values are floats meanwhile.
+    Data are no longer rounded where it has no room for that. The weight itself is taken where it has room. Else two are tried, and the one
+    with the smaller error is taken: the integers as they are with scales, zero points or offsets rounded, and all of them new, each block
+    from its smallest to its largest value. Both are made of some outputs at a time, since their values are floats meanwhile.
     """
+    if needs.has_activations(None) and not needs.has_activations(weight.activations):
+        weight = replace(weight, activations=None)
     exact = fit_weight(weight, needs)
-    if isinstance(exact, BlockWeight):
+    if isinstance(exact, BlockWeight) or not needs.has_activations(weight.activations):
         return exact
-    largest = max(float(np.abs(piece.exact_values()).max()) for piece in weight.pieces()) if needs.outer != "no" else 0.0
+    has_level = needs.outer != "no" or needs.outputs == 0
+    largest = max(float(np.abs(piece.exact_values()).max()) for piece in weight.pieces()) if has_level else 0.0
     best: tuple[float, BlockWeight] | None = None
     last: Misfit | None = None
     for make in (_round_scales, _requantize_blocks):
         error, found = 0.0, list[BlockWeight]()
-        for piece in weight.pieces():
+        for piece in weight.pieces(max(needs.outputs, 1)):
             made = _make_piece(make, piece, needs, largest)
             if isinstance(made, Misfit):
                 last = made
@@ -314,7 +345,7 @@ def _requantize_blocks(weight: BlockWeight, needs: Needs, largest: float) -> Blo
     block = weight.block if not needs.blocks or weight.block in needs.blocks else near
     in_blocks = wanted.reshape(len(wanted), -1, block)
     if needs.table is not None:
-        return _requantize_on_table(in_blocks, bits, needs, largest)
+        return replace(_requantize_on_table(in_blocks, bits, needs, largest), activations=weight.activations)
     low, high = np.minimum(in_blocks.min(axis=2), 0), np.maximum(in_blocks.max(axis=2), 0)
     least, most = needs.zeros(bits) if needs.zeros is not None else (0, 2**bits - 1)
     dtype = dtype_of(needs.scales[0])
@@ -326,28 +357,37 @@ def _requantize_blocks(weight: BlockWeight, needs: Needs, largest: float) -> Blo
         scale = np.maximum((high - low) / steps, _TINY).astype(dtype)
         zero = np.clip(np.rint(-low / to_float32(scale)), least, most).astype(np.int16)
     codes = np.clip(np.rint(in_blocks / to_float32(scale)[..., None]) + zero[..., None], 0, steps).astype(np.uint8).reshape(wanted.shape)
-    made = BlockWeight(pack(codes, bits), bits, wanted.shape[1], scale, zero)
+    made = BlockWeight(pack(codes, bits), bits, wanted.shape[1], scale, zero, activations=weight.activations)
     if not needs.has_offsets:
         return made
     return replace(made, zero=None, offset=(-zero.astype(np.float32) * to_float32(scale)).astype(dtype))
 
 
 def _requantize_on_table(in_blocks: Array, bits: int, needs: Needs, whole: float) -> BlockWeight:
-    """FP4 with scales of E4M3, or powers of two (E8M0) as the Microscaling specification takes them."""
+    """FP4 or FP8 with scales of E4M3, floats, or powers of two (E8M0) as the Microscaling specification takes them."""
     assert needs.table is not None
     largest = np.abs(in_blocks).max(axis=2)
+    top = np.float32(np.nanmax(needs.table))
+    if needs.outputs == 0:
+        largest = np.full_like(largest, whole)
+    elif needs.outputs > 1:
+        starts = np.arange(0, len(largest), needs.outputs)
+        largest = np.repeat(np.maximum.reduceat(largest, starts), needs.outputs, axis=0)[: len(largest)]
     outer = None
     if needs.scales[0] == "float8_e8m0fnu":
-        exponent = np.floor(np.log2(np.maximum(largest, _TINY))) - _EXPONENT_E2M1
+        exponent = np.floor(np.log2(np.maximum(largest, _TINY))) - np.floor(np.log2(top))
         scale = np.exp2(exponent).astype(np.float32).astype(dtype_of("float8_e8m0fnu"))
         real = to_float32(scale)
+    elif needs.scales[0] != "float8_e4m3fn":
+        scale = np.maximum(largest / top, _TINY).astype(dtype_of(needs.scales[0]))
+        real = to_float32(scale)
     else:
-        level = np.maximum(np.float32(whole / (_LARGEST_E2M1 * _LARGEST_E4M3)), _TINY) if needs.outer != "no" else np.float32(1)
-        scale = np.maximum(largest / _LARGEST_E2M1 / level, np.float32(2.0**-9)).astype(dtype_of("float8_e4m3fn"))
+        level = np.maximum(np.float32(whole / (top * _LARGEST_E4M3)), _TINY) if needs.outer != "no" else np.float32(1)
+        scale = np.maximum(largest / top / level, np.float32(2.0**-9)).astype(dtype_of("float8_e4m3fn"))
         if needs.outer != "no":
             outer = np.array([[1 / level if needs.outer == "divides" else level]], np.float32)
         real = to_float32(scale) if outer is None else to_float32(scale) / outer if needs.outer == "divides" else to_float32(scale) * outer
-    ordered = np.argsort(needs.table, kind="stable")
+    ordered = np.argsort(needs.table, kind="stable")[: np.count_nonzero(~np.isnan(needs.table))]
     middles = (needs.table[ordered][1:] + needs.table[ordered][:-1]) / 2
     codes = ordered[np.searchsorted(middles, in_blocks / real[..., None])].astype(np.uint8).reshape(len(in_blocks), -1)
     return BlockWeight(

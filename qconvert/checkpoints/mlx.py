@@ -1,7 +1,7 @@
-"""MLX: `affine` with scales and biases, `mxfp4` and `nvfp4` with scales alone.
+"""MLX: `affine` with scales and biases, `mxfp4`, `nvfp4` and `mxfp8` with scales alone.
 
 `weight` uint32 [N, K * bits / 32], codes in a stream along the inputs; `scales` and `biases` [N, G], the value is scale * q + bias, each of
-both rounded to their type. Of mxfp4 and nvfp4, `scales` are uint8: E8M0 of 32 inputs, E4M3 of 16, without a second level. Tables of
+both rounded to their type. Of the others, `scales` are uint8: E8M0 of 32 inputs, E4M3 of 16 in nvfp4, without a second level. Tables of
 embeddings are stored likewise. Source: mlx/backend/cpu/quantized.cpp.
 """
 
@@ -14,17 +14,17 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Needs, Parts, Written
-from qconvert.checkpoints.fp4 import E8M0_NAN
-from qconvert.checkpoints.weight import E2M1, WORD, BlockWeight, to_row_major
+from qconvert.checkpoints.container import E8M0_NAN, Container, Needs, Parts, Written
+from qconvert.checkpoints.fp8 import refuse_nan_codes
+from qconvert.checkpoints.weight import E2M1, E4M3, WORD, BlockWeight, to_row_major
 from qconvert.errors import InvalidModelError, UnsupportedError
 
-__all__ = ["MLX", "MLX_MXFP4", "MLX_NVFP4"]
+__all__ = ["MLX", "MLX_MXFP4", "MLX_MXFP8", "MLX_NVFP4"]
 
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _BLOCKS = (128, 64, 32)
-_NVFP4 = 16
+_MX, _NVFP4 = 32, 16
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
@@ -57,27 +57,25 @@ def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[i
     return bits, each // bits * scales.shape[1]
 
 
-def _read_small(parts: Parts, config: Config, block: int) -> BlockWeight:
+def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
     import ml_dtypes
 
+    mode = str(config.of_layer(parts.layer).get("mode", "mxfp4"))
+    if mode not in ("mxfp4", "nvfp4", "mxfp8"):
+        raise UnsupportedError(
+            f"config.json states mode {mode!r}, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
+        )
+    block, bits = _NVFP4 if mode == "nvfp4" else _MX, 8 if mode == "mxfp8" else 4
     words, stored = parts.words("weight"), parts.matrix("scales", "uint8")
-    inputs = words.shape[1] * 8
+    inputs = words.shape[1] * WORD // bits
     if len(stored) != len(words) or stored.shape[1] * block != inputs:
         raise parts.shapes_error("weight", "scales")
     if (stored == E8M0_NAN).any() or (block == _NVFP4 and ((stored & 0x7F) == 0x7F).any()):
         raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
+    if mode == "mxfp8":
+        refuse_nan_codes(parts, words.view(np.uint8))
     scale = stored.view(ml_dtypes.float8_e4m3fn if block == _NVFP4 else ml_dtypes.float8_e8m0fnu)
-    return BlockWeight(words, 4, inputs, scale, table=E2M1)
-
-
-def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
-    mode = str(config.of_layer(parts.layer).get("mode", "mxfp4"))
-    blocks = {"mxfp4": 32, "nvfp4": _NVFP4}
-    if mode not in blocks:
-        raise UnsupportedError(
-            f"config.json states mode {mode!r}, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
-        )
-    return _read_small(parts, config, blocks[mode])
+    return BlockWeight(words, bits, inputs, scale, table=E4M3 if mode == "mxfp8" else E2M1)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
@@ -135,5 +133,16 @@ MLX_NVFP4 = Container(
     Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), inputs_in_words=True),
     _write_small,
     partial(_config, mode="nvfp4"),
+    has_embeddings=True,
+)
+MLX_MXFP8 = Container(
+    "mlx-mxfp8",
+    "MLX (mxfp8)",
+    _PARTS,
+    lambda parts: False,
+    _read_of_mode,
+    Needs((8,), E4M3, scales=("float8_e8m0fnu",), blocks=(_MX,), inputs_in_words=True),
+    _write_small,
+    partial(_config, mode="mxfp8"),
     has_embeddings=True,
 )

@@ -1,7 +1,8 @@
-"""INT4 AWQ of ModelOpt: two outputs in a byte, and factors that data are multiplied by.
+"""INT4 AWQ of ModelOpt (W4A16_AWQ, W4A8_AWQ): two outputs in a byte, and factors that data are multiplied by.
 
 `weight` uint8 [N / 2, K], whose lower half is output 2n, in two's complement; `weight_scale` float32 [N, G]; perhaps `pre_quant_scale` [K].
-The value is scale * q. Source: export/quant_utils.py of TensorRT Model Optimizer.
+The value is scale * q. Of W4A8_AWQ, which is read alone, kernels round it to FP8 by `weight_scale_2` and data by `input_scale`. Source:
+export/quant_utils.py of TensorRT Model Optimizer.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError
 
 __all__ = ["INT4_MODELOPT", "config_of_modelopt", "files_of_modelopt"]
 
@@ -26,9 +28,6 @@ _SIGNS = np.uint8(0x88)  # of both halves: what makes codes of two's complement
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
-    for name in ("weight_scale_2", "input_scale"):
-        if name in parts:
-            raise UnsupportedError(f"{name}: data are rounded too, which is not covered", where=repr(parts.layer), rule="dynamic-operator")
     packed, scales = parts.matrix("weight", "uint8"), parts.scales("weight_scale")
     if 2 * len(packed) != len(scales) or packed.shape[1] % scales.shape[1]:
         raise parts.shapes_error("weight", "weight_scale")
@@ -43,7 +42,8 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     codes = np.stack([halves & np.uint8(15), halves >> np.uint8(4)], axis=1).reshape(-1, packed.shape[1])
     zeros = np.full(scales.shape, symmetric_zero_point(_BITS), np.int16)
     made = None if factors is None else factors.astype(np.float32)
-    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=made, is_signed=True)
+    how = read_activations(parts, config)
+    return BlockWeight(pack(codes, _BITS), _BITS, packed.shape[1], scales, zeros, factors=made, is_signed=True, activations=how)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
@@ -55,15 +55,20 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
 def config_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
     """What config.json says."""
     stated = {"quant_algo": algorithm, "quant_method": "modelopt", "producer": _PRODUCER}
-    return {"quantization_config": {**stated, "group_size": written.usual[1], "ignore": list(written.real)}}
+    return {"quantization_config": {**stated, **_group_size(written), "ignore": list(written.real)}}
 
 
 def files_of_modelopt(written: Written, algorithm: str) -> dict[str, Any]:
     """ModelOpt's own file, which TensorRT-LLM reads."""
-    stated = {"quant_algo": algorithm, "kv_cache_quant_algo": None, "group_size": written.usual[1], "exclude_modules": list(written.real)}
+    stated = {"quant_algo": algorithm, "kv_cache_quant_algo": None, **_group_size(written), "exclude_modules": list(written.real)}
     if algorithm == _AWQ:
         stated |= {"has_zero_point": False, "pre_quant_scale": True}
     return {FILE_OF_MODELOPT: {"producer": _PRODUCER, "quantization": stated}}
+
+
+def _group_size(written: Written) -> dict[str, int]:
+    size = written.usual[1]
+    return {"group_size": size} if size > 0 else {}
 
 
 INT4_MODELOPT = Container(

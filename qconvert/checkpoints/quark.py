@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.checkpoints.activations import read_activations
 from qconvert.checkpoints.awq import PLACES, unpacked_zeros
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
@@ -30,13 +31,13 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     groups, outputs = scales.shape
     if words.shape[1] * _PER_WORD != outputs or packed.shape != (groups, words.shape[1]) or words.shape[0] % (groups * _PER_WORD):
         raise parts.shapes_error("weight", "weight_scale", "weight_zero_point")
-    config.refuse_rounded_data(parts.layer)
     config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
     is_signed, places = _read_packing(config, parts.layer)
     if is_signed:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS
     turned = columns_of_words(words, columns=places)
-    return BlockWeight(turned, _BITS, words.shape[0], scales.T, unpacked_zeros(packed, places), is_signed=is_signed)
+    zeros, how = unpacked_zeros(packed, places), read_activations(parts, config)
+    return BlockWeight(turned, _BITS, words.shape[0], scales.T, zeros, is_signed=is_signed, activations=how)
 
 
 def _read_packing(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
@@ -57,7 +58,7 @@ def _read_packing(config: Config, layer: str) -> tuple[bool, tuple[int, ...]]:
 QUARK = Container(
     "quark",
     "Quark (int4 or uint4)",
-    ("weight_scale", "weight", "weight_zero_point"),
+    ("weight_scale", "weight", "weight_zero_point", "input_scale", "input_zero_point"),
     lambda parts: parts.dtype("weight") == "int32" and "weight_zero_point" in parts,
     _read,
 )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG, KEYS_OF_CONFIG
-from qconvert.checkpoints.container import Container, Needs, Written, is_embedding, is_head
+from qconvert.checkpoints.container import Container, LayerKind, Needs, Written, is_embedding, is_head
 from qconvert.checkpoints.fitting import Misfit, find_nearest_weight, fit_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
@@ -59,8 +60,9 @@ class ConvertedLayer:
         tensors: what is written of it, by its name; empty where nothing is.
         weight: the weight in blocks that was written.
         misfit: why no form holds it.
-        is_new: whether it was quantized again.
+        is_new: whether it was quantized again, or its data are no longer rounded.
         sqnr_db: of its new weights, in decibels; None where none changed.
+        dropped: how data were rounded that stay float now.
     """
 
     name: str
@@ -69,6 +71,7 @@ class ConvertedLayer:
     misfit: Misfit | None = None
     is_new: bool = False
     sqnr_db: float | None = None
+    dropped: Activations | None = None
 
 
 def convert_layer(name: str, weight: BlockWeight, forms: Sequence[Form], *, requantize: bool) -> ConvertedLayer:
@@ -98,7 +101,8 @@ def convert_layer(name: str, weight: BlockWeight, forms: Sequence[Form], *, requ
     losses = [signal_to_noise(weight, found) for found, _ in made]
     best = max(range(len(made)), key=lambda place: np.inf if (db := losses[place]) is None else db)
     found, write = made[best]
-    return ConvertedLayer(name, write(found), found, is_new=True, sqnr_db=losses[best])
+    dropped = weight.activations if found.activations is None else None
+    return ConvertedLayer(name, write(found), found, is_new=True, sqnr_db=losses[best], dropped=dropped)
 
 
 def map_in_order(work: Callable[[str], ConvertedLayer], items: Iterable[str]) -> Iterator[ConvertedLayer]:
@@ -181,9 +185,10 @@ class _Repacking:
         self._source, self._container, self._requantize, self._progress = source, container, requantize, progress
         self._needs: Needs = container.needs
         self._form = container.needs, container.write
-        self._written: dict[str, tuple[int, int, bool]] = {}
+        self._written: dict[str, LayerKind] = {}
         self._misfits: list[ConvertedLayer] = []
         self._made_real: list[str] = []
+        self._dropped: list[Activations] = []
         self._places: dict[str, str] = {}
         self._has_groups, self._rows_are_blocks = False, True
         self._scales: set[str] = set()
@@ -247,13 +252,17 @@ class _Repacking:
         elif layer.weight is None:
             self._made_real.append(layer.name)
         else:
-            self._written[layer.name] = layer.weight.bits, layer.weight.block, layer.weight.is_symmetric
+            weight, how = layer.weight, layer.weight.activations
+            scheme = None if how is None else replace(how, scale=None, zero=0)
+            self._written[layer.name] = LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, scheme)
             self._scales.add(layer.weight.scale.dtype.name)
             self._rows_are_blocks &= layer.weight.scale.shape[1] == 1
             self._has_groups |= layer.weight.groups is not None
             self._counts["layers in blocks"] += 1
             self._counts["integers in them"] += layer.weight.outputs * layer.weight.inputs
             self._counts["scales"] += layer.weight.scale.size
+        if layer.dropped is not None:
+            self._dropped.append(layer.dropped)
         if layer.is_new:
             self._result.costs[layer.name] = layer.sqnr_db
         self._progress("layers", len(self._written) + len(self._made_real) + len(self._misfits), len(self._source.layers))
@@ -267,7 +276,7 @@ class _Repacking:
         ]
         layers = self._written
         if self._rows_are_blocks and not self._needs.blocks:
-            layers = {name: (bits, -1, symmetric) for name, (bits, _, symmetric) in layers.items()}
+            layers = {name: replace(kind, block=-1) for name, kind in layers.items()}
         written = Written(layers, real, self._has_groups)
         if self._needs.one_block and written.unusual():
             bits, block = written.usual
@@ -290,6 +299,9 @@ class _Repacking:
             named = ", ".join(self._made_real[:2])
             count = format_count(len(self._made_real), "layer")
             notes.append(f"note: {count} ({named}) became floats, which {self._container.title} has for embeddings and the last layer")
+        if self._dropped:
+            count = format_count(len(self._dropped), "layer")
+            notes.append(f"warning: data of {count} stay float, which were rounded to {self._dropped[0]}")
         if self._source.config.dtype == "bfloat16" and "float16" in self._scales:
             notes.append(
                 "warning: config.json says bfloat16, and scales are float16: load the model with dtype=float16, since a program that takes "

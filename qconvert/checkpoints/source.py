@@ -16,7 +16,7 @@ from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container, Parts, is_float
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
-from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight
 from qconvert.files.mapped import release_pages
 
 __all__ = ["CheckpointSource", "checkpoint_differences", "checkpoint_summary"]
@@ -108,18 +108,21 @@ def checkpoint_summary(path: Path) -> dict[str, Any] | None:
 def _describe_weight(weight: BlockWeight) -> dict[str, Any]:
     kind = "integers"
     if weight.table is not None:
-        kind = "FP4 (E2M1)" if weight.table.tobytes() == E2M1.tobytes() else "codes of a table"
+        tables = {E2M1.tobytes(): "FP4 (E2M1)", E4M3.tobytes(): "FP8 (E4M3)"}
+        kind = tables.get(weight.table.tobytes(), "codes of a table")
     return {
         "outputs": weight.outputs,
         "inputs": weight.inputs,
         "bits": weight.bits,
         "values": kind,
         "block": weight.block,
+        "strategy": weight.strategy,
         "scales": weight.scale.dtype.name + (" and one of float32" if weight.outer is not None else ""),
         "zero_points": None if weight.zero is None else [int(weight.zero.min()), int(weight.zero.max())],
         "has_offsets": weight.offset is not None,
         "has_act_order": weight.groups is not None,
         "has_factors": weight.factors is not None,
+        "activations": None if weight.activations is None else str(weight.activations),
     }
 
 
@@ -127,8 +130,8 @@ def checkpoint_differences(a: Path, b: Path) -> list[str]:
     """What differs between two checkpoints, one line for each layer or tensor; empty if every real weight is the same.
 
     Weights in blocks are compared by what their integers, scales and zero points stand for, without the rounding of a kernel: in float64,
-    which holds the product of an integer of 8 bits and a scale. All other tensors are compared bit for bit, a table of embeddings that is
-    in blocks on one side alone by its values.
+    which holds the product of an integer of 8 bits and a scale; and by how their data are rounded. All other tensors are compared bit for
+    bit, a table of embeddings that is in blocks on one side alone by its values.
 
     Args:
         a, b: .safetensors files of the checkpoints.
@@ -194,6 +197,9 @@ def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
         differing += int(np.count_nonzero(gaps))
         largest, most = max(largest, float(gaps.max())), max(most, float(np.abs(one).max()))
     if not differing:
-        return ""
+        if first.activations == second.activations:
+            return ""
+        before, after = ("float" if item is None else f"rounded to {item}" for item in (first.activations, second.activations))
+        return f"data are {before} -> {after}"
     share = differing / (first.outputs * first.inputs)
     return f"{differing} weights ({share:.1%}) differ, by at most {largest / most if most else 1:.2g} of the largest"

@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import Array, unpack_bits
+from qconvert.checkpoints.activations import Activations
 
 __all__ = [
     "E2M1",
+    "E4M3",
     "WORD",
     "BlockWeight",
     "columns_of_words",
@@ -24,6 +26,7 @@ __all__ = [
     "to_row_major",
     "unpack",
     "word_count",
+    "words_of_bytes",
 ]
 
 WORD = 32
@@ -88,6 +91,11 @@ def pack(codes: Array, bits: int) -> Array:
     return stream.view("<u4")
 
 
+def words_of_bytes(codes: Array) -> Array:
+    """Codes of 8 bits as a stream of words: uint8 [N, K] -> uint32 [N, K / 4], where K is filled up to a multiple of 4."""
+    return pack(codes, _BYTE) if codes.shape[1] % (WORD // _BYTE) else np.ascontiguousarray(codes).view("<u4")
+
+
 def to_row_major(words: Array) -> Array:
     """A matrix of words with its rows one after another in memory: itself, or a copy of one that lies in columns.
 
@@ -135,8 +143,20 @@ def columns_of_words(words: Array, *, rows: Sequence[int] = _IN_ORDER, columns: 
     return turned.reshape(width * _PER_WORD, count // _PER_WORD)
 
 
+def _values_of_e4m3() -> Array:
+    codes = np.arange(256)
+    exponent, mantissa = codes >> 3 & 15, (codes & 7) / 8
+    values = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * np.exp2(exponent - 7.0))
+    values[codes & 127 == 127] = np.nan
+    return np.where(codes < 128, values, -values).astype(np.float32)
+
+
 #: The values of the codes of FP4 (OCP Microscaling Formats 1.0, E2M1).
 E2M1: Array = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+#: Those of FP8 (OCP 8-bit Floating Point Specification 1.0, E4M3); two codes are no numbers, and no weight has them.
+E4M3: Array = _values_of_e4m3()
+#: Outputs and inputs of a block, where blocks have several of both.
+_SQUARE = 128
 
 _LARGEST_INT8 = 127
 #: Values that are floats at once.
@@ -173,6 +193,7 @@ class BlockWeight:
         groups: int32 [K], the block of each input, where these are not in order (act-order); None where they are.
         factors: float32 [K], what data are multiplied by first; None for nothing.
         is_signed: whether the tool counts codes from -2^(bits - 1): zero points are the same, less this.
+        activations: how data are rounded before the product; None where they stay float.
     """
 
     words: Array
@@ -187,6 +208,7 @@ class BlockWeight:
     groups: Array | None = None
     factors: Array | None = None
     is_signed: bool = False
+    activations: Activations | None = None
 
     @property
     def outputs(self) -> int:
@@ -203,6 +225,18 @@ class BlockWeight:
         """Whether every zero point is the middle of the codes."""
         return self.zero is not None and bool((self.zero == symmetric_zero_point(self.bits)).all())
 
+    @property
+    def strategy(self) -> str:
+        """Which weights share a scale: "tensor" for all, "channel" for an output, "block" for 128 outputs and inputs, or "group"."""
+        if self.scale.shape[1] == 1:
+            return "tensor" if self.shares_scales(self.outputs) else "channel"
+        return "block" if self.block == _SQUARE and self.shares_scales(_SQUARE) else "group"
+
+    def shares_scales(self, count: int) -> bool:
+        """Whether so many outputs after each other have the same scales."""
+        scale = to_float32(self.scale)
+        return bool((np.repeat(scale[::count], count, axis=0)[: self.outputs] == scale).all())
+
     @cached_property
     def codes(self) -> Array:
         """uint8 [N, K]."""
@@ -215,9 +249,9 @@ class BlockWeight:
             return to_float32(self.scale)
         return to_float32(self.scale) / self.outer if self.outer_divides else to_float32(self.scale) * self.outer
 
-    def pieces(self) -> Iterator[BlockWeight]:
-        """The weight in parts of some outputs each, so that few of its values are in memory as floats at once."""
-        step = max(1, _AT_ONCE // self.inputs)
+    def pieces(self, together: int = 1) -> Iterator[BlockWeight]:
+        """The weight in parts of some outputs each, a multiple of `together`, so that few of its values are in memory as floats at once."""
+        step = max(1, _AT_ONCE // (self.inputs * together)) * together
         for first in range(0, self.outputs, step):
             yield self.rows(slice(first, first + step))
 

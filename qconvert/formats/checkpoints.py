@@ -18,13 +18,19 @@ SUMMARIES = {
     "gptq-v2": "GPTQ v2, 2, 3, 4 or 8 bits",
     "awq": "AWQ (gemm), 4 bits",
     "compressed-tensors": "compressed-tensors (pack-quantized), 4 or 8 bits",
+    "compressed-tensors-int8": "compressed-tensors (int-quantized), 4 or 8 bits in bytes",
+    "compressed-tensors-fp8": "compressed-tensors (float-quantized), FP8",
+    "mxfp8": "MXFP8 of compressed-tensors",
     "nvfp4": "NVFP4 of compressed-tensors",
     "mxfp4": "MXFP4 of compressed-tensors",
     "nvfp4-modelopt": "NVFP4 of ModelOpt",
     "awq-modelopt": "INT4 AWQ of ModelOpt",
+    "fp8-modelopt": "FP8 of ModelOpt, one scale for a tensor",
+    "fp8": "FP8 of DeepSeek and Qwen, blocks of 128 x 128",
     "mlx": "MLX (affine), 2 to 8 bits",
     "mlx-mxfp4": "MXFP4 of MLX",
     "mlx-nvfp4": "NVFP4 of MLX",
+    "mlx-mxfp8": "MXFP8 of MLX",
 }
 _OPTIONS = (Option("requantize", bool, False, "Checkpoints: take the nearest weights where the result has no room for the source's."),)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import read_config
-from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point
+from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
 from qconvert.formats.torch.states.entries import Entries, take_rest
 from qconvert.formats.torch.stored_values import ScriptObject, StoredTensor, TorchType, WrappedTensor
@@ -146,6 +146,7 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     tensors: dict[str, Tensor] = {}
     orders: dict[str, Array] = {}
     factors: dict[str, Array] = {}
+    rounded: list[str] = []
     decodings: dict[str, Decoding] = {}
     for layer, (container, parts) in found.items():
         weight = container.read(parts, config)
@@ -159,17 +160,24 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
             orders[layer] = order
         if weight.factors is not None:
             factors[layer] = weight.factors
+        if weight.activations is not None:
+            rounded.append(str(weight.activations))
     notes = list(describe_layers(found, config))
     if orders:
         notes.append(f"{format_count(len(orders), 'layer')} with inputs in another order (act-order), in which a Gather brings the data")
     if factors:
         notes.append(f"{format_count(len(factors), 'layer')} whose data are multiplied by factors first (pre_quant_scale)")
+    if rounded:
+        notes.append(f"data of {format_count(len(rounded), 'layer')} stay float, which config.json states to be rounded to {rounded[0]}")
     return Parameters({**tensors, **take_rest(entries)}, orders=orders, factors=factors, decodings=decodings, notes=tuple(notes))
 
 
 def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor, Decoding | None]:
     """The weight [N, K] with its quantization, and how its values come about where no zero point says it; inputs by their blocks."""
     weight = weight.integers()
+    if weight.table is not None and np.array_equal(weight.table, E4M3, equal_nan=True):
+        stored = np.ascontiguousarray(weight.codes).view(numpy_dtype("float8e4m3fn"))
+        return _make_quantized(name, "float8e4m3fn", stored, weight.scales, np.zeros(weight.scale.shape, np.int64)), None
     codes = weight.codes if order is None else weight.codes[:, order]
     scales = weight.scales
     if weight.table is not None:
@@ -187,7 +195,7 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
 
 
 def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
-    data = np.ascontiguousarray(integers).astype(numpy_dtype(dtype))
+    data = np.ascontiguousarray(integers).astype(numpy_dtype(dtype), copy=False)
     groups, scales = scales.shape[1], np.ascontiguousarray(scales)
     q = Quantization(scales[:, 0], zeros[:, 0], 0) if groups == 1 else Quantization(scales, zeros, 1, data.shape[1] // groups)
     return Tensor(name, dtype, data.shape, data, q)
