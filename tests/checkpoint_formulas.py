@@ -85,6 +85,9 @@ def _awq(parts: Any, stated: Any) -> Any:
 
 
 def _quark(parts: Any, stated: Any) -> Any:
+    if parts["weight"].dtype != np.int32:
+        return _bytes(parts, stated)
+
     def columns(words: Any) -> Any:
         each = (words.view(np.uint32)[..., None] >> (4 * np.arange(8, dtype=np.uint32))) & 15
         numbers = each[..., _AWQ].reshape(len(words), -1).T.astype(np.float64)
@@ -101,8 +104,24 @@ def _fp4(parts: Any, name: str, scales: Any) -> Any:
     return values * _repeated(scales, values.shape[1])
 
 
+def _bytes(parts: Any, stated: Any) -> Any:
+    """A byte for each weight, int8 or FP8; scales of the tensor, of outputs, of blocks of inputs or of 128 x 128."""
+    scales = parts["weight_scale_inv"] if "weight_scale_inv" in parts else parts["weight_scale"]
+    scales = np.exp2(scales.astype(np.float64) - 127) if scales.dtype == np.uint8 else scales.astype(np.float64)
+    rows, inputs = parts["weight"].shape
+    if scales.ndim == 4:
+        scales = scales.reshape(scales.shape[0], scales.shape[2])
+    scales = scales.reshape(-1, 1) if scales.ndim < 2 else scales
+    high = rows // len(scales) if len(scales) in (1, rows) else 128
+    wide = 128 if high == 128 and scales.shape[1] > 1 else inputs // scales.shape[1]
+    return parts["weight"].astype(np.float64) * scales[np.arange(rows)[:, None] // high, np.arange(inputs) // wide]
+
+
 def _compressed(parts: Any, stated: Any) -> Any:
     scales = parts["weight_scale"]
+    if "weight" in parts:
+        values, zeros = _bytes(parts, stated), parts.get("weight_zero_point", np.zeros(1))
+        return values - _repeated(zeros * scales.astype(np.float64), values.shape[1]) if zeros.any() else values
     if "weight_shape" not in parts:
         if scales.dtype == np.uint8:
             return _fp4(parts, "weight_packed", np.exp2(scales.astype(np.float64) - 127))
@@ -117,6 +136,8 @@ def _compressed(parts: Any, stated: Any) -> Any:
 
 
 def _modelopt(parts: Any, stated: Any) -> Any:
+    if parts["weight"].dtype != np.uint8:
+        return _bytes(parts, stated)
     if parts["weight_scale"].dtype != np.float32:
         return _fp4(parts, "weight", parts["weight_scale"].astype(np.float32) * parts["weight_scale_2"])
     packed = parts["weight"].astype(np.int64)
@@ -129,6 +150,9 @@ def _modelopt(parts: Any, stated: Any) -> Any:
 def _mlx(parts: Any, stated: Any) -> Any:
     if "biases" not in parts:
         scales = parts["scales"]
+        if stated["mode"] == "mxfp8":
+            codes = parts["weight"].view(ml_dtypes.float8_e4m3fn)
+            return codes.astype(np.float64) * _repeated(np.exp2(scales.astype(np.float64) - 127), codes.shape[1])
         is_power = stated["mode"] == "mxfp4"
         real = np.exp2(scales.astype(np.float64) - 127) if is_power else scales.view(ml_dtypes.float8_e4m3fn).astype(np.float64)
         return _fp4(parts, "weight", real)
@@ -146,7 +170,8 @@ def _bitsandbytes(tensors: Any, layer: str) -> Any:
 _FORMULAS = {
     ("gptq", "qweight"): _gptq,
     ("awq", "qweight"): _awq,
-    ("compressed-tensors", "weight_packed"): _compressed,
+    ("compressed-tensors", "weight_scale"): _compressed,
+    ("fp8", "weight_scale_inv"): _bytes,
     ("modelopt", "weight_scale"): _modelopt,
     ("mlx", "scales"): _mlx,
     ("quark", "weight_scale"): _quark,

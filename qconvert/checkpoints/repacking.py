@@ -44,11 +44,13 @@ class Repacked:
         counts: of what was kept.
         notes: what the user should know.
         costs: layer -> SQNR in decibels of its new weights; of those alone that were quantized again; None where none changed.
+        dropped: layer -> how its data were rounded, which stay float now.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     costs: dict[str, float | None] = field(default_factory=dict)
+    dropped: dict[str, Activations] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class ConvertedLayer:
         tensors: what is written of it, by its name; empty where nothing is.
         weight: the weight in blocks that was written.
         misfit: why no form holds it.
-        is_new: whether it was quantized again, or its data are no longer rounded.
+        is_new: whether it was quantized again.
         sqnr_db: of its new weights, in decibels; None where none changed.
         dropped: how data were rounded that stay float now.
     """
@@ -102,7 +104,8 @@ def convert_layer(name: str, weight: BlockWeight, forms: Sequence[Form], *, requ
     best = max(range(len(made)), key=lambda place: np.inf if (db := losses[place]) is None else db)
     found, write = made[best]
     dropped = weight.activations if found.activations is None else None
-    return ConvertedLayer(name, write(found), found, is_new=True, sqnr_db=losses[best], dropped=dropped)
+    is_new = dropped is None or losses[best] is not None
+    return ConvertedLayer(name, write(found), found, is_new=is_new, sqnr_db=losses[best], dropped=dropped)
 
 
 def map_in_order(work: Callable[[str], ConvertedLayer], items: Iterable[str]) -> Iterator[ConvertedLayer]:
@@ -188,7 +191,6 @@ class _Repacking:
         self._written: dict[str, LayerKind] = {}
         self._misfits: list[ConvertedLayer] = []
         self._made_real: list[str] = []
-        self._dropped: list[Activations] = []
         self._places: dict[str, str] = {}
         self._has_groups, self._rows_are_blocks = False, True
         self._scales: set[str] = set()
@@ -262,7 +264,7 @@ class _Repacking:
             self._counts["integers in them"] += layer.weight.outputs * layer.weight.inputs
             self._counts["scales"] += layer.weight.scale.size
         if layer.dropped is not None:
-            self._dropped.append(layer.dropped)
+            self._result.dropped[layer.name] = layer.dropped
         if layer.is_new:
             self._result.costs[layer.name] = layer.sqnr_db
         self._progress("layers", len(self._written) + len(self._made_real) + len(self._misfits), len(self._source.layers))
@@ -299,9 +301,6 @@ class _Repacking:
             named = ", ".join(self._made_real[:2])
             count = format_count(len(self._made_real), "layer")
             notes.append(f"note: {count} ({named}) became floats, which {self._container.title} has for embeddings and the last layer")
-        if self._dropped:
-            count = format_count(len(self._dropped), "layer")
-            notes.append(f"warning: data of {count} stay float, which were rounded to {self._dropped[0]}")
         if self._source.config.dtype == "bfloat16" and "float16" in self._scales:
             notes.append(
                 "warning: config.json says bfloat16, and scales are float16: load the model with dtype=float16, since a program that takes "

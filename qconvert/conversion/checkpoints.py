@@ -93,6 +93,10 @@ def _report(
         worst = f": {describe_worst(costs)}" if costs else ""
         text = f"{format_count(len(found.costs), 'layer')} took the nearest weights that have room (--requantize){worst}"
         changes.append(Change(text, costs=tuple(costs[:_LISTED]), by=writer.name, user_named=True))
+    if found.dropped:
+        how = next(iter(found.dropped.values()))
+        text = f"data of {format_count(len(found.dropped), 'layer')} stay float, which were rounded to {how} (--requantize)"
+        changes.append(Change(text, costs=tuple(Cost(layer, None, None) for layer in found.dropped), by=writer.name, user_named=True))
     return ConversionReport(
         source=str(source),
         result=str(result),

@@ -11,13 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qconvert.checkpoints import CONTAINERS
+from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
-from qconvert.checkpoints.container import Container, Parts, Written
+from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written
 from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
-from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, unpack, word_count
+from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, columns_of_words, pack, unpack, word_count
 from qconvert.formats.checkpoints import SUMMARIES
 
 WRITTEN = [container for container in CONTAINERS if container.write is not None]
+BY_GROUPS, BY_TOKENS = Activations("float8e4m3fn", "group", 128), Activations("int8", "token")
+BY_ONE_SCALE = Activations("float8e4m3fn", "tensor", is_dynamic=False, scale=0.25)
+SHIFTED = Activations("int8", "tensor", is_symmetric=False, is_dynamic=False, scale=0.25, zero=-3)
+
+
+def activations_for(needs: Needs, seed: int) -> Activations | None:
+    """How data are rounded, in a way that a container has room for."""
+    possible = [how for how in (None, BY_GROUPS, BY_ONE_SCALE) if needs.has_activations(how)]
+    return possible[seed % len(possible)]
 
 
 def weight_for(container: Container, seed: int, bits: int = 0, rows: int = 32, inputs: int = 256) -> BlockWeight:
@@ -27,12 +37,16 @@ def weight_for(container: Container, seed: int, bits: int = 0, rows: int = 32, i
     rng = np.random.default_rng(seed)
     bits = bits or needs.bits[seed % len(needs.bits)]
     block = needs.blocks[seed % len(needs.blocks)] if needs.blocks else (32, 64, 256)[seed % 3]
+    block = block if needs.outputs else inputs
     shape = rows, inputs // block
     scale = (rng.uniform(0.001, 0.1, shape) * rng.choice([-1, 1], shape)).astype(np.float32)
+    scale = scale if needs.outputs == 1 else np.repeat(scale[:1], rows, axis=0)
+    codes = rng.integers(0, 2**bits, (rows, inputs), np.uint8)
+    codes = codes if needs.table is None else np.where(np.isfinite(needs.table[codes]), codes, np.uint8(0))
     made = np.abs(scale).astype(dtype_of(needs.scales[0])) if needs.table is not None else scale.astype(dtype_of(needs.scales[0]))
     low, high = needs.zeros(bits) if needs.zeros is not None else (0, 0)
     return BlockWeight(
-        pack(rng.integers(0, 2**bits, (rows, inputs), np.uint8), bits),
+        pack(codes, bits),
         bits,
         inputs,
         made,
@@ -43,6 +57,7 @@ def weight_for(container: Container, seed: int, bits: int = 0, rows: int = 32, i
         outer_divides=needs.outer == "divides",
         groups=rng.permutation(np.arange(inputs) // block).astype(np.int32) if needs.has_groups else None,
         factors=rng.uniform(0.5, 2, inputs).astype(np.float32) if needs.has_factors else None,
+        activations=activations_for(needs, seed),
     )
 
 
@@ -50,7 +65,9 @@ def read_again(container: Container, weight: BlockWeight) -> BlockWeight:
     assert container.write is not None
     parts = Parts("a.b", container.write(weight))
     reader = next(item for item in CONTAINERS if item.recognizes(parts))
-    config = container.config(Written({"a.b": (weight.bits, weight.block, weight.is_symmetric)}, [], weight.groups is not None))
+    how = None if weight.activations is None else replace(weight.activations, scale=None, zero=0)
+    kind = LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, how)
+    config = container.config(Written({"a.b": kind}, [], weight.groups is not None))
     stated = config.get("quantization_config") or config["quantization"]
     return reader.read(parts, Config(stated))
 
@@ -64,7 +81,9 @@ def test_what_a_container_writes_it_reads_again(container: Container, seed: int)
     np.testing.assert_array_equal(found.codes, weight.codes)
     np.testing.assert_array_equal(found.scale.astype(np.float32), weight.scale.astype(np.float32))
     np.testing.assert_array_equal(found.exact_values(), weight.exact_values())
-    assert fit_weight(weight, container.needs) is weight if container.needs is not None else False
+    assert found.activations == weight.activations
+    assert container.needs is not None and isinstance(fitting := fit_weight(weight, container.needs), BlockWeight)
+    np.testing.assert_array_equal(fitting.scale.astype(np.float32), weight.scale.astype(np.float32))
 
 
 def test_names_of_formats_are_those_of_containers_that_are_written() -> None:
@@ -222,10 +241,14 @@ def test_the_nearest_weight_is_near(source: str, name: str) -> None:
     )
     first = named(source).needs
     assert first is not None
-    weight = find_nearest_weight(plain, first)
+    weight = find_nearest_weight(replace(plain, activations=activations_for(first, 1)), first)
     assert isinstance(weight, BlockWeight)
     made = find_nearest_weight(weight, needs)
-    assert isinstance(made, BlockWeight) and fit_weight(made, needs) is made
+    if not needs.has_activations(weight.activations) and not needs.has_activations(None):
+        assert isinstance(made, Misfit) and "rounded to" in made.reason or "would be rounded" in made.reason
+        return
+    assert isinstance(made, BlockWeight) and isinstance(fit_weight(made, needs), BlockWeight)
+    assert made.activations == (weight.activations if needs.has_activations(weight.activations) else None)
     found = signal_to_noise(weight, made)
     assert found is None or found > 15
     if isinstance(fit_weight(weight, needs), BlockWeight):

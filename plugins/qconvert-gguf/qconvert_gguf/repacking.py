@@ -136,6 +136,8 @@ def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Calla
                 _count_layer(result, layer)
             if layer.is_new:
                 result.costs[layer.name] = layer.sqnr_db
+            if layer.dropped is not None:
+                result.dropped[layer.name] = layer.dropped
         if misfits:
             raise refusal(misfits, _TITLE, len(checkpoint.layers))
         _finish_file(writer, types)

@@ -197,5 +197,8 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
 def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
     data = np.ascontiguousarray(integers).astype(numpy_dtype(dtype), copy=False)
     groups, scales = scales.shape[1], np.ascontiguousarray(scales)
-    q = Quantization(scales[:, 0], zeros[:, 0], 0) if groups == 1 else Quantization(scales, zeros, 1, data.shape[1] // groups)
+    if groups == 1 and (scales == scales[0, 0]).all() and (zeros == zeros[0, 0]).all():
+        q = Quantization.per_tensor(float(scales[0, 0]), int(zeros[0, 0]))
+    else:
+        q = Quantization(scales[:, 0], zeros[:, 0], 0) if groups == 1 else Quantization(scales, zeros, 1, data.shape[1] // groups)
     return Tensor(name, dtype, data.shape, data, q)
