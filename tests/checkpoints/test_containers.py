@@ -15,7 +15,7 @@ from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written
 from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
-from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, columns_of_words, pack, unpack, word_count
+from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, unpack, word_count
 from qconvert.formats.checkpoints import SUMMARIES
 
 WRITTEN = [container for container in CONTAINERS if container.write is not None]
@@ -82,7 +82,9 @@ def test_what_a_container_writes_it_reads_again(container: Container, seed: int)
     np.testing.assert_array_equal(found.scale.astype(np.float32), weight.scale.astype(np.float32))
     np.testing.assert_array_equal(found.exact_values(), weight.exact_values())
     assert found.activations == weight.activations
-    assert container.needs is not None and isinstance(fitting := fit_weight(weight, container.needs), BlockWeight)
+    assert container.needs is not None
+    fitting = fit_weight(weight, container.needs)
+    assert isinstance(fitting, BlockWeight)
     np.testing.assert_array_equal(fitting.scale.astype(np.float32), weight.scale.astype(np.float32))
 
 
@@ -245,7 +247,7 @@ def test_the_nearest_weight_is_near(source: str, name: str) -> None:
     assert isinstance(weight, BlockWeight)
     made = find_nearest_weight(weight, needs)
     if not needs.has_activations(weight.activations) and not needs.has_activations(None):
-        assert isinstance(made, Misfit) and "rounded to" in made.reason or "would be rounded" in made.reason
+        assert isinstance(made, Misfit) and ("rounded to" in made.reason or "would be rounded" in made.reason)
         return
     assert isinstance(made, BlockWeight) and isinstance(fit_weight(made, needs), BlockWeight)
     assert made.activations == (weight.activations if needs.has_activations(weight.activations) else None)

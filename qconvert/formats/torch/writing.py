@@ -161,7 +161,9 @@ class Builder:
         return [self.float_value(name) for name in op.inputs]
 
     def dequantize(self, node: Any, dtype: str, quantization: Quantization, name: str) -> Node:
-        """Adds a dequantize of stored integers."""
+        """Adds a dequantize of stored integers, or of floats of 8 bits."""
+        if "int" not in dtype:
+            return dequantize_floats(self, node, quantization, self.graph.tensors[name])
         low, high = self.limits(dtype, quantization)
         kind = self.dtype(dtype)
         if quantization.block_size:
@@ -315,6 +317,25 @@ def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
         point = point if quantization.zero_point.any() else 0
     shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
     return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
+
+
+def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
+    """Adds float values of floats of 8 bits with scales, decomposed: PyTorch's operators take integers alone."""
+    wide = "float64" if b.wide else "float32"
+    b.note_operator()
+    real, shape, axis = b.aten("to.dtype", node, b.dtype(wide)), tensor.static_shape, quantization.axis
+    if axis is None:
+        return b.aten("mul.Tensor", real, float(quantization.scale[0]))
+    if not quantization.block_size:
+        along = [-1 if place == axis else 1 for place in range(tensor.rank or 0)]
+        return b.aten("mul.Tensor", real, b.buffer(quantization.scale.astype(wide).reshape(along), f"{tensor.name}/scale"))
+    if shape is None or shape[axis] % quantization.block_size:
+        raise UnsupportedError(
+            "blocks that do not divide an axis cannot be written for PyTorch", where=f"tensor {tensor.name!r}", rule="blocks-do-not-fit"
+        )
+    parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
+    scales = b.buffer(np.expand_dims(quantization.scale.astype(wide), axis + 1), f"{tensor.name}/scale")
+    return b.aten("reshape", b.aten("mul.Tensor", b.aten("reshape", real, parts), scales), list(shape))
 
 
 def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
