@@ -39,7 +39,7 @@ _TELLING: Mapping[str, str] = {
     "scales": "MLX, in a form that is not covered",
     "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
     "weight_packed": "compressed-tensors, in a form that is not covered",
-    "weight_scale_inv": "DeepSeek or Qwen, in a form that is not covered",
+    "weight_scale_inv": "FP8, in a form that is not covered",
     "W_q": "HQQ",
     "q_weight": "ExLlamaV2",
     "trellis": "ExLlamaV3",

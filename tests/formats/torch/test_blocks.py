@@ -16,7 +16,7 @@ from checkpoint_formulas import weights_of
 from onnx import helper, numpy_helper
 from refusals import refused
 
-from qconvert import convert, load
+from qconvert import check, convert, load
 from qconvert.errors import FileAccessError, InvalidModelError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.formats.torch.states.reader import read_parameters
@@ -198,6 +198,65 @@ def test_weights_without_zero_points_are_computed_from_their_codes(name: str, fo
     (y,) = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": x})
     wanted = x @ weights_of(FIXTURES / name)[layer].T
     assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
+
+
+#: Checkpoint with a byte for each weight -> the type of its weights in ONNX, the shape of their scales, the opset.
+BYTES: dict[str, tuple[str, list[int], int]] = {
+    "ct_FP8": ("FLOAT8E4M3FN", [], 19),
+    "quark_fp8": ("FLOAT8E4M3FN", [], 19),
+    "ct_FP8_BLOCK": ("FLOAT8E4M3FN", [256, 2], 21),
+    "hf_fp8": ("FLOAT8E4M3FN", [256, 2], 21),
+    "ct_MXFP8": ("FLOAT8E4M3FN", [128, 8], 21),
+    "ct_W8A8": ("INT8", [128, 1], 17),
+    "mo_W8A16": ("INT8", [128, 1], 17),
+    "ct_W4AFP8": ("INT4", [128, 2], 21),
+}
+
+
+def linear(path: Path, name: str) -> tuple[str, Any, Path]:
+    """The layer of a checkpoint, its float64 weights, and a float network of it alone."""
+    ((layer, weight),) = weights_of(FIXTURES / name).items()
+    rows, columns = weight.shape
+    node = [helper.make_node("Transpose", [f"{layer}.weight"], ["w"], perm=[1, 0]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    ends = [helper.make_tensor_value_info(end, 1, ["n", size]) for end, size in (("x", columns), ("y", rows))]
+    constant = numpy_helper.from_array(np.random.default_rng(0).normal(size=weight.shape).astype(np.float32), f"{layer}.weight")
+    graph = helper.make_graph(node, "g", ends[:1], ends[1:], [constant])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), path / "float.onnx")
+    return layer, weight, path / "float.onnx"
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_are_stored_in_onnx_and_dequantized_to_the_last_bit(name: str, tmp_path: Path) -> None:
+    """The products with a unit matrix are the weights: onnxruntime's kernels round none of them otherwise than float32 does."""
+    import onnxruntime
+
+    _, weight, graph = linear(tmp_path, name)
+    report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=graph)
+    assert report.kept_all and report.kept["integers in them"] == weight.size
+    assert any("data of 1 layer stay float" in str(change) for change in report.changes) is (name != "mo_W8A16")
+    model = onnx.load(str(tmp_path / "m.onnx"))
+    kind, scales, opset = BYTES[name]
+    stored = {
+        onnx.TensorProto.DataType.Name(item.data_type): list(item.dims)
+        for item in model.graph.initializer
+        if tuple(item.dims) == weight.shape
+    }
+    assert stored == {kind: list(weight.shape)} and model.opset_import[0].version == opset
+    assert scales in [list(item.dims) for item in model.graph.initializer if item.data_type == onnx.TensorProto.FLOAT]
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": np.eye(weight.shape[1], dtype=np.float32)})
+    np.testing.assert_array_equal(found.T, weight.astype(np.float32))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["ct_FP8", "ct_FP8_BLOCK", "ct_W8A8"])
+def test_a_check_runs_a_network_with_bytes(name: str, tmp_path: Path) -> None:
+    _, _, graph = linear(tmp_path, name)
+    convert(FIXTURES / name, tmp_path / "m.onnx", graph=graph)
+    report = check(FIXTURES / name, tmp_path / "m.onnx", graph=graph)
+    assert report.passed and "not judged in PyTorch" not in str(report)
 
 
 def test_forms_that_are_not_covered_are_refused_by_their_names(tmp_path: Path) -> None:
