@@ -3,7 +3,8 @@
     python benchmarks/checkpoints.py [--folder fixtures/blocks] [--gigabytes 4] [--markdown docs/measured/checkpoints.md]
 
 Of each pair: "exact", or the share of blocks (of all layers, the least and the most) that have no place, and the SQNR of the worst layer
-with --requantize. With --gigabytes a random GPTQ checkpoint of that size is converted in a process of its own, in turns with a copy of it.
+with --requantize; "weights exact" where data alone are no longer rounded, and "no" where the result rounds data in a way that is not the
+source's. With --gigabytes a random GPTQ checkpoint of that size is converted in a process of its own, in turns with a copy of it.
 """
 
 from __future__ import annotations
@@ -43,9 +44,12 @@ def pair(source: Path, result: str) -> str:
             share = f"{shares[0][0]}–{shares[0][1]}" if shares else "all"
         else:
             return "exact"
-        report = qconvert.convert(source, Path(folder) / "out", result_format=result, requantize=True)
+        try:
+            report = qconvert.convert(source, Path(folder) / "out", result_format=result, requantize=True)
+        except qconvert.QConvertError:
+            return "no"
     worst = min((cost.sqnr_db for change in report.changes for cost in change.costs if cost.sqnr_db is not None), default=None)
-    return f"{share}; {worst:.0f} dB" if worst is not None else share
+    return f"{share}; {worst:.0f} dB" if worst is not None else "weights exact"
 
 
 def pairs(folder: Path) -> list[tuple[str, ...]]:
@@ -134,7 +138,8 @@ def main() -> None:
         "# Checkpoints as checkpoints of other tools",
         "Made by `python benchmarks/checkpoints.py --gigabytes 4`. Exact: every integer, scale and zero point is kept. Else the share of "
         "blocks for which the result has no place, the least and the most of all layers, and with `--requantize` the SQNR of the worst "
-        "layer.",
+        "layer: weights exact, where data alone are no longer rounded; no, where the result rounds data in a way that is not the "
+        "source's.",
         table(pairs(given.folder)),
     ]
     if given.gigabytes:

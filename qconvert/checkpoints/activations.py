@@ -137,7 +137,7 @@ def _of_quark(found: Any, layer: str) -> Activations:
 
 def _check_covered(stated: Mapping[str, Any], layer: str, made: Activations) -> Activations:
     """The activations with the size of a group and the symmetry, which two tools state alike."""
-    size = stated.get("group_size") if made.strategy == "group" else 0
+    size: Any = stated.get("group_size") if made.strategy == "group" else 0
     is_known = made.dtype in _TYPES.values() and (made.is_dynamic or made.strategy == "tensor")
     has_size = size == 0 if made.strategy in ("tensor", "token") else made.strategy == "group" and type(size) is int and size > 0
     if not (is_known and has_size):

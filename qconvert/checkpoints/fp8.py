@@ -64,8 +64,10 @@ def _write(weight: BlockWeight) -> dict[str, Array]:
 
 
 def _state_weights(kind: LayerKind) -> dict[str, Any]:
-    size = {"group": {"group_size": kind.block}, "block": {"block_structure": [_SQUARE, _SQUARE]}}.get(kind.strategy, {})
-    return {"num_bits": _BITS, "type": "float", "strategy": kind.strategy, "group_size": None, "symmetric": True, **size}
+    stated: dict[str, Any] = {"num_bits": _BITS, "type": "float", "strategy": kind.strategy, "symmetric": True}
+    if kind.strategy == "block":
+        stated["block_structure"] = [_SQUARE, _SQUARE]
+    return {**stated, "group_size": kind.block if kind.strategy == "group" else None}
 
 
 def _write_modelopt(weight: BlockWeight) -> dict[str, Array]:

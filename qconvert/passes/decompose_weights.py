@@ -24,6 +24,8 @@ DECOMPOSED_TYPES = ("int8", "uint8", "int16", "uint16")
 _CAST = Pattern("Cast", "weights", name="cast")
 _SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point"), "scale", name="last", any_order=True)
 _SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True)
+#: Of MatMulNBits.
+_SMALLEST_BLOCK = 16
 
 
 def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, tuple[str, ...]]:
@@ -33,7 +35,7 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter:
-        if _is_decomposed(rewriter, op):
+        if _is_decomposed(rewriter, op) and not (form == "qoperator" and _is_multiplied_in_blocks(rewriter, op)):
             rewriter.replace(op, *_decompose_dequantize(rewriter, op))
             count += 1
     if not count:
@@ -53,6 +55,20 @@ def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
     if any(reader.kind == "ConvTranspose" for reader in readers.get(result.name, ())):
         return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
     return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
+
+
+def _is_multiplied_in_blocks(rewriter: Rewriter, op: Op) -> bool:
+    """Whether weights are those of products alone that MatMulNBits computes from the integers: its blocks divide their rows."""
+    weights = rewriter.graph[op.inputs[0]]
+    readers = rewriter.readers.get(op.outputs[0], ())
+    if weights.dtype not in ("int8", "uint8") or weights.rank != 2 or weights.static_shape is None:
+        return False
+    return all(
+        reader.kind in ("Gemm", "MatMul")
+        and reader.inputs[1] == op.outputs[0]
+        and weights.static_shape[int(reader.kind == "Gemm" or bool(reader["trans_b"]))] % _SMALLEST_BLOCK == 0
+        for reader in readers
+    )
 
 
 def _decompose_dequantize(rewriter: Rewriter, op: Op) -> Iterator[Op]:

@@ -29,7 +29,8 @@ from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
 
 __all__ = ["READERS", "WRITERS", "read_matmul_nbits", "write_matmul_nbits"]
 
-_SMALLEST_BLOCK = 16
+#: Sizes of blocks that onnxruntime's kernels take: powers of two from here on; those of rows that are divided have at most so many.
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 16, 128
 #: Bits -> the type that weights are read as.
 _STORAGE = {2: "uint4", 4: "uint4", 8: "uint8"}
 _BITS = {"uint4": 4, "uint8": 8, "int4": 4, "int8": 8}
@@ -87,8 +88,8 @@ def _quantization_key(quantization: Quantization) -> str:
 
 
 def write_matmul_nbits(op: Op, b: Builder) -> str:
-    """MatMul or Gemm of float data with weights of 4 or 8 bits in blocks along K as MatMulNBits."""
-    weights = _stored_weights(op.inputs[1], b)
+    """MatMul or Gemm of float data with weights of 4 or 8 bits as MatMulNBits: in blocks along K, or rows that are divided into blocks."""
+    weights = _divide_rows(op, _stored_weights(op.inputs[1], b))
     reason = _reason(op, b, weights)
     if reason or weights is None or weights.data is None or weights.quantization is None:
         return reason
@@ -126,6 +127,24 @@ def _stored_weights(name: str, b: Builder) -> Tensor | None:
     op = b.producer(name)
     tensor = b.tensor(op.inputs[0] if op is not None and op.kind == "Dequantize" else name)
     return tensor if tensor.data is not None and tensor.quantization is not None else None
+
+
+def _divide_rows(op: Op, weights: Tensor | None) -> Tensor | None:
+    """The weights with the scale of each row for blocks of it; as they are where it has them already, or is not divisible."""
+    quantization = None if weights is None else weights.quantization
+    if weights is None or quantization is None or quantization.block_size or weights.static_shape is None or weights.rank != 2:
+        return weights
+    depth_axis = int(_has_rows(op))
+    depth, outputs = weights.static_shape[depth_axis], weights.static_shape[1 - depth_axis]
+    block = math.gcd(depth, _LARGEST_BLOCK)
+    if block < _SMALLEST_BLOCK or quantization.axis == depth_axis:
+        return weights
+    perm = (0, 1) if depth_axis else (1, 0)
+    scale, zero = (
+        np.repeat(np.broadcast_to(values.reshape(-1, 1), (outputs, 1)), depth // block, axis=1).transpose(perm)
+        for values in (quantization.scale, quantization.zero_point)
+    )
+    return replace(weights, quantization=replace(quantization, scale=scale, zero_point=zero, axis=depth_axis, block_size=block))
 
 
 def _reason(op: Op, b: Builder, weights: Tensor | None) -> str:
