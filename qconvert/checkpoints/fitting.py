@@ -51,8 +51,8 @@ def dtype_of(name: str) -> np.dtype[Any]:
 def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     """The weight in the form that a container has, each real value the same; a Misfit where there is none.
 
-    Integers become wider, FP4 becomes FP8, blocks smaller, zero points offsets and offsets zero points, and scales another type, where that
-    is exact for every one of them.
+    Integers become wider, small ones and FP4 become FP8, blocks smaller, zero points offsets and offsets zero points, and scales another
+    type, where that is exact for every one of them.
     """
     try:
         for step in (_activations, _table, _bits, _order, _blocks, _zeros, _outer, _scales, _outputs, _sizes):
@@ -73,6 +73,8 @@ def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
 def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is None and needs.table is None:
         return weight
+    if weight.table is None and needs.table is not None and weight.zero is not None:
+        return _integers_as_floats(weight, needs, needs.table)
     if weight.table is None or needs.table is None:
         raise _NoRoomError("the values of codes are others: integers and floats of a few bits")
     if np.array_equal(weight.table, needs.table, equal_nan=True):
@@ -83,6 +85,24 @@ def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
         raise _NoRoomError("the values of codes are others: FP4 (E2M1), which FP8 (E4M3) has too, NF4")
     (bits,) = needs.bits
     return replace(weight, words=pack(np.array(codes, np.uint8)[weight.codes], bits), bits=bits, table=needs.table)
+
+
+def _integers_as_floats(weight: BlockWeight, needs: Needs, table: Array) -> BlockWeight:
+    """Integers without their zero points as codes of these values: FP8 has all from -16 to 16."""
+    assert weight.zero is not None
+    steps = weight.codes.astype(np.int16) - weight.zero[:, weight.blocks_of_inputs]
+    low = int(steps.min())
+    places = np.full(int(steps.max()) - low + 1, -1, np.int16)
+    for code, value in reversed([*enumerate(table.tolist())]):  # 0 has two codes, the second of them negative
+        if value == value // 1 and low <= value < low + len(places):
+            places[int(value) - low] = code
+    codes = places[steps - low]
+    if (codes < 0).any():
+        in_blocks = (codes < 0)[:, np.argsort(weight.blocks_of_inputs, kind="stable")].reshape(*weight.scale.shape, weight.block)
+        share = float(in_blocks.any(axis=2).mean())
+        raise _NoRoomError("the values of codes are others: not all integers are floats of a few bits", share)
+    (bits,) = needs.bits
+    return replace(weight, words=pack(codes.astype(np.uint8), bits), bits=bits, zero=None, table=table, is_signed=False)
 
 
 def _bits(weight: BlockWeight, needs: Needs) -> BlockWeight:

@@ -289,7 +289,7 @@ class BlockWeight:
 
     def exact_values(self) -> Array:
         """What data are multiplied by, factors included, without rounding: float64 [N, K]."""
-        of_input = self._blocks_of_inputs()
+        of_input = self.blocks_of_inputs
         scales = self.scales.astype(np.float64)[:, of_input]
         steps = self.codes.astype(np.float64) if self.table is None else self.table.astype(np.float64)[self.codes]
         if self.zero is not None:
@@ -299,12 +299,14 @@ class BlockWeight:
             values += self.offset.astype(np.float64)[:, of_input]
         return values if self.factors is None else values * self.factors
 
-    def _blocks_of_inputs(self) -> Array:
+    @property
+    def blocks_of_inputs(self) -> Array:
+        """The block of each input: int [K]."""
         return self.groups if self.groups is not None else np.arange(self.inputs) // self.block
 
     def values(self) -> Array:
         """The real weights, float32 [N, K]; products and sums with an offset are rounded to its type, as MLX computes them."""
-        of_input = self._blocks_of_inputs()
+        of_input = self.blocks_of_inputs
         scales = self.scales[:, of_input]
         if self.table is not None:
             return np.asarray(self.table[self.codes] * scales)

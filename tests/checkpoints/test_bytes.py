@@ -300,6 +300,20 @@ def test_one_scale_for_several_outputs(name: str, monkeypatch: pytest.MonkeyPatc
         assert stored.shape == () and float(stored) * 448 == pytest.approx(largest.max(), rel=1e-6)
 
 
+def test_integers_from_minus_16_to_16_are_fp8(tmp_path: Path) -> None:
+    """Of 8 bits those beyond are not all: 17 has five bits."""
+    integers = RNG.integers(-16, 17, (16, 64), np.int64).astype(np.int8)
+    stated, scale = compressed({"num_bits": 8}), np.ones((16, 1), np.float32)
+    folder = checkpoint(tmp_path / "s", stated, weight=integers, weight_scale=scale)
+    convert(folder, tmp_path / "o", result_format="compressed-tensors-fp8")
+    np.testing.assert_array_equal(read(tmp_path / "o").exact_values(), integers)
+    assert 0x80 not in read(tmp_path / "o").codes
+    integers[3, 4:8] = 17, 18, -19, -128
+    folder = checkpoint(tmp_path / "t", stated, weight=integers, weight_scale=scale)
+    with pytest.raises(UnsupportedError, match=r"not all integers are floats of a few bits \(6\.2% to 6\.2%"):
+        convert(folder, tmp_path / "p", result_format="compressed-tensors-fp8")
+
+
 def test_fp4_is_fp8_of_the_same_values(tmp_path: Path) -> None:
     packed, powers = RNG.integers(0, 256, (16, 32), np.uint8), RNG.integers(110, 130, (16, 2), np.uint8)
     folder = checkpoint(tmp_path / "s", compressed(), weight_packed=packed, weight_scale=powers)

@@ -22,14 +22,15 @@ pytestmark = pytest.mark.formats
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "blocks"
 _INTEGERS = ("gptq", "gptq-v2", "awq", "compressed-tensors", "compressed-tensors-int8", "mlx")
+_SMALL = (*_INTEGERS, "compressed-tensors-fp8")  # FP8 has integers of 4 bits
 _FP8 = ("compressed-tensors-fp8", "fp8-modelopt")
 #: Checkpoint -> what it becomes with every integer and scale.
 EXACT = {
-    "ar_auto_gptq_W4A16_asym": _INTEGERS,
-    "gm_v2_asym": _INTEGERS,
-    "ar_auto_awq_W4A16_asym": _INTEGERS,
-    "ct_W4A16": (*_INTEGERS, "awq-modelopt"),
-    "ct_W4A16_ASYM": _INTEGERS,
+    "ar_auto_gptq_W4A16_asym": _SMALL,
+    "gm_v2_asym": _SMALL,
+    "ar_auto_awq_W4A16_asym": _SMALL,
+    "ct_W4A16": (*_SMALL, "awq-modelopt"),
+    "ct_W4A16_ASYM": _SMALL,
     "gm_desc4": ("gptq", "gptq-v2"),
     "ct_NVFP4A16": ("nvfp4", "compressed-tensors-fp8"),  # FP8 has the values of FP4
     "ct_MXFP4A16": (  # powers of two that E4M3 has
@@ -41,15 +42,15 @@ EXACT = {
     "hf_fp8": ("compressed-tensors-fp8", "fp8"),
     "ct_MXFP8": ("compressed-tensors-fp8", "mxfp8"),
     "ct_W8A8": ("compressed-tensors", "compressed-tensors-int8"),
-    "ct_W4AFP8": ("compressed-tensors", "compressed-tensors-int8"),
+    "ct_W4AFP8": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8"),
     "mo_FP8": _FP8,
     "mo_W8A16": ("compressed-tensors", "compressed-tensors-int8", "mlx"),  # scales of float32
     "quark_fp8": _FP8,
     "mo_INT4_AWQ": ("awq-modelopt",),
     "mlx4": ("mlx",),
     "bnb_nf4_plain": (),
-    "quark_int4": ("compressed-tensors", "compressed-tensors-int8", "awq-modelopt", "mlx"),  # scales of float32
-    "quark_uint4": ("compressed-tensors", "compressed-tensors-int8"),
+    "quark_int4": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8", "awq-modelopt", "mlx"),  # scales of float32
+    "quark_uint4": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8"),
 }
 
 

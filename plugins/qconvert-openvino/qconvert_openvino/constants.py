@@ -108,8 +108,11 @@ def constant_of(node: Node, depth: int = 0) -> Constant | None:
 
 
 def _apply_convert(item: Constant, dtype: str) -> Constant | None:
-    """Apply a Convert: integers get the scale 1, a scaled constant stays the same in another float type; None for other scaled ones."""
-    if dtype in _REALS and (item.scale is not None or "int" in item.dtype):
+    """Apply a Convert to floats; None where that is no step of a dequantization.
+
+    Integers and floats of 8 bits get the scale 1, a scaled constant stays the same in another float type.
+    """
+    if dtype in _REALS and (item.scale is not None or "int" in item.dtype or item.dtype.startswith("float8")):
         return replace(item, scale=item.scale if item.scale is not None else _repeat_value(np.float32(1), item), point=_points(item))
     if item.scale is not None or dtype not in DTYPES.values():
         return None
@@ -142,7 +145,7 @@ def _broadcast_values(item: Constant, values: Array) -> Array | None:
 def _apply_subtract(item: Constant, other: Constant) -> Constant | None:
     """Apply a Subtract between Convert and Multiply: the zero points."""
     values = _value(other)
-    if item.scale is None or values is None or not (item.scale == 1).all() or _points(item).any():
+    if item.scale is None or "int" not in item.dtype or values is None or not (item.scale == 1).all() or _points(item).any():
         return None
     if not np.isfinite(values).all() or (values != np.rint(values)).any() or np.abs(values).max(initial=0) > 2**31:
         return None
@@ -168,6 +171,8 @@ def _apply_multiply(item: Constant, other: Constant) -> Constant | None:
 
 def _flip_negative_scales(item: Constant, spread: Array, sizes: Array) -> Constant | None:
     """Make negative scales positive, with negated integers and zero points; int8 if 4 bits lack 8. Compressors use such scales for -8."""
+    if "int" not in item.dtype:
+        return None
     signs = np.where(spread < 0, -1, 1)
     data, point = item.data.astype(np.int64) * signs, _points(item) * signs
     dtype = next((name for name in (item.dtype, "int8", "int16") if _can_hold(name, data)), "")

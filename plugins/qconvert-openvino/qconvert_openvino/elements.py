@@ -11,10 +11,11 @@ __all__ = ["BITS", "DTYPES", "TYPES", "array_of", "bytes_of"]
 #: OpenVINO's names of types -> those of the canonical graph.
 DTYPES = {
     "f16": "float16", "f32": "float32", "f64": "float64", "bf16": "bfloat16", "boolean": "bool", "i4": "int4", "u4": "uint4",
+    "f8e4m3": "float8e4m3fn",
     **{f"{letter}{bits}": f"{name}{bits}" for letter, name in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 TYPES = {name: own for own, name in DTYPES.items()}
-BITS = {own: 8 if own == "boolean" else 16 if own == "bf16" else int(own[1:]) for own in DTYPES}
+BITS = {own: {"boolean": 8, "f8e4m3": 8, "bf16": 16}.get(own) or int(own[1:]) for own in DTYPES}
 
 
 def array_of(data: Array, own: str, shape: tuple[int, ...]) -> Array:

@@ -66,9 +66,9 @@ class Writing:
             packed = bytes_of(data, own)
             tensor = self.ov.Tensor(packed if packed.size else np.zeros(1, np.uint8), list(data.shape), kind)
             return self.ov.op.Constant(tensor, shared_memory=False)  # a shared array would be freed
-        if own == "bf16":
-            halves = self.ov.Tensor(np.asarray(data, order="C").view(np.uint16), list(data.shape), kind)
-            return self.ov.op.Constant(halves, shared_memory=False)
+        if own in ("bf16", "f8e4m3"):  # which numpy has no types for
+            stored = np.asarray(data, order="C").view(np.uint16 if own == "bf16" else np.uint8)
+            return self.ov.op.Constant(self.ov.Tensor(stored, list(data.shape), kind), shared_memory=False)
         return self.op.constant(np.asarray(data, order="C"), getattr(self.ov.Type, own))
 
     def integers(self, tensor: Tensor, q: Quantization, data: Array, sizes: Sequence[int] = ()) -> Any:

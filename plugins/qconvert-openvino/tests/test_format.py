@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from conftest import written
@@ -60,6 +61,30 @@ def test_real_models_keep_integers_scales_zero_points_and_outputs(name: str, fix
         if tensor.name in kept:
             integers, own = np.asarray(again[tensor.name].data, np.int64), np.asarray(tensor.data, np.int64)
             assert np.array_equal(integers, own.T if turned and integers.shape != own.shape else own)
+
+
+@pytest.mark.parametrize(
+    "q",
+    [
+        Quantization.per_tensor(0.5, 0),
+        Quantization.per_axis(np.array([0.5, 0.3, 2], np.float32), 0),
+        Quantization(np.array([[0.1, 3], [0.5, 0.25], [1, 2]], np.float32), np.zeros((3, 2), np.int64), 1, 4),
+    ],
+    ids=["tensor", "outputs", "blocks"],
+)
+def test_weights_of_fp8_stay_what_they_are(q: Quantization, tmp_path: Path) -> None:
+    """Products with a unit matrix are exact, so that OpenVINO gives the dequantized weights."""
+    stored = np.linspace(-448, 448, 24).astype(ml_dtypes.float8_e4m3fn).reshape(3, 8)
+    tensors = [Tensor("x", "float32", (8, 8)), Tensor("w", "float8e4m3fn", (3, 8), stored, q)]
+    tensors += [Tensor("r", "float32", (3, 8)), Tensor("y", "float32", (8, 3))]
+    ops = (Op("Dequantize", ("w",), ("r",)), Op("Gemm", ("x", "r"), ("y",)))
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+    _, again = written(graph, tmp_path / "model.xml")
+    (weights,) = (tensor for tensor in again.constants() if tensor.is_quantized)
+    assert weights.dtype == "float8e4m3fn" and weights.data is not None and weights.data.tobytes() == stored.tobytes()
+    assert weights.quantization == q
+    found = OpenVinoModel(ModelFile(tmp_path / "model.xml", "real")).run({"x": np.eye(8, dtype=np.float32)})["y"]
+    np.testing.assert_array_equal(found, evaluate(graph, {"x": np.eye(8, dtype=np.float32)})["y"])
 
 
 def test_states_come_back(fixtures: Path, tmp_path: Path) -> None:

@@ -250,6 +250,21 @@ def test_bytes_are_stored_in_onnx_and_dequantized_to_the_last_bit(name: str, tmp
 
 
 @pytest.mark.onnxruntime
+@pytest.mark.parametrize("name", ["ct_W8A8", "mo_W8A16"])
+def test_rows_with_one_scale_are_blocks_of_matmulnbits(name: str, tmp_path: Path) -> None:
+    import onnxruntime
+
+    _, weight, graph = linear(tmp_path, name)
+    report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=graph, form="qoperator")
+    (node,) = (node for node in onnx.load(str(tmp_path / "m.onnx")).graph.node if node.op_type == "MatMulNBits")
+    sizes = {item.name: item.i for item in node.attribute}
+    assert report.kept_all and (sizes["bits"], sizes["block_size"], sizes["N"], sizes["K"]) == (8, 128, *weight.shape)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"x": np.eye(weight.shape[1], dtype=np.float32)})
+    np.testing.assert_array_equal(found.T, weight.astype(np.float32))
+
+
+@pytest.mark.onnxruntime
 @pytest.mark.torch
 @pytest.mark.parametrize("name", ["ct_FP8", "ct_FP8_BLOCK", "ct_W8A8"])
 def test_a_check_runs_a_network_with_bytes(name: str, tmp_path: Path) -> None:
