@@ -81,7 +81,8 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
     zero = parts.tensors.get("input_zero_point")
     if zero is not None and (zero.size != 1 or zero.dtype.kind not in "iu"):
         raise parts.tensor_error("input_zero_point", "one integer")
-    return replace(stated, scale=float(parts.number(name)[0, 0]), zero=0 if zero is None else int(zero.reshape(-1)[0]))
+    point = 0 if zero is None else int(zero.reshape(-1)[0])
+    return replace(stated, scale=float(parts.number(name)[0, 0]), zero=point, is_symmetric=stated.is_symmetric and not point)
 
 
 def _state_activations(parts: Parts, config: Config) -> Activations | None:

@@ -182,6 +182,18 @@ def test_how_data_are_rounded(place: int, tmp_path: Path) -> None:
     assert read(tmp_path / "o").activations == wanted and qconvert.diff(folder, tmp_path / "o") == []
 
 
+def test_zero_points_of_data(tmp_path: Path) -> None:
+    """One is kept, whether the configuration states it or not."""
+    integers, scale = RNG.integers(-128, 128, (16, 32), np.int64).astype(np.int8), np.ones((16, 1), np.float32)
+    for symmetric in (True, False):
+        stated = compressed(data=data_of(type="int", strategy="tensor", dynamic=False, symmetric=symmetric))
+        own = {"input_scale": np.float32(0.25), "input_zero_point": np.array([-3], np.int8)}
+        folder = checkpoint(tmp_path / f"s{symmetric}", stated, weight=integers, weight_scale=scale, **own)
+        assert read(folder).activations == Activations("int8", "tensor", is_symmetric=False, is_dynamic=False, scale=0.25, zero=-3)
+        convert(folder, tmp_path / f"o{symmetric}", result_format="compressed-tensors")
+        assert read(tmp_path / f"o{symmetric}").activations == read(folder).activations
+
+
 BAD_STATED = [
     (UnsupportedError, "dynamic-operator", compressed(data=data_of(strategy="tensor_group", group_size=16, dynamic="local"))),
     (UnsupportedError, "dynamic-operator", compressed(data=data_of(strategy="group"))),

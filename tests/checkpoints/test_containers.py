@@ -19,9 +19,8 @@ from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pac
 from qconvert.formats.checkpoints import SUMMARIES
 
 WRITTEN = [container for container in CONTAINERS if container.write is not None]
-BY_GROUPS, BY_TOKENS = Activations("float8e4m3fn", "group", 128), Activations("int8", "token")
+BY_GROUPS = Activations("float8e4m3fn", "group", 128)
 BY_ONE_SCALE = Activations("float8e4m3fn", "tensor", is_dynamic=False, scale=0.25)
-SHIFTED = Activations("int8", "tensor", is_symmetric=False, is_dynamic=False, scale=0.25, zero=-3)
 
 
 def activations_for(needs: Needs, seed: int) -> Activations | None:
