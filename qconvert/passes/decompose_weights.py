@@ -24,8 +24,6 @@ DECOMPOSED_TYPES = ("int8", "uint8", "int16", "uint16")
 _CAST = Pattern("Cast", "weights", name="cast")
 _SHIFTED = Pattern("Mul", Pattern("Sub", _CAST, "zero_point"), "scale", name="last", any_order=True)
 _SCALED = Pattern("Mul", _CAST, "scale", name="last", any_order=True)
-#: Of MatMulNBits.
-_SMALLEST_BLOCK = 16
 
 
 def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, tuple[str, ...]]:
@@ -55,6 +53,10 @@ def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
     if any(reader.kind == "ConvTranspose" for reader in readers.get(result.name, ())):
         return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
     return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
+
+
+#: Of MatMulNBits.
+_SMALLEST_BLOCK = 16
 
 
 def _is_multiplied_in_blocks(rewriter: Rewriter, op: Op) -> bool:
