@@ -185,8 +185,10 @@ _EXAMPLES: Mapping[str, tuple[Example, ...]] = {
     "GatherElements": (Example(((3, 4), _ints(0, 2, 1, 0, 3, 1).reshape(3, 2)), {"axis": 1}),),
     "StartGather": (Example(((4, 5), np.array([[1], [9]], np.int32)), {"offset_dims": (1, 2), "collapsed_dims": (), "start_index_map": (1,),
                              "index_vector_dim": 1, "slice_sizes": (2, 3)}),),
-    "ScatterND": (Example(((4, 3), _ints(2, 0).reshape(2, 1), (2, 3))),),
-    "ScatterElements": (Example(((3, 3), _ints(0, 1, 2).reshape(1, 3), (1, 3)), {"axis": 0}),),
+    "ScatterND": tuple(Example(((4, 3), _ints(2, 0).reshape(2, 1), (2, 3)), {"reduction": reduction}) for reduction in ("none", "add")),
+    "ScatterElements": tuple(
+        Example(((3, 3), _ints(0, 1, 2).reshape(1, 3), (1, 3)), {"axis": 0, "reduction": reduction}) for reduction in ("none", "add")
+    ),
     "DynamicUpdateSlice": (Example(((4, 5), (2, 2), Fed(np.array([1, 1], np.int32)))),),
     "ReverseSequence": (Example(((4, 3, 2), _ints(4, 1, 2)), {"time_axis": 0, "batch_axis": 1}),),
     "SparseToDense": (Example((np.array([[0, 1], [2, 0]], np.int32), _ints(3, 2), (2,), ())),),

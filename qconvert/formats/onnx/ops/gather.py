@@ -97,11 +97,22 @@ def read_scatter_elements(r: Reading) -> None:
     r.emit("ScatterElements", axis=int(r.attribute("axis", 0)), reduction=r.attribute("reduction", "none"))
 
 
+def _computes_with_values(op: Op, b: Builder) -> bool:
+    """Whether updates are added to quantized values, or multiplied by them: their stored integers have zero points of their own."""
+    return op["reduction"] in ("add", "mul") and b.tensor(op.outputs[0]).is_quantized
+
+
 def write_scatter_elements(op: Op, b: Builder) -> None:
     """ScatterElements; its reduction is new in opset 16."""
     reduction = None if op["reduction"] == "none" else op["reduction"]
     if reduction and b.opset < 16:
         raise b.unsupported_error(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
+    if _computes_with_values(op, b):
+        value = b.node(
+            "ScatterElements", b.float_values(op), hint=f"{op.outputs[0]}/real_result", axis=int(op["axis"]), reduction=reduction
+        )
+        b.finish(op, value[0])
+        return
     b.node("ScatterElements", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
 
 
@@ -113,6 +124,9 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         return
     if b.opset < 16:
         raise b.unsupported_error(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
+    if _computes_with_values(op, b):
+        b.finish(op, b.node("ScatterND", b.float_values(op), hint=f"{op.outputs[0]}/real_result", reduction=op["reduction"])[0])
+        return
     if result.dtype not in ("float32", "int32", "int64"):
         wide = [b.node("Cast", [b.stored_value(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
         total = b.node(

@@ -26,6 +26,7 @@ from qconvert.formats.onnx.qoperator.forms import (
 )
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
+from qconvert.operators import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "read_matmul_nbits", "write_matmul_nbits"]
 
@@ -151,6 +152,8 @@ def _reason(op: Op, b: Builder, weights: Tensor | None) -> str:
     """Why a MatMul with a real left operand is no MatMulNBits; "" if it is one."""
     if weights is None or weights.quantization is None:
         return "QOperator has no product of real and quantized operands"
+    if is_dynamic(op):
+        return "MatMulNBits does not round its data"
     quantization = weights.quantization
     if weights.dtype not in _BITS or not quantization.block_size:
         return f"MatMulNBits takes weights of 4 and 8 bits in blocks, not {weights.dtype}{'' if quantization.block_size else ' without'}"
