@@ -1,4 +1,4 @@
-"""Every row against its real runtime: random operators of all kinds, in the integers of the row's reference or within its tolerance."""
+"""Every row against its real runtime: random operators of its kinds, in the integers of its reference or within its tolerance."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from qconvert.conformance.examples import QUANTIZED_KINDS
 from qconvert.kernels import KERNELS, Kernel
 from qconvert.testing import assert_kernels_hold
 
@@ -25,6 +26,7 @@ UNREACHED = {
     "litert:default": {**dict.fromkeys(("Conv", "Gemm", "Mul", "Add", "Sub", "Requantize"), _FALLBACK)},
     "litert:reference": {"ReduceSum": "the row says that it is wrong for all"},
 }
+UNREACHED["tflite-micro:reference"] = {"SpaceToBatch": "the row says that it is wrong where something is padded"}
 for _kernels in ("litert:default", "litert:reference"):
     UNREACHED[_kernels]["Sqrt"] = "it is right in TFLite's own files alone, which tests/test_kernel_tolerances.py has"
     UNREACHED[_kernels]["DetectionPostProcess"] = "tests/formats/tflite/test_detection.py"
@@ -43,9 +45,10 @@ def shadowed(rows: Sequence[Kernel], place: int) -> bool:
 @pytest.mark.parametrize("kernels", [pytest.param(name, marks=getattr(pytest.mark, _MARKS[name.partition(":")[0]])) for name in CASES])
 def test_runtimes_give_what_rows_say(kernels: str) -> None:
     reached = set()
+    kinds = [kind for kind in QUANTIZED_KINDS if KERNELS[kernels].rows_of_kind(kind) or KERNELS[kernels].rows_of_kind(kind, "float")]
     for target, types in CASES[kernels]:
-        found = assert_kernels_hold(kernels, target, types=types, count=2)
-        assert sum(item.elements for item in found) > 20_000
+        found = assert_kernels_hold(kernels, target, kinds=kinds, types=types, count=2)
+        assert sum(item.elements for item in found) > 5_000
         reached |= {id(item.row) for item in found}
     rows = KERNELS[kernels].rows
     integer = [row for place, row in enumerate(rows) if row.runs == "integers" and not shadowed(rows, place)]

@@ -55,7 +55,6 @@ class Example:
 
 
 _IMAGE = (1, 4, 8, 8)
-_CHANNELS_LAST = (0, 2, 3, 1)
 _ROWS = (2, 8, 24)
 _FIRST = {"data_format": "channels_first"}
 _PLACES = {**_FIRST, "strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
@@ -299,8 +298,7 @@ def random_operands(graph: Graph, kind: str, rng: np.random.Generator) -> dict[s
         tensor, q = graph[name], graph[name].quantization
         given = example.operands[int(name[1:])]
         if isinstance(given, Fed):
-            is_moved = given.data.shape != tensor.static_shape and given.data.ndim == len(_IMAGE)
-            found[name] = given.data.transpose(_CHANNELS_LAST) if is_moved else given.data
+            found[name] = given.data if given.data.shape == tensor.static_shape else np.moveaxis(given.data, 1, -1)
         elif tensor.dtype == "float32":
             values = rng.normal(0, 1, tensor.static_shape or ())
             values = np.abs(values) + 1.01 if example.is_positive else values * math.exp(example.scales[1] + 2)
@@ -347,9 +345,10 @@ class _Scales:
 
 
 def _with_channels_last(operand: Operand) -> Operand:
-    if isinstance(operand, Fed) and operand.data.ndim == len(_IMAGE):
-        return Fed(operand.data.transpose(_CHANNELS_LAST))
-    return (operand[0], *operand[2:], operand[1]) if isinstance(operand, tuple) and len(operand) == len(_IMAGE) else operand
+    """Return data with the channels, which stand first after the batch, as the last axis."""
+    if isinstance(operand, Fed):
+        return Fed(np.moveaxis(operand.data, 1, -1))
+    return (operand[0], *operand[2:], operand[1]) if isinstance(operand, tuple) and len(operand) > 1 else operand
 
 
 def _operand(kind: Kind, place: int, operand: Operand, scales: _Scales, kernels: Kernels, before: Sequence[Tensor | None]) -> Tensor | None:

@@ -73,7 +73,7 @@ class TFLiteMicro:
         with capture_stderr() as printed:
             try:
                 for index, value in enumerate(inputs):
-                    self._interpreter.set_input(np.ascontiguousarray(value), index)
+                    self._interpreter.set_input(np.asarray(value, order="C"), index)
                 self._interpreter.invoke()
                 return [np.array(self._interpreter.get_output(index)) for index in range(len(self.outputs))]
             except (ValueError, RuntimeError) as error:

@@ -214,11 +214,12 @@ def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]
 
 #: tflite-micro, which has no uint8 kernels.
 MICRO = (
+    Kernel(("Clip",), _INT8, one_quantization="all"),  # RELU6 clips integers, whatever the result's scale (activations.cc; measured)
     Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign),
     Kernel(("SquaredDifference",), _INT16, tolerance=partial(off.squared_difference, bits=0),
            fault=factor_fault(limits.squared_difference)),
     *_micro(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
-             "Softmax", "LeakyRelu", "Relu", "Clip", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",
+             "Softmax", "LeakyRelu", "Relu", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",
              "Where", "SquaredDifference"), _SIGNED),
     *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
              "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),

@@ -73,10 +73,11 @@ def write_dilated_max(op: Op, w: Writing, data: str) -> None:
 
 def _tap(w: Writing, data: str, axis: int, start: int, count: int, step: int, result: str) -> str:
     """The elements `start`, `start + step` … along an axis, `count` of them."""
-    rank = axis + 1
-    columns = ([0] * axis + [start], [0] * axis + [start + (count - 1) * step + 1], [1] * axis + [step])
-    operands = [data, *(w.ints(column, f"{result}/{hint}") for column, hint in zip(columns, ("begin", "end", "strides"), strict=True))]
-    mask = 2 ** (rank - 1) - 1
+    rank = w.tensor(data).rank or 0
+    entries = {"begin": (start, 0), "end": (start + (count - 1) * step + 1, 0), "strides": (step, 1)}
+    operands = [data, *(w.ints([one if i == axis else other for i in range(rank)], f"{result}/{hint}")
+                        for hint, (one, other) in entries.items())]  # fmt: skip
+    mask = 2**rank - 1 - 2**axis
     w.emit("STRIDED_SLICE", operands, [result], "StridedSliceOptions", beginMask=mask, endMask=mask)
     return result
 

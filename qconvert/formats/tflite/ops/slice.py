@@ -188,6 +188,9 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
             entries.add_bounds(start, end, step)
             position += 1
         expected = axis + 1
+    if not added:  # tflite-micro reads an entry for every axis, whether it is there or not (strided_slice_common.cc)
+        for _ in range((w.tensor(op.inputs[0]).rank or 0) - expected):
+            entries.add_bounds(0, FAR, 1)
     while position in added:
         entries.add(0, 0, 1, "newAxisMask")
         position += 1

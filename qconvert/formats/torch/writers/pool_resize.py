@@ -66,10 +66,17 @@ def _write_nearest(op: Op, b: Builder, known: tuple[list[int], list[int]] | None
 
 
 def nearest_operator(op: Op, known: tuple[Sequence[int], Sequence[int]] | None) -> str | None:
-    """The operator that takes the nearest element, without its number of axes; None if PyTorch places points otherwise."""
+    """The operator that takes the nearest element, without its number of axes; None if PyTorch places points otherwise.
+
+    Of two elements that are as near, _upsample_nearest_exact takes the second: it has `round_prefer_floor` where no point is such.
+    """
     places = str(op["coordinate_transformation_mode"])
     if known is not None and all(after % before == 0 for before, after in zip(*known, strict=True)) and places == "half_pixel":
         return "upsample_nearest"  # repeats each element, as all ways of placing points do
+    if known is not None and places == "half_pixel" and op["nearest_mode"] == "round_prefer_floor":
+        points = [positions(places, before, after) for before, after in zip(*known, strict=True)]
+        if not all(np.array_equal(nearest("round_prefer_floor", *at), nearest("round_prefer_ceil", *at)) for at in points):
+            return None
     return _NEAREST.get((places, str(op["nearest_mode"])))
 
 
