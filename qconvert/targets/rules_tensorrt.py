@@ -111,9 +111,7 @@ def _unsupported_operators(op: Op, rtx: bool) -> Iterator[Violation]:
     elif name in _NO_IMPORTER:
         yield Violation(f"{op.location}: {name}", "TensorRT has no such operator", _operator_remedy(name))
     elif rtx and name in _NOT_IN_RTX:
-        yield Violation(
-            f"{op.location}: {name}", "TensorRT-RTX has no such operator", "use --target tensorrt, or cut the network before it"
-        )
+        yield Violation(f"{op.location}: {name}", "TensorRT-RTX has no such operator", _CUT)
 
 
 def _operator_remedy(name: str) -> str:
