@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.operators import FunctionCall, calls
+from qconvert.operators import FunctionCall, kind_of
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import in_function
 
@@ -34,7 +34,7 @@ def run_control(graph: Graph, op: Op, inputs: Sequence[Array | None], run: Run) 
     Raises:
         UnsupportedError: a loop goes on for more than MOST_TURNS turns.
     """
-    found = {call.attribute: call for call in calls(op)}
+    found = {call.attribute: call for call in kind_of(op).calls(op)}
 
     def body(attribute: str, values: Sequence[Array]) -> list[Array]:
         return run(in_function(graph, found[attribute].function), values)

@@ -45,9 +45,9 @@ from qconvert.operators.attributes import (
 )
 from qconvert.operators.binary import is_onnxruntime_add, nudge_input_scales
 from qconvert.operators.call import Call, ExactResult
-from qconvert.operators.control import FunctionCall, Port, calls
 from qconvert.operators.kind import ROLES, RULES, Kind, kind
 from qconvert.operators.products import is_dynamic, output_axis, range_axes
+from qconvert.operators.properties import FunctionCall, Port
 from qconvert.operators.reduce import reduced_count
 
 __all__ = [
@@ -61,7 +61,6 @@ __all__ = [
     "FunctionCall",
     "Kind",
     "Port",
-    "calls",
     "choice",
     "flag",
     "function",

@@ -6,19 +6,19 @@ from qconvert.arithmetic import BASIC_GATES, BasicLstm
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call
-from qconvert.operators.integer_recurrent import BASIC_INPUTS
+from qconvert.operators.integer_recurrent import BASIC_INPUTS, stored_tensors
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext
 
-__all__ = ["KINDS", "basic_lstm", "basic_problem"]
+__all__ = ["KINDS", "basic_lstm"]
 
 _CELL_SCALE = 2.0**-11
 
 
-def basic_problem(tensors: dict[str, Tensor]) -> Broken | None:
+def _basic_problem(tensors: dict[str, Tensor]) -> Broken | None:
     """Return the rule that the tensors, by the names in BASIC_INPUTS, break, and the reason; None if their kernel takes them."""
     for name in ("weights", "bias", "cell"):
         q = tensors[name].quantization
@@ -54,7 +54,7 @@ def basic_lstm(tensors: dict[str, Tensor], weights: Array, bias: Array) -> Basic
 
 def _run(call: Call) -> list[Array]:
     tensors = {name: tensor for name, tensor in zip(BASIC_INPUTS, call.tensors, strict=False) if tensor is not None}
-    if problem := basic_problem(tensors):
+    if problem := _basic_problem(tensors):
         raise ValueError(problem[1])
     data, hidden, cell, weights, bias = (call.raw(index) for index in range(len(BASIC_INPUTS)))
     shown, cell = basic_lstm(tensors, weights, bias).step(data, hidden, cell)
@@ -75,6 +75,7 @@ KINDS = (
         products=products_of_rows(3),
         recurs=True,
         shape=_shape,
+        tensor_rule=lambda op, find: _basic_problem(stored_tensors(op, find)),
         rule="stored",
         evaluate=_run,
         types="uint8 uint8 int16 uint8 int32 -> uint8 uint8 int16",

@@ -1,63 +1,23 @@
 """Operators that run functions of the graph: choices, loops, calls.
 
-A function's inputs and outputs are those that the operator gives and takes, in order; see calls(). What a function captures are inputs of
-both, after the others. Stored values pass as they are: the tensors on either side have one type and one quantization.
+A function's inputs and outputs are those that the operator gives and takes, in order; see Kind.calls. What a function captures are inputs
+of both, after the others. Stored values pass as they are: the tensors on either side have one type and one quantization.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import function, has, integer, integers, text
 from qconvert.operators.kind import kind
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext
+from qconvert.operators.properties import FunctionCall, Port
+from qconvert.operators.sizes import unknown_shapes
 
-__all__ = ["KINDS", "FunctionCall", "Port", "calls"]
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """What stands next to an input or an output of a function.
-
-    Attributes:
-        tensor: of the operator; "" for a number that the operator itself counts or tests.
-        dtype: of such a number, which has one element.
-        axis: along which the operator's tensor is a stack of what the function takes or gives at each turn; None if both are one value.
-    """
-
-    tensor: str = ""
-    dtype: str = ""
-    axis: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionCall:
-    """A function that an operator runs, and what it runs it with.
-
-    Attributes:
-        attribute: that names the function.
-        function: its name.
-        inputs, outputs: what stands next to those of the function.
-        carried: (output, input) of the function that are one value from one turn to the next.
-    """
-
-    attribute: str
-    function: str
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    carried: tuple[tuple[int, int], ...] = ()
+__all__ = ["KINDS", "scan_axes"]
 
 
 _CONDITION = Port(dtype="bool")
-
-
-def calls(op: Op) -> Iterator[FunctionCall]:
-    """The functions that an operator of one of these kinds runs; otherwise none."""
-    if op.kind in _CALLS:
-        yield from _CALLS[op.kind](op)
 
 
 def _if(op: Op) -> Iterator[FunctionCall]:
@@ -109,14 +69,6 @@ def scan_axes(op: Op, name: str, count: int) -> tuple[int, ...]:
     return stated if len(stated) == count else (0,) * count
 
 
-_CALLS = {"If": _if, "Call": _call, "While": _while, "Loop": _loop, "Scan": _scan}
-
-
-def _of_functions(op: Op, s: ShapeContext) -> Shapes:
-    """The functions have them; validation compares both."""
-    return [None] * len(op.outputs)
-
-
 _SCANNED = has(
     num_scan_inputs=integer(),
     scan_input_axes=integers(()),
@@ -125,21 +77,31 @@ _SCANNED = has(
     scan_output_directions=integers(()),
 )
 
+# The functions have the shapes of the results; validation compares both.
 KINDS = (
     kind(
-        "If", "condition data...?", "data...?", shape=_of_functions, rule="control",
+        "If", "condition data...?", "data...?", shape=unknown_shapes, rule="control", calls=_if,
         attributes=has(then_branch=function(), else_branch=function()),
     ),
     # trip count, condition, `carried` values, captures -> carried values, stacks; the function also takes the turn and the condition, and
     # gives the condition first
     kind(
-        "Loop", "index? condition? data...?", "data...?", shape=_of_functions, rule="control",
+        "Loop", "index? condition? data...?", "data...?", shape=unknown_shapes, rule="control", calls=_loop,
         attributes=has(body=function(), carried=integer()),
     ),
     # `carried` values, stacks, captures -> carried values, stacks
-    kind("Scan", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(_SCANNED, body=function(), carried=integer())),
+    kind(
+        "Scan", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_scan,
+        attributes=has(_SCANNED, body=function(), carried=integer()),
+    ),
     # carried values -> carried values, as long as the first function gives true
-    kind("While", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(condition=function(), body=function())),
+    kind(
+        "While", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_while,
+        attributes=has(condition=function(), body=function()),
+    ),
     # target: of a region that a partition made, what runs it
-    kind("Call", "data...?", "data...?", shape=_of_functions, rule="control", attributes=has(function=function(), target=text(""))),
+    kind(
+        "Call", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_call,
+        attributes=has(function=function(), target=text("")),
+    ),
 )  # fmt: skip

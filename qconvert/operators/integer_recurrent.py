@@ -23,7 +23,7 @@ from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size
 
-__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "stored_problem", "stored_tensors"]
+__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "stored_tensors"]
 
 #: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
 LSTM_INPUTS = (
@@ -52,8 +52,8 @@ def _role(name: str) -> str:
     return f"{found}?" if name in _OPTIONAL else found
 
 
-def stored_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
-    """Return the rule that the tensors (names: LSTM_INPUTS or SVDF_INPUTS, and "output") break, and the reason; None if they break none."""
+def _stored_problem(tensors: dict[str, Tensor]) -> Broken | None:
+    """Return the rule of both kinds that the tensors (names: LSTM_INPUTS or SVDF_INPUTS, and "output") break; None if they break none."""
     for name, tensor in tensors.items():
         q = tensor.quantization
         if q is None and name.endswith("bias"):  # whose scale no kernel reads
@@ -62,10 +62,12 @@ def stored_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
             return "not-per-tensor", f"has {tensor.name!r} with {'no scale' if q is None else f'{q.scale.size} scales'}, not one"
         if name not in ("data", "hidden", "output", "memory") and not q.is_symmetric:
             return "zero-point-not-zero", f"has {tensor.name!r} with a zero point, which its kernel takes for 0"
-    return _lstm_problem(op, tensors) if op.kind == "IntegerLSTM" else _svdf_problem(op, tensors)
+    return None
 
 
 def _lstm_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
+    if problem := _stored_problem(tensors):
+        return problem
     mantissa, power = math.frexp(_scale(tensors["cell"]))
     if mantissa != _POWER_OF_TWO or not _LOWEST_POWER <= power - 1 <= _HIGHEST_POWER:
         return (
@@ -101,6 +103,8 @@ def _gates_with(tensors: dict[str, Tensor], what: str) -> list[str]:
 
 
 def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
+    if problem := _stored_problem(tensors):
+        return problem
     filters, inputs = tensors["feature"].static_shape or (0, 0)
     places = (tensors["time"].static_shape or (0,))[-1]
     rank = int(op["rank"])
@@ -199,7 +203,7 @@ def _parts(call: Call, names: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[
 def _run_lstm(call: Call) -> list[Array]:
     tensors, values = _parts(call, LSTM_INPUTS)
     tensors["output"] = call.results[0]
-    if problem := stored_problem(call.op, tensors):
+    if problem := _lstm_problem(call.op, tensors):
         raise ValueError(problem[1])
     layer = integer_lstm(call.op, tensors, values)
     data = values["data"] if layer.time_major else values["data"].transpose(1, 0, 2)
@@ -210,7 +214,7 @@ def _run_lstm(call: Call) -> list[Array]:
 def _run_svdf(call: Call) -> list[Array]:
     tensors, values = _parts(call, SVDF_INPUTS)
     tensors["output"] = call.results[0]
-    if problem := stored_problem(call.op, tensors):
+    if problem := _svdf_problem(call.op, tensors):
         raise ValueError(problem[1])
     places = values["time"].shape
     outputs, memory = integer_svdf(call.op, tensors, values).run(values["data"], values["memory"].reshape(-1, *places))
@@ -241,6 +245,7 @@ KINDS = (
         products=products_of_rows(*_LSTM_WEIGHTS),
         recurs=True,
         shape=_lstm_shape,
+        tensor_rule=lambda op, find: _lstm_problem(op, stored_tensors(op, find)),
         rule="stored",
         evaluate=_run_lstm,
         types="int8 int8 int16 int8 int8 int8 int8 int8 int8 int32 int32 int32 int8 int8 int32 int16 int16 int16 int8 int32 int16"
@@ -262,6 +267,7 @@ KINDS = (
         products=products_of_rows(2, 3),
         recurs=True,
         shape=_svdf_shape,
+        tensor_rule=lambda op, find: _svdf_problem(op, stored_tensors(op, find)),
         rule="stored",
         evaluate=_run_svdf,
         types="int8 T int8 T int32 -> int8 T",

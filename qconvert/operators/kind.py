@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
@@ -22,6 +22,7 @@ from qconvert.operators.properties import (
     WHEREVER,
     Bounds,
     Domain,
+    FunctionCall,
     Interval,
     Layout,
     MatchingSizes,
@@ -34,7 +35,7 @@ from qconvert.operators.properties import (
 )
 from qconvert.operators.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Canonical", "Kind", "More", "Products", "kind"]
+__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Calls", "Canonical", "Kind", "More", "Products", "TensorRule", "kind"]
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
@@ -73,6 +74,10 @@ AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
 Canonical = Callable[[Graph, Op, dict[str, Tensor]], Op]
 #: How many products an operator sums in one run: (operator, sizes of its inputs, sizes of its first output) -> number.
 Products = Callable[[Op, Sequence[tuple[int, ...]], tuple[int, ...]], int]
+#: The functions of the graph that an operator runs.
+Calls = Callable[[Op], Iterable[FunctionCall]]
+#: (operator, tensor by its name) -> the rule of its kind alone that its tensors break; None if they break none.
+TensorRule = Callable[[Op, Callable[[str], Tensor]], Broken | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +109,8 @@ class Kind:
             shapes are not computed with it.
         by_place: whether each element of the result comes from a place that no value of its data decides (Reshape, Concat; not MaxPool).
         canonical: gives the form in which two graphs are compared, where a kind has several ways to say one thing; None: it has one.
+        calls: the functions that it runs; by default none.
+        tensor_rule: what it demands of its tensors that no other field says; None: nothing.
         chooses: whether each element of the result is an element of its data, although several quantizations may meet (Max, Concat, Where).
         clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
         nearby: whether it is that of its data, or a number next to it (Floor, Cast).
@@ -142,6 +149,8 @@ class Kind:
     by_place: bool = False
     weights: tuple[int, ...] = ()
     canonical: Canonical | None = None
+    calls: Calls = lambda op: ()
+    tensor_rule: TensorRule | None = None
     chooses: bool = False
     clips: bool = False
     nearby: bool = False
@@ -322,6 +331,8 @@ class More(TypedDict, total=False):
     by_place: bool
     weights: tuple[int, ...]
     canonical: Canonical | None
+    calls: Calls
+    tensor_rule: TensorRule | None
     chooses: bool
     clips: bool
     nearby: bool

@@ -9,8 +9,7 @@ from __future__ import annotations
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import has, integer, text, texts
 from qconvert.operators.kind import kind
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext
+from qconvert.operators.sizes import unknown_shapes
 
 __all__ = ["BEFORE_COMPILER", "KINDS", "TFLITE_DOMAIN", "compiler_of", "custom_name", "is_custom"]
 
@@ -51,17 +50,13 @@ def custom_name(op: Op) -> str:
     return f"{op['domain']}.{op['op_type']}"
 
 
-def _opaque_shape(op: Op, s: ShapeContext) -> Shapes:
-    return [None] * len(op.outputs)
-
-
 #: payload, in base64: of ONNX the node, without names; of TFLite the options of a custom operator, `op_type` being its code.
 KINDS = (
     kind(
         "Opaque",
         "data...?",
         "data...?",
-        shape=_opaque_shape,
+        shape=unknown_shapes,
         rule="opaque",
         attributes=has(format=text(), domain=text(), op_type=text(), version=integer(), payload=text(""), captures=texts(())),
     ),

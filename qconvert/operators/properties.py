@@ -1,5 +1,5 @@
-"""What a kind says of its operators beside shapes and values: how they take part in a change of layout, whether they keep the samples of a
-batch apart, between which float values results lie, and the one form that comparisons know.
+"""What a kind says of its operators besides shapes and values: how they take part in a change of layout, whether they keep the samples of a
+batch apart, between which float values results lie, which functions they run, and the one form that comparisons know.
 
 passes/assign_layout.py changes layouts; conversion/adapting/ asks for samples. Bounds say what is sure for a real-valued function, before
 an activation; passes/quantizations/activations.py takes them through a graph.
@@ -33,11 +33,13 @@ __all__ = [
     "Bounds",
     "Demand",
     "Domain",
+    "FunctionCall",
     "Interval",
     "Layout",
     "MatchingSizes",
     "Number",
     "Operands",
+    "Port",
     "Preimage",
     "Samples",
     "Suits",
@@ -150,6 +152,39 @@ def in_rows(rows: Callable[[Op], Mapping[int, int]]) -> Samples:
         return rows(op).get(index) == axis
 
     return Samples(is_separate, lambda op, axis: {index: own for index, own in rows(op).items() if index})
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """What stands next to an input or an output of a function.
+
+    Attributes:
+        tensor: of the operator; "" for a number that the operator itself counts or tests.
+        dtype: of such a number, which has one element.
+        axis: along which the operator's tensor is a stack of what the function takes or gives at each turn; None if both are one value.
+    """
+
+    tensor: str = ""
+    dtype: str = ""
+    axis: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A function that an operator runs, and what it runs it with.
+
+    Attributes:
+        attribute: that names the function.
+        function: its name.
+        inputs, outputs: what stands next to those of the function.
+        carried: (output, input) of the function that are one value from one turn to the next.
+    """
+
+    attribute: str
+    function: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    carried: tuple[tuple[int, int], ...] = ()
 
 
 #: Smallest and largest float value, both included.

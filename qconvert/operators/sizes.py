@@ -37,6 +37,7 @@ __all__ = [
     "spread_weights",
     "swapped_weights",
     "unify_sizes",
+    "unknown_shapes",
     "window_sizes",
     "with_spatial",
 ]
@@ -57,6 +58,11 @@ _MOST_INTEGERS = 2**16
 def failure(op: Op, reason: str, *, rule: str) -> InvalidGraphError:
     """The error for inputs or attributes that contradict each other."""
     return InvalidGraphError(reason, where=op.location, rule=rule)
+
+
+def unknown_shapes(op: Op, s: ShapeContext) -> Result:
+    """The rule of a kind that says nothing of its results."""
+    return [None] * len(op.outputs)
 
 
 class ShapeContext:

@@ -15,8 +15,8 @@ from functools import partial
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Shape, Tensor
-from qconvert.operators import kind_of
-from qconvert.operators.control import Port, calls, scan_axes
+from qconvert.operators import Port, kind_of
+from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import named_functions, with_used_functions
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -78,7 +78,7 @@ def _stacks(op: Op) -> list[tuple[str, int]]:
     """Return what an operator takes step by step, and along which axis."""
     if "time_major" in kind_of(op).attributes:
         return [(op.inputs[0], _time_axis(op))]
-    return [(port.tensor, port.axis) for call in calls(op) for port in call.inputs if port.axis is not None]
+    return [(port.tensor, port.axis) for call in kind_of(op).calls(op) for port in call.inputs if port.axis is not None]
 
 
 def _time_axis(op: Op) -> int:
@@ -105,7 +105,7 @@ def _new_states(rewriter: Rewriter, op: Op, turn: int) -> tuple[str, ...]:
 
 def _unroll_scan(rewriter: Rewriter, op: Op, count: int) -> None:
     """Put the body of a Scan in its place for each step; constants of the body are shared by all steps."""
-    call, function = next(iter(calls(op))), rewriter.graph.functions[str(op["body"])]
+    call, function = next(iter(kind_of(op).calls(op))), rewriter.graph.functions[str(op["body"])]
     inner = list(function.constants())
     shared = [rewriter.define(replace(tensor, name=rewriter.fresh(f"{prefix_of(op)}/{tensor.name}"))) for tensor in inner]
     open_tensors = [replace(tensor, data=None) for tensor in function.tensors.values()]

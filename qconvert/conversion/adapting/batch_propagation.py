@@ -14,7 +14,7 @@ from qconvert.conversion.adapting.samples import Place, Samples
 from qconvert.errors import InvalidGraphError
 from qconvert.graph import Graph, Op, Shape
 from qconvert.graph.names import Names
-from qconvert.operators import FunctionCall, Port, calls, kind_of
+from qconvert.operators import FunctionCall, Port, kind_of
 from qconvert.operators.properties import MIXES
 from qconvert.operators.shapes_and_functions import in_function, merge_shapes, named_states, output_shapes, rename_functions
 
@@ -132,7 +132,7 @@ def adapt_control_op(walk: Walk, op: Op) -> Op:
     """
     if named_states(walk.graph, [op]):
         raise walk.batch_error(op, "runs functions with states, and is not known to keep samples separate")
-    found = list(calls(op))
+    found = list(kind_of(op).calls(op))
     offset = len(op.inputs) - len(found[0].inputs)
     if any(name in walk.places for name in op.inputs[:offset]) or (op.kind == "Loop" and any(x in walk.places for x in op.inputs[:2])):
         raise walk.batch_error(op, "has one condition for all samples")

@@ -10,8 +10,6 @@ from qconvert.arithmetic import accumulator_scale, is_accumulator_scale
 from qconvert.arithmetic.storage import REALS, SMALL_FLOATS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.operators import kind_of
-from qconvert.operators.basic_lstm import basic_problem
-from qconvert.operators.integer_recurrent import stored_problem, stored_tensors
 from qconvert.operators.kind import Broken
 from qconvert.operators.typing import type_problems
 from qconvert.rules.validation.structure import Problems
@@ -32,7 +30,8 @@ def quantization(graph: Graph) -> Problems:
 
 
 def _operator_problems(graph: Graph, op: Op) -> Iterator[Broken]:
-    rule = kind_of(op).rule
+    kind = kind_of(op)
+    rule = kind.rule
     yield from _index_problems(graph, op)
     if rule == "move":
         yield from _move_problems(graph, op)
@@ -42,19 +41,16 @@ def _operator_problems(graph: Graph, op: Op) -> Iterator[Broken]:
         yield from _conversion_problems(graph, op)
     elif rule == "relabel":
         yield from _relabel_problems(graph, op)
-    elif rule == "stored":
-        tensors = stored_tensors(op, graph.__getitem__)
-        problem = basic_problem(tensors) if op.kind == "BasicLSTM" else stored_problem(op, tensors)
-        if problem:
-            yield problem
     elif rule == "index":
         for name in op.outputs:
             if name and graph[name].is_quantized:
                 yield "index-quantized", f"gives plain integers, but {name!r} is quantized"
-    if kind_of(op).has_weights:
+    if kind.tensor_rule is not None and (problem := kind.tensor_rule(op, graph.__getitem__)):
+        yield problem
+    if kind.has_weights:
         yield from _weight_problems(graph, op)
     sides = ([graph[name] if name else None for name in names] for names in (op.inputs, op.outputs))
-    yield from type_problems(kind_of(op), op, *sides)
+    yield from type_problems(kind, op, *sides)
 
 
 def _parameter_problems(tensor: Tensor, q: Quantization) -> Iterator[Broken]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qconvert.graph.schema import Graph, Op, Shape, Signature, Tensor
-from qconvert.operators import KINDS, FunctionCall, Port, calls, kind_of
+from qconvert.operators import FunctionCall, Kind, Port, kind_of
 from qconvert.operators.kind import Broken
 from qconvert.operators.shapes_and_functions import all_graphs, is_compatible, named_functions
 from qconvert.rules.validation.structure import Problems
@@ -18,7 +18,10 @@ _DEEPEST = 50
 
 
 def scopes(graph: Graph) -> Problems:
-    """Functions stand in the whole network alone and do not call themselves; states have a first value; operators name what exists."""
+    """Functions stand in the whole network alone and do not call themselves; states have a first value; operators name what exists.
+
+    Every operator is of a known kind, with all of its attributes (structure.py).
+    """
     for name, inner in graph.functions.items():
         where = f"function {name!r}"
         if not name:
@@ -32,7 +35,7 @@ def scopes(graph: Graph) -> Problems:
         where = f"function {name!r}, " if inner is not graph else ""
         written: set[str] = set()
         for op in inner.ops:
-            if op.kind == "WriteState":
+            if kind_of(op).has_effect:
                 if (state_name := str(op["state"])) in written:
                     yield where + op.location, "two-writes", f"writes the state {state_name!r} for the second time in a run"
                 written.add(state_name)
@@ -70,11 +73,11 @@ def _reference_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
         if name not in graph.functions:
             yield "unknown-function", f"names the function {name!r}, which does not exist"
             return
-    if op.kind not in KINDS or kind_of(op).rule != "state" or "state" not in op.attributes:
+    if kind_of(op).rule != "state":
         return
-    state = graph.states.get(str(op.attributes["state"]))
+    state = graph.states.get(str(op["state"]))
     if state is None:
-        yield "unknown-state", f"names the state {op.attributes['state']!r}, which does not exist"
+        yield "unknown-state", f"names the state {op['state']!r}, which does not exist"
         return
     for tensor in (inner[name] for name in (*op.inputs, *op.outputs) if name in inner.tensors):
         same = tensor.dtype == state.dtype and tensor.quantization == state.quantization
@@ -89,14 +92,14 @@ def _reference_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
 
 def _call_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
     """The inputs and outputs of the functions of an operator match its own."""
-    kind = KINDS.get(op.kind)
-    for name in kind.inputs_with_role(op, "condition") if kind is not None else ():
+    kind = kind_of(op)
+    for name in kind.inputs_with_role(op, "condition"):
         if inner[name].dtype not in ("bool", "unknown") or not _is_single_element(inner[name].shape):
             yield "not-boolean", f"takes {name!r} of {inner[name].dtype} {inner[name].shape} as a condition, which must be one bool"
-    if kind is None or kind.rule != "control":
+    if kind.rule != "control":
         return
-    yield from _count_problems(op)
-    for call in calls(op):
+    yield from _count_problems(kind, op)
+    for call in kind.calls(op):
         function = graph.functions[call.function]
         sides = (("takes", "gives", call.inputs, function.inputs), ("gives", "takes", call.outputs, function.outputs))
         for word, other, ports, names in sides:
@@ -110,20 +113,21 @@ def _call_problems(graph: Graph, inner: Graph, op: Op) -> Iterator[Broken]:
         yield from _carried_problems(call, function)
 
 
-def _count_problems(op: Op) -> Iterator[Broken]:
+def _count_problems(kind: Kind, op: Op) -> Iterator[Broken]:
     """What an operator says of the number of its values fits those that it has."""
-    known = kind_of(op).attributes
-    stated = tuple(int(op[name]) if name in known else 0 for name in ("carried", "num_scan_inputs"))
-    inputs = len(op.inputs) - (2 if op.kind == "Loop" else 0)
-    if min(stated) < 0 or sum(stated) > inputs or stated[0] > len(op.outputs) or (op.kind == "Scan" and not stated[1]):
+    stated = {name: int(op[name]) for name in ("carried", "num_scan_inputs") if name in kind.attributes}
+    carried, scanned = stated.get("carried", 0), stated.get("num_scan_inputs", 0)
+    first = sum(role != "data" for role in kind.roles)  # after counts and conditions
+    inputs = len(op.inputs) - first
+    is_wrong = min(carried, scanned) < 0 or carried + scanned > inputs or carried > len(op.outputs)
+    if is_wrong or ("num_scan_inputs" in stated and not scanned):
         yield (
             "counts-differ",
-            f"states {stated[0]} carried and {stated[1]} scanned values, but has {inputs} inputs and {len(op.outputs)} outputs",
+            f"states {carried} carried and {scanned} scanned values, but has {inputs} inputs and {len(op.outputs)} outputs",
         )
     if op.kind == "While" and len(op.inputs) != len(op.outputs):
         yield "counts-differ", f"takes {len(op.inputs)} values and gives {len(op.outputs)}, although it carries all of them"
-    absent = [name for name in op.inputs[2 if op.kind == "Loop" else 0 :] if not name]
-    if absent:
+    if not all(op.inputs[first:]):
         yield "input-missing", "lacks a value that its function takes"
 
 
