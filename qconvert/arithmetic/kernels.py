@@ -13,6 +13,7 @@ from qconvert.arithmetic.fixed_point_functions import high_product, saturate_int
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
+    rescale_twice,
     rounding_divide_by_pot,
     saturating_rounding_doubling_high_mul,
     shift_half_up,
@@ -41,11 +42,6 @@ __all__ = [
 ]
 
 
-def _rescale(steps: Any, scale: float) -> Array:
-    """steps * scale with TFLite's double rounding."""
-    return multiply_by_quantized_multiplier(steps, *quantize_multiplier(scale))
-
-
 def tflite_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
     """ADD of TFLite's reference and optimised kernels, 8 bits: inputs with a quantization of 2**-20, then requantized.
 
@@ -56,9 +52,9 @@ def tflite_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
     total: Array = np.zeros((), np.int64)
     for stored, item, scale in zip((a, b), inputs, scales, strict=True):
         steps = (np.asarray(stored, np.int64) - item.zero_point[0]) << 20
-        total = total + _rescale(steps, scale / common)
+        total = total + rescale_twice(steps, scale / common)
     factor = common / (2.0**20 * float(output.scale[0]))
-    return saturate(_rescale(total, factor) + output.zero_point[0], dtype)
+    return saturate(rescale_twice(total, factor) + output.zero_point[0], dtype)
 
 
 def xnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
@@ -125,8 +121,8 @@ def tflite_leaky_relu(stored: Any, source: Quantization, output: Quantization, d
     negative = float(source.scale[0]) * float(np.float32(alpha)) / float(output.scale[0])
     rescaled = np.where(
         steps >= 0,
-        _rescale(steps, positive),
-        _rescale(steps, negative),
+        rescale_twice(steps, positive),
+        rescale_twice(steps, negative),
     )
     return saturate(rescaled + output.zero_point[0], dtype)
 

@@ -29,6 +29,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlow
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
+    rescale_twice,
     rounding_divide_by_pot,
     saturating_rounding_doubling_high_mul,
     shift_half_up,
@@ -166,7 +167,7 @@ class IntegerLstm:
 
     def _hidden(self, shown: Array) -> Array:
         scale, zero_point = self.hidden
-        steps = multiply_by_quantized_multiplier(shown, *quantize_multiplier(np.float32(2.0**-15 / scale * 2.0**-15)))
+        steps = rescale_twice(shown, np.float32(2.0**-15 / scale * 2.0**-15))
         if self.projection is None:
             return np.asarray(np.clip(steps + zero_point, *_INT8))
         stored = np.clip(steps - zero_point, *_INT8)
@@ -174,7 +175,7 @@ class IntegerLstm:
         acc = stored @ weights.T.astype(np.int64) + zero_point * weights.astype(np.int64).sum(axis=1)
         acc = acc if self.projection.bias is None else acc + self.projection.bias
         factor = np.float32(np.float32(own) * np.float32(scale)) / np.float32(self.state[0])
-        found = np.clip(multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor)) + self.state[1], *_INT8)
+        found = np.clip(rescale_twice(acc, factor) + self.state[1], *_INT8)
         limit = self.stored_projection_clip
         return np.asarray(np.clip(found, -limit, limit) if limit > 0 else found)
 
@@ -199,7 +200,7 @@ def _part(values: Array, weights: tuple[Array, float], quantization: tuple[float
     integers, own = weights
     acc = (values - quantization[1]) @ integers.T.astype(np.int64)
     factor = np.float32(np.float32(own) * np.float32(quantization[0])) / scale
-    return multiply_by_quantized_multiplier(acc if bias is None else acc + bias, *quantize_multiplier(factor))
+    return rescale_twice(acc if bias is None else acc + bias, factor)
 
 
 def _normalize_layer(total: Array, norm: tuple[Array, float], bias: Array | None) -> Array:
@@ -328,12 +329,12 @@ class IntegerSvdf:
             Outputs, int8, of shape (rows, units), and the memory afterwards.
         """
         weights, places = self.feature[0].astype(np.int64), self.time[0].astype(np.int64)
-        newest = _rescale((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor) + self.memory_zero_point
+        newest = rescale_twice((np.asarray(data, np.int64) - self.data[1]) @ weights.T, self.newest_factor) + self.memory_zero_point
         ends = np.iinfo(self.time[0].dtype)
         kept = np.concatenate([np.asarray(memory, np.int64)[..., 1:], np.clip(newest, ends.min, ends.max)[..., None]], axis=-1)
         sums = ((kept - self.memory_zero_point) * places).sum(axis=-1).reshape(len(kept), -1, self.rank).sum(axis=-1)
         total = (sums if self.bias is None else sums + self.bias).astype(np.int32)  # the kernel's sum wraps around too
-        steps = _rescale(total, self.result_factor) + self.output[1]
+        steps = rescale_twice(total, self.result_factor) + self.output[1]
         return np.clip(steps, -128, 127).astype(np.int8), kept.astype(ends.dtype)
 
     @property
@@ -350,8 +351,3 @@ class IntegerSvdf:
 def _factor(first: float, second: float, result: float) -> float:
     """The scales are multiplied and divided in float32."""
     return float(np.float32(np.float32(first) * np.float32(second)) / np.float32(result))
-
-
-def _rescale(acc: Array, factor: float) -> Array:
-    """Rounded twice."""
-    return multiply_by_quantized_multiplier(acc, *quantize_multiplier(factor))

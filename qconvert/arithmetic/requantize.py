@@ -31,6 +31,7 @@ __all__ = [
     "quantize_multiplier",
     "requantize",
     "rescale_once",
+    "rescale_twice",
     "rounding_divide_by_pot",
     "saturating_rounding_doubling_high_mul",
     "shift_half_up",
@@ -97,7 +98,8 @@ def multiply_by_quantized_multiplier(x: Any, multiplier: Any, shift: Any) -> Arr
     return rounding_divide_by_pot(high, np.maximum(-shift, 0))
 
 
-def _double_rounding(acc: Array, scale: Array) -> Array:
+def rescale_twice(acc: Any, scale: Any) -> Array:
+    """Integers times a factor, by its 31-bit multiplier and a shift, each rounded: TFLite's double rounding."""
     return multiply_by_quantized_multiplier(acc, *quantize_multiplier(scale))
 
 
@@ -140,7 +142,7 @@ def _float64_even(acc: Array, scale: Array) -> Array:
 #:   single_float32          XNNPACK, onnxruntime's QLinear operators, fbgemm, qnnpack: float32 product, ties even
 #:   exact                   float64 product, ties even: the meaning of the canonical graph
 REQUANTIZERS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "tflite_double_rounding": _double_rounding,
+    "tflite_double_rounding": rescale_twice,
     "tflite_ruy": _ruy,
     "tflite_single_rounding": rescale_once,
     "tvm_to_nearest": _single_rounding_away,

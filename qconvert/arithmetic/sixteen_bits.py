@@ -19,6 +19,7 @@ from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     rescale_once,
+    rescale_twice,
     shift_half_up,
 )
 from qconvert.arithmetic.rounding import round_half_away, saturate
@@ -69,14 +70,10 @@ def tflite_pair(kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantizat
     *factors, last = pair_factors(kind, inputs, output)
     x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
     if kind != "Mul":
-        rounded = rescale_once if kind == "Add" and x.shape == y.shape else _rescale_twice
+        rounded = rescale_once if kind == "Add" and x.shape == y.shape else rescale_twice
         x, y = (rounded(steps << PAIR_BITS, factor) for steps, factor in zip((x, y), factors, strict=True))
     total = x * y if kind == "Mul" else x - y if kind == "Sub" else x + y
-    return saturate(_rescale_twice(total, last), "int16")
-
-
-def _rescale_twice(steps: Array, factor: float) -> Array:
-    return multiply_by_quantized_multiplier(steps, *quantize_multiplier(factor))
+    return saturate(rescale_twice(total, last), "int16")
 
 
 def tflite_sums(total: Any, factors: Any, output: Quantization, dtype: str) -> Array:

@@ -15,7 +15,7 @@ from qconvert.operators.call import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import WHEREVER, Interval, Layout, Operands, Suits, hull, per_axis
+from qconvert.operators.properties import WHEREVER, Layout, Suits, per_axis, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
@@ -111,10 +111,6 @@ def _keeps_unpadded_axis(op: Op, constant: Callable[[int], Any], before: Shape, 
     return a == b and pads.size == 2 * rank and not pads[[a, rank + a]].any()
 
 
-def _with_filler(operands: Operands) -> Interval:
-    return hull([*operands.data, (0.0, 0.0)])
-
-
 KINDS = (
     kind(
         "Slice",
@@ -132,7 +128,7 @@ KINDS = (
         "Pad",
         "data index filler?",
         samples=WHEREVER,
-        bounds=_with_filler,
+        bounds=within_data_or_zero,
         shape=_pad_shape,
         rule="move",
         evaluate=pad,

@@ -33,7 +33,7 @@ def computed_inputs(graph: Graph, op: Op) -> list[Tensor]:
 
 def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
     """The quantized data of an operator; a Dequantize of a constant is storage, not computing, and of an Opaque nothing is known."""
-    if op.kind == "Opaque" or (op.kind == "Dequantize" and all(graph[name].is_constant for name in op.inputs if name)):
+    if kind_of(op).rule == "opaque" or (op.kind == "Dequantize" and all(graph[name].is_constant for name in op.inputs if name)):
         return []
     return [tensor for tensor in data_of(graph, op) if tensor.is_quantized]
 
@@ -152,7 +152,7 @@ def _mixed_types(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
 
 def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     rule = kind_of(op).rule
-    if rule not in ("real", "move", "index") or op.kind in ("Shape", "NonZero"):
+    if rule not in ("real", "move", "index"):
         return
     found = data_of(graph, op, results=rule != "index")
     if any(tensor.is_quantized for tensor in found):

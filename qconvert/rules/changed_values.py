@@ -98,12 +98,14 @@ def unread_labels(graph: Graph) -> set[str]:
     readers = graph.consumers()
     given = {name for name, tensor in graph.tensors.items() if tensor.is_quantized} - {name for op in graph.ops for name in op.outputs}
     for op in graph.ops:
-        if op.kind == "Reinterpret" or (kind_of(op).rule == "move" and given.issuperset(kind_of(op).moved_inputs(op))):
+        rule = kind_of(op).rule
+        if rule == "relabel" or (rule == "move" and given.issuperset(kind_of(op).moved_inputs(op))):
             given.update(op.outputs)
     found: set[str] = set()
     for name in [name for op in reversed(graph.ops) for name in reversed(op.outputs)] + list(graph.inputs):
         following = readers.get(name, [])
-        relabelled = all(op.kind == "Reinterpret" or (kind_of(op).rule == "move" and found.issuperset(op.outputs)) for op in following)
+        rules = ((kind_of(op).rule, op.outputs) for op in following)
+        relabelled = all(rule == "relabel" or (rule == "move" and found.issuperset(outputs)) for rule, outputs in rules)
         if name in given and following and relabelled and name not in graph.outputs:
             found.add(name)
     return found
@@ -115,7 +117,7 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
     Operators onto several quantizations may share a constant."""
     found: dict[str, dict[str, Tensor]] = {}
     for op in graph.ops:
-        chosen = op.inputs[1:] if op.kind == "Clip" else op.inputs if kind_of(op).chooses else ()
+        chosen = op.inputs[1:] if kind_of(op).clips else op.inputs if kind_of(op).chooses else ()
         result = graph[op.outputs[0]] if chosen else None
         if result is None or result.quantization is None or not result.quantization.is_per_tensor:
             continue
@@ -130,10 +132,6 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
 
 #: Kinds that stand for each other in two graphs, with the same operands.
 _SAME_KIND = {"MatMul": "Gemm"}
-#: What a conversion may put after an operator.
-_AFTER = {
-    "Transpose", "Identity", "Requantize", "Reshape", "Squeeze", "Unsqueeze", "Quantize", "Dequantize", "Relu", "Clip", "Max", "Min",
-}  # fmt: skip
 
 
 def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
@@ -166,7 +164,7 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
     writers = other.producers()
     for op in graph.ops:
         pair = writers.get(op.outputs[0]) if op.outputs else None
-        while pair is not None and pair.kind in _AFTER and pair.kind != op.kind:
+        while pair is not None and _may_follow(pair) and pair.kind != op.kind:
             # What computes another tensor of the source stands for another operator.
             pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
         if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
@@ -177,10 +175,16 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
                 yield op, _densify_weights(op, a, b) if position == 1 else a, b
 
 
+def _may_follow(op: Op) -> bool:
+    """Whether a conversion may put such an operator after another one: to change quantization, layout or shape, or as its limits."""
+    kind = kind_of(op)
+    return kind.rule == "convert" or kind.keeps_elements or kind.clips or op.kind in ("Identity", "Max", "Min")
+
+
 def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
     """Weights as the other graph may have them: with zeros for groups and holes (passes/dense_weights.py)."""
     data, found, shape = weights.data, other.data, weights.shape or ()
-    if op.kind not in ("Conv", "ConvTranspose") or data is None or found is None or data.size == found.size or data.ndim < 3:
+    if not kind_of(op).has_weights or data is None or found is None or data.size == found.size or data.ndim < 3:
         return weights
     group = int(op["group"])
     for holes in ((1,) * (data.ndim - 2), tuple(int(step) for step in op["dilations"])):

@@ -101,12 +101,17 @@ def edge_rules(graph: Graph) -> Iterator[Violation]:
                 )
 
 
+def _node_name(op: Op) -> str:
+    """The node of ONNX that an operator is."""
+    return str(op["op_type"]) if kind_of(op).rule == "opaque" else op.kind
+
+
 def _unsupported_operators(op: Op, rtx: bool) -> Iterator[Violation]:
     """Operators that there are none of."""
-    name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
-    if op.kind == "Opaque" and (is_custom(op) or (str(op["domain"]) not in ("", "ai.onnx") and name not in ("Gelu",))):
+    name, is_carried = _node_name(op), kind_of(op).rule == "opaque"
+    if is_carried and (is_custom(op) or (str(op["domain"]) not in ("", "ai.onnx") and name != "Gelu")):
         yield Violation(f"{op.location}: {custom_name(op)}", "TensorRT has only the operators of ONNX, and plugins", _KEEP)
-    elif op.kind == "Opaque" and name in ("QuantizeLinear", "DequantizeLinear"):
+    elif is_carried and name in ("QuantizeLinear", "DequantizeLinear"):
         yield Violation(f"{op.location}: {name}", "scales and zero points are constants", "quantize the model with scales that are fixed")
     elif name in _NO_IMPORTER:
         yield Violation(f"{op.location}: {name}", "TensorRT has no such operator", _operator_remedy(name))
@@ -161,7 +166,7 @@ def _per_axis_activations(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _dilated_pools(op: Op) -> Iterator[Breach]:
-    if op.kind in ("MaxPool", "AveragePool", "L2Pool") and "dilations" in op.attributes and any(step != 1 for step in op["dilations"]):
+    if "kernel_shape" in op.attributes and any(step != 1 for step in op.attributes.get("dilations", ())):
         yield op.outputs[0], f"has dilations of {tuple(op['dilations'])}"
 
 
@@ -171,13 +176,12 @@ def _strided_and_dilated(op: Op) -> Iterator[Breach]:
 
 
 def _scatter_reductions(op: Op) -> Iterator[Breach]:
-    if op.kind in ("ScatterND", "ScatterElements") and op.attributes.get("reduction", "none") != "none":
+    if kind_of(op).rule == "move" and op.attributes.get("reduction", "none") != "none":
         yield op.outputs[0], f"has the reduction {op['reduction']!r}"
 
 
 def _single_axis_data(graph: Graph, op: Op) -> Iterator[Breach]:
-    name = str(op["op_type"]) if op.kind == "Opaque" else op.kind
-    shape = graph[op.inputs[0]].shape if name in _NOT_FLAT else None
+    shape = graph[op.inputs[0]].shape if _node_name(op) in _NOT_FLAT else None
     if shape is not None and len(shape) < 2:
         yield op.inputs[0], f"has {len(shape)} axes"
 
