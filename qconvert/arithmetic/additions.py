@@ -122,12 +122,12 @@ def _search_scales(kernel: str, a: float, a_zero: int, b: float, b_zero: int, y:
     wanted = ADDITIONS[kernel](codes[:, None], codes[None, :], inputs, output, "uint8")
     multipliers, shift = _multipliers(kernel, inputs, output)
     places = range(-_PLACES, _PLACES + 1)
-    beside = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
+    offsets = np.array(sorted(((i, j) for i in places for j in places), key=lambda found: (abs(found[0]) + abs(found[1]), found)))
     scales = []
     for k, scale in enumerate((a, b)):
         exact = scale / y * 2.0**shift
         # Farther from the exact ratio in the same direction, sums that are ties at it stay on their sides.
-        moved = [exact + far * (multipliers[k] - exact) + beside[:, k] * _APART for far in _FAR]
+        moved = [exact + far * (multipliers[k] - exact) + offsets[:, k] * _APART for far in _FAR]
         scales.append((y * 2.0**-shift * np.concatenate(moved)).astype(np.float32))
     points = a_zero, b_zero, y_zero
     for _ in range(_MOST):  # what fails on one pair takes with it all that fail on the same

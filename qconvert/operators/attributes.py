@@ -199,14 +199,11 @@ def broadcast_shape(op: Op, s: ShapeContext) -> Result:
 
 
 def same_shape(op: Op, s: ShapeContext) -> Result:
-    shape = s.shape(0)
-    if shape is not None and "axis" in op.attributes:
-        normalize_axes(op, [int(op["axis"])], len(shape))
-    return [shape]
+    return [s.shape(0)]
 
 
 def along_axis(op: Op, s: ShapeContext) -> Result:
-    """The shape of the data, which has the axis of the operator, stated or by default."""
+    """The shape of the data, which have the axis of the operator."""
     shape = s.shape(0)
     if shape is not None:
         normalize_axes(op, [int(op["axis"])], len(shape))

@@ -37,7 +37,6 @@ __all__ = [
     "logic_fold",
     "movement_fold",
     "numeric_fold",
-    "reduction_fold",
     "spatial_axes",
 ]
 
@@ -248,16 +247,5 @@ def compare_fold(function: Callable[..., Any]) -> Fold:
 def logic_fold(function: Callable[..., Any]) -> Fold:
     def run(call: Call) -> Any:
         return function(*call.stored) if all(value is not None and value.dtype == np.bool_ for value in call.stored) else None
-
-    return run
-
-
-def reduction_fold(function: Any) -> Fold:
-    """A reduction of integers, which no order of adding changes. No axes mean all."""
-
-    def run(call: Call) -> Any:
-        if not is_plain(call) or call.raw().dtype.kind not in "iu":
-            return None
-        return function(call.raw(), axis=tuple(call.ints(1)) or None, keepdims=bool(call["keepdims"])).astype(call.raw().dtype)
 
     return run

@@ -108,11 +108,11 @@ def _conv_transpose_shape(op: Op, s: ShapeContext) -> Shapes:
     sizes: list[Size] = []
     for i, axis in enumerate(axes):
         size, taps = data[axis], weights[2 + i]
-        reach = UNKNOWN if isinstance(taps, str) else (taps - 1) * dilations[i] + extra[i]
-        if isinstance(size, str) or isinstance(reach, str):
-            sizes.append(size if strides[i] == 1 and reach == sum(pads[i]) else UNKNOWN)
+        extent = UNKNOWN if isinstance(taps, str) else (taps - 1) * dilations[i] + extra[i]
+        if isinstance(size, str) or isinstance(extent, str):
+            sizes.append(size if strides[i] == 1 and extent == sum(pads[i]) else UNKNOWN)
         else:
-            full = (size - 1) * strides[i] + 1 + reach
+            full = (size - 1) * strides[i] + 1 + extent
             if full < sum(pads[i]):
                 raise failure(op, f"a crop of {sum(pads[i])} is larger than the {full} positions there are", rule="crop-too-large")
             sizes.append(full - sum(pads[i]))

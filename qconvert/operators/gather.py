@@ -12,10 +12,10 @@ from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import (
+    along_axis,
     choice,
     has,
     integer,
-    same_shape,
 )
 from qconvert.operators.call import (
     Call,
@@ -96,9 +96,9 @@ def gather(call: Call) -> Array:
 def gather_nd(call: Call) -> Array:
     """GatherND of ONNX."""
     data, indices, batch = call.raw(), call.raw(1).astype(np.int64), call["batch_dims"]
-    batches = np.indices(indices.shape[:batch], sparse=True) if batch else ()
-    front = [axis.reshape(axis.shape + (1,) * (indices.ndim - 1 - batch)) for axis in batches]
-    return np.asarray(data[(*front, *np.moveaxis(indices, -1, 0))])
+    lines = np.indices(indices.shape[:batch], sparse=True) if batch else ()
+    samples = [line.reshape(line.shape + (1,) * (indices.ndim - 1 - batch)) for line in lines]
+    return np.asarray(data[(*samples, *np.moveaxis(indices, -1, 0))])
 
 
 _REDUCTIONS = {"mul": np.multiply, "max": np.maximum, "min": np.minimum}
@@ -277,7 +277,7 @@ KINDS = (
         samples=UNLESS_ALONG,
         bounds=_unless_reduced,
         domain=_along_axis,
-        shape=same_shape,
+        shape=along_axis,
         rule="move",
         evaluate=scatter_elements,
         fold=_distinct_fold(scatter_elements, _elements),

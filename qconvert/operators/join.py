@@ -150,7 +150,7 @@ def _all_inputs(op: Op, axis: int) -> dict[int, int]:
     return dict.fromkeys(range(len(op.inputs)), axis)
 
 
-_JOINS = Samples(UNLESS_ALONG.apart, _all_inputs)
+_JOINS = Samples(UNLESS_ALONG.is_separate, _all_inputs)
 
 KINDS = (
     # Inputs of other scales are requantized.
@@ -172,7 +172,7 @@ KINDS = (
     kind(
         "Pack",
         "data...",
-        samples=Samples(WHEREVER.apart, _all_inputs),
+        samples=Samples(WHEREVER.is_separate, _all_inputs),
         shape=_pack_shape,
         rule="move",
         evaluate=pack,

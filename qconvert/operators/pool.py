@@ -40,6 +40,7 @@ from qconvert.operators.sizes import (
     padding,
     per_spatial_axis,
     stated_pads,
+    window_extent,
     window_sizes,
     with_spatial,
 )
@@ -78,20 +79,20 @@ def _extract_windows(call: Call, values: Array, fill: Any, pad: Any = None) -> A
     dilations = tuple(given or (1,) * len(kernel))
     pads = padding(call, values.shape[1:-1], kernel, dilations)
     values = np.pad(values, [(0, 0), *pads, (0, 0)], constant_values=fill if pad is None else pad)
-    reach = [(taps - 1) * dilation + 1 for taps, dilation in zip(kernel, dilations, strict=True)]
+    extents = list(map(window_extent, kernel, dilations))
     over = [0] * len(kernel)
     if call["ceil_mode"]:
-        over = [_overhang(*each) for each in zip(values.shape[1:-1], reach, call["strides"], pads, strict=True)]
+        over = [_overhang(*each) for each in zip(values.shape[1:-1], extents, call["strides"], pads, strict=True)]
     values = np.pad(values, [(0, 0), *((0, extra) for extra in over), (0, 0)], constant_values=fill)
-    windows = np.lib.stride_tricks.sliding_window_view(values, reach, axis=tuple(range(1, 1 + len(kernel))))
+    windows = np.lib.stride_tricks.sliding_window_view(values, extents, axis=tuple(range(1, 1 + len(kernel))))
     starts = tuple(slice(None, None, stride) for stride in call["strides"])
     return windows[(slice(None), *starts, slice(None), *(slice(None, None, dilation) for dilation in dilations))]
 
 
-def _overhang(size: int, reach: int, stride: int, pads: tuple[int, int]) -> int:
+def _overhang(size: int, extent: int, stride: int, pads: tuple[int, int]) -> int:
     """Elements that a last window needs after a padded size; it must start on data or on the padding in front."""
-    start = -(-(size - reach) // stride) * stride
-    return max(start + reach - size, 0) if start < size - pads[1] else 0
+    start = -(-(size - extent) // stride) * stride
+    return max(start + extent - size, 0) if start < size - pads[1] else 0
 
 
 def max_pool(call: Call) -> Array:

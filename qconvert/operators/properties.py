@@ -111,8 +111,8 @@ def permutation(wanted: str, rank: int) -> tuple[int, ...]:
     return (0, rank - 1, *range(1, rank - 1)) if wanted == "channels_first" else (0, *range(2, rank), 1)
 
 
-#: (operator, index of the input, the axis of its samples, its rank) -> whether samples stay apart.
-_Apart = Callable[[Op, int, int, int], bool]
+#: (operator, index of the input, the axis of its samples, its rank) -> whether samples stay separate.
+_IsSeparate = Callable[[Op, int, int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +120,12 @@ class Samples:
     """What an operator does with the samples of a batch.
 
     Attributes:
-        apart: whether it computes each sample by itself, where an input has them along an axis.
+        is_separate: whether it computes each sample by itself, where an input has them along an axis.
         rows: the inputs that have something for each sample, with the axis of it, where the data (input 0, or all of one role) have the
             samples along an axis: (operator, that axis) -> axis by input. A constant for one sample is repeated for each.
     """
 
-    apart: _Apart
+    is_separate: _IsSeparate
     rows: Callable[[Op, int], Mapping[int, int]] = lambda op, axis: {}
 
 

@@ -77,7 +77,7 @@ class Parts:
     Attributes:
         op: the operator, whose attributes hold.
         activations: of the direction.
-        own: what the hidden values are multiplied with.
+        recurrent: what the hidden values are multiplied with.
         peepholes: of an LSTM's gates input, output and forget, or none.
         norms: of an LSTM's four gates: the factor, and what is added after it, or none.
         projected: an LSTM's projection of its hidden values, or None.
@@ -85,31 +85,31 @@ class Parts:
 
     op: Op
     activations: Sequence[Activation]
-    own: Product
+    recurrent: Product
     peepholes: Sequence[Value] = ()
     norms: Sequence[tuple[Value, Value | None]] = ()
     projected: Activation | None = None
 
 
-def _rnn(p: Parts, theirs: Value, h: Value) -> tuple[Value, ...]:
-    return (p.activations[0](_clip_symmetric(theirs + p.own(h, 0, 1), p.op["clip"])),)
+def _rnn(p: Parts, sums: Value, h: Value) -> tuple[Value, ...]:
+    return (p.activations[0](_clip_symmetric(sums + p.recurrent(h, 0, 1), p.op["clip"])),)
 
 
-def _gru(p: Parts, theirs: Value, h: Value) -> tuple[Value, ...]:
+def _gru(p: Parts, sums: Value, h: Value) -> tuple[Value, ...]:
     """h' = z * h + (1 - z) * g(part of the data + what the reset gate leaves of the hidden part)"""
     f, g = p.activations
     limit, after = p.op["clip"], bool(p.op["linear_before_reset"])
-    xz, xr, xh = _split_gates(theirs, 3)
-    hz, hr, *hh = _split_gates(p.own(h, 0, 3), 3) if after else _split_gates(p.own(h, 0, 2), 2)
+    xz, xr, xh = _split_gates(sums, 3)
+    hz, hr, *hh = _split_gates(p.recurrent(h, 0, 3), 3) if after else _split_gates(p.recurrent(h, 0, 2), 2)
     z, r = f(_clip_symmetric(xz + hz, limit)), f(_clip_symmetric(xr + hr, limit))
-    new = g(_clip_symmetric(xh + (r * hh[0] if after else p.own(r * h, 2, 1)), limit))
+    new = g(_clip_symmetric(xh + (r * hh[0] if after else p.recurrent(r * h, 2, 1)), limit))
     return (z * h + (1.0 - z) * new,)
 
 
-def _lstm(p: Parts, theirs: Value, h: Value, c: Value) -> tuple[Value, ...]:
+def _lstm(p: Parts, sums: Value, h: Value, c: Value) -> tuple[Value, ...]:
     """c' = f * c + i * g(cell part), h' = o * last(c'); the order of gates is input, output, forget, cell."""
     f, g, last = p.activations
-    gates = _split_gates(theirs + p.own(h, 0, 4), 4)
+    gates = _split_gates(sums + p.recurrent(h, 0, 4), 4)
 
     def total(gate: int, cell: Value) -> Value:
         found = gates[gate] + p.peepholes[gate] * cell if gate < len(p.peepholes) else gates[gate]
@@ -286,16 +286,16 @@ def _parts(cell: Cell, call: Call, direction: int, activations: list[Activation]
     op, gates = call.op, cell.gates
     w, r = call.values(1)[direction], call.values(2)[direction]
     found = _optional(call, 3, direction)
-    bias, own = np.split(np.zeros(2 * len(w)) if found is None else found, 2)
+    bias, recurrent_bias = np.split(np.zeros(2 * len(w)) if found is None else found, 2)
     if cell.states > 1:  # an LSTM, where a normalization comes before the bias
-        bias, own = bias + own, np.zeros(len(w))
+        bias, recurrent_bias = bias + recurrent_bias, np.zeros(len(w))
     norm = _optional(call, NORM, direction)
     added = bias if norm is None else np.zeros(len(w))
 
     def product(values: Array, first: int, count: int) -> Array:
         size = len(r) // gates
         rows = slice(first * size, (first + count) * size)
-        return np.asarray(rounded_rows(op, values) @ r[rows].T + own[rows])
+        return np.asarray(rounded_rows(op, values) @ r[rows].T + recurrent_bias[rows])
 
     def sums(x: Array) -> Array:
         return np.asarray(x @ w.T + added)

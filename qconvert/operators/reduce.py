@@ -15,11 +15,11 @@ from qconvert.graph.schema import Graph, Op, Shape
 from qconvert.operators.attributes import (
     KEEPDIMS,
     AttributeSpec,
+    along_axis,
     choice,
     flag,
     has,
     integer,
-    same_shape,
     without_axes,
 )
 from qconvert.operators.call import (
@@ -28,7 +28,7 @@ from qconvert.operators.call import (
     Fold,
     Function,
     Result,
-    reduction_fold,
+    is_plain,
 )
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import (
@@ -64,6 +64,17 @@ def _reduce_shape(op: Op, s: ShapeContext) -> Shapes:
     return [without_axes(op, data, normalize_axes(op, axes or range(len(data)), len(data)))]
 
 
+def _reduction_fold(function: Any) -> Fold:
+    """A reduction of integers, which no order of adding changes."""
+
+    def run(call: Call) -> Any:
+        if not is_plain(call) or call.raw().dtype.kind not in "iu":
+            return None
+        return function(call.raw(), **_arguments(call)).astype(call.raw().dtype)
+
+    return run
+
+
 def _arguments(call: Call) -> dict[str, Any]:
     """Arguments of a numpy reduction; no axes at all mean all of them, as in ONNX."""
     return {"axis": tuple(call.ints(1)) or None, "keepdims": bool(call["keepdims"])}
@@ -78,7 +89,7 @@ def reduced_count(graph: Graph, op: Op) -> int | None:
     return math.prod(size for size in sizes if isinstance(size, int)) if all(isinstance(size, int) for size in sizes) else None
 
 
-def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
+def _as_kernels(function: Callable[[Call], Array], *, is_mean: bool = False) -> Callable[[Call], Result]:
     """The real result; with an arithmetic the stored one is that of the kernel named."""
 
     def evaluate_rounded(call: Call) -> Result:
@@ -93,10 +104,10 @@ def _as_kernels(function: Callable[[Call], Array]) -> Callable[[Call], Result]:
         if arithmetic in TORCH_AVERAGES:
             same = given == output and given.is_per_tensor
             return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real
-        own = _XNNPACK[arithmetic]
-        shift = integer_range(dtype)[0] - integer_range(own)[0]
+        kernel_dtype = _XNNPACK[arithmetic]
+        shift = integer_range(dtype)[0] - integer_range(kernel_dtype)[0]
         quantizations = given.shift_zero_point(-shift), output.shift_zero_point(-shift)
-        stored = xnnpack_reduce(total - shift * count, count, call.op.kind == "ReduceMean", *quantizations, own)
+        stored = xnnpack_reduce(total - shift * count, count, is_mean, *quantizations, kernel_dtype)
         return ExactResult(real, (stored.astype(np.int64) + shift).astype(dtype))
 
     return evaluate_rounded
@@ -107,18 +118,15 @@ def _of_stored(function: Callable[..., Any]) -> Function:
     return lambda call: np.asarray(function(call.raw(), **_arguments(call)))
 
 
-def _sum(call: Call) -> tuple[Array, Array | float]:
-    """The sum over the axes as (whole steps, scale)."""
-    steps, scale = call.factor(0)
-    return np.asarray(steps.sum(**_arguments(call))), scale
+def _steps(call: Call) -> tuple[Array, Array | float]:
+    """The data as (whole steps, scale); plain numbers as they are."""
+    return (call.values(), 1) if call.quantization() is None else call.factor(0)
 
 
 def reduce_sum(call: Call) -> Array:
     """ReduceSum of ONNX; plain integers wrap."""
-    if call.quantization() is None:
-        return np.asarray(call.values().sum(**_arguments(call)))
-    total, scale = _sum(call)
-    return np.asarray(total * scale)
+    steps, scale = _steps(call)
+    return np.asarray(steps.sum(**_arguments(call)) * scale)
 
 
 def reduce_mean(call: Call) -> Array:
@@ -127,19 +135,19 @@ def reduce_mean(call: Call) -> Array:
     if call.quantization() is None and call.raw().dtype.kind in "iu":
         total = call.values().sum(**_arguments(call))
         return np.asarray(np.sign(total) * (np.abs(total) // count))
-    total, scale = _sum(call)
-    return np.asarray(total / count * scale)
+    steps, scale = _steps(call)
+    return np.asarray(steps.sum(**_arguments(call)) / count * scale)
 
 
 def reduce_l1(call: Call) -> Array:
     """ReduceL1 of ONNX: the sum of absolute values."""
-    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    steps, scale = _steps(call)
     return np.asarray(np.abs(steps).sum(**_arguments(call)) * scale)
 
 
 def reduce_sum_square(call: Call) -> Array:
     """ReduceSumSquare of ONNX: the sum of squares."""
-    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    steps, scale = _steps(call)
     return np.asarray(np.square(steps).sum(**_arguments(call)) * (scale * scale))
 
 
@@ -150,7 +158,7 @@ def reduce_log_sum_exp(call: Call) -> Array:
 
 def cumulative_sum(call: Call) -> Array:
     """CumSum of ONNX, with its exclusive and reverse forms."""
-    steps, scale = call.factor(0) if call.quantization() is not None else (call.values(), 1)
+    steps, scale = _steps(call)
     axis = int(call["axis"])
     steps = np.flip(steps, axis) if call["reverse"] else steps
     total = np.cumsum(steps, axis)
@@ -189,26 +197,26 @@ def _reduction(name: str, evaluate: Callable[[Call], Result], fold: Fold | None 
 
 
 def _cumulative(name: str, evaluate: Callable[[Call], Array]) -> Kind:
-    return kind(name, shape=same_shape, evaluate=evaluate, samples=UNLESS_ALONG, bounds=any_value, layout=ALONG_AXIS,
+    return kind(name, shape=along_axis, evaluate=evaluate, samples=UNLESS_ALONG, bounds=any_value, layout=ALONG_AXIS,
                 attributes=has(axis=integer(), exclusive=flag(0), reverse=flag(0)))  # fmt: skip
 
 
 KINDS = (
     _reduction(
         "ReduceMean",
-        _as_kernels(reduce_mean),
+        _as_kernels(reduce_mean, is_mean=True),
         bounds=within_data,
         averages=True,
         keeps_range=True,
         arithmetic=choice((*_ARITHMETIC.choices, *TORCH_AVERAGES), ""),
     ),
     _reduction(
-        "ReduceSum", _as_kernels(reduce_sum), reduction_fold(np.sum), averages=True, polynomial=add_polynomials, arithmetic=_ARITHMETIC
+        "ReduceSum", _as_kernels(reduce_sum), _reduction_fold(np.sum), averages=True, polynomial=add_polynomials, arithmetic=_ARITHMETIC
     ),
     _reduction(
         "ReduceProd",
         lambda call: np.asarray(call.values().prod(**_arguments(call))),
-        reduction_fold(np.prod),
+        _reduction_fold(np.prod),
         polynomial=multiply_polynomials,
     ),
     _reduction("ReduceL1", reduce_l1, bounds=fixed_bounds(0.0)),
@@ -216,8 +224,8 @@ KINDS = (
     _reduction("ReduceSumSquare", reduce_sum_square, bounds=fixed_bounds(0.0)),
     _reduction("ReduceLogSum", lambda call: np.log(reduce_sum(call))),
     _reduction("ReduceLogSumExp", reduce_log_sum_exp),
-    _reduction("ReduceMax", _of_stored(np.max), reduction_fold(np.max), rule="move"),
-    _reduction("ReduceMin", _of_stored(np.min), reduction_fold(np.min), rule="move"),
+    _reduction("ReduceMax", _of_stored(np.max), _reduction_fold(np.max), rule="move"),
+    _reduction("ReduceMin", _of_stored(np.min), _reduction_fold(np.min), rule="move"),
     _reduction("ReduceAny", _of_stored(np.any), rule="plain", types="bool any -> bool"),
     _reduction("ReduceAll", _of_stored(np.all), rule="plain", types="bool any -> bool"),
     _cumulative("CumSum", cumulative_sum),

@@ -38,6 +38,7 @@ __all__ = [
     "swapped_weights",
     "unify_sizes",
     "unknown_shapes",
+    "window_extent",
     "window_sizes",
     "with_spatial",
 ]
@@ -217,15 +218,20 @@ def _window(op: Op, size: Size, taps: Size, dilation: int, stride: int, pad: tup
         return size if stride == 1 else UNKNOWN if isinstance(size, str) else -(-size // stride)
     if isinstance(taps, str):
         return UNKNOWN
-    reach, total = (taps - 1) * dilation + 1, sum(pad)
+    extent, total = window_extent(taps, dilation), sum(pad)
     if isinstance(size, str):
-        return size if stride == 1 and total == reach - 1 else UNKNOWN
-    if taps < 1 or size + total < reach:
-        raise failure(op, f"a window of {reach} does not fit a size of {size} with padding of {total}", rule="window-too-large")
+        return size if stride == 1 and total == extent - 1 else UNKNOWN
+    if taps < 1 or size + total < extent:
+        raise failure(op, f"a window of {extent} does not fit a size of {size} with padding of {total}", rule="window-too-large")
     if not op.attributes.get("ceil_mode"):
-        return (size + total - reach) // stride + 1
-    count = -(-(size + total - reach) // stride) + 1
+        return (size + total - extent) // stride + 1
+    count = -(-(size + total - extent) // stride) + 1
     return count - 1 if (count - 1) * stride >= size + pad[0] else count
+
+
+def window_extent(taps: int, dilation: int) -> int:
+    """How many elements a window spans along an axis, from its first tap to its last one."""
+    return (taps - 1) * dilation + 1
 
 
 def quotient(op: Op, size: Size, divisor: int, what: str) -> Size:
@@ -251,8 +257,7 @@ def same_pads(sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int
     """The padding of SAME_UPPER, before each spatial axis, then after each: the odd element goes to the end."""
     totals = []
     for size, taps, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        reach = (taps - 1) * dilation + 1
-        totals.append(max((-(-size // stride) - 1) * stride + reach - size, 0))
+        totals.append(max((-(-size // stride) - 1) * stride + window_extent(taps, dilation) - size, 0))
     return tuple(total // 2 for total in totals) + tuple(total - total // 2 for total in totals)
 
 

@@ -13,7 +13,7 @@ from qconvert.operators.attributes import choice, has, integer, integers
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import MIXES
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, window_extent
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["FUNCTIONS", "KINDS"]
@@ -34,8 +34,7 @@ def _window_shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"a window of {[tuple(op[name]) for name in _LISTS]} does not fit data of shape {data}", rule="window-too-large")
     found = []
     for size, taps, stride, dilation in zip(data, *(op[name] for name in _LISTS), strict=True):
-        reach = (taps - 1) * dilation + 1
-        found.append(UNKNOWN if isinstance(size, str) else max((size - reach) // stride + 1, 0))
+        found.append(UNKNOWN if isinstance(size, str) else max((size - window_extent(taps, dilation)) // stride + 1, 0))
     return [tuple(found)]
 
 

@@ -255,11 +255,11 @@ def _unequal(found: Sequence[Tensor], target: Abilities, kind: str, sides: str) 
 
 def _weights_text(target: Abilities) -> str:
     """Return which weights go with which data; weights of several types of data are listed once."""
-    beside: dict[tuple[str, ...], list[str]] = {}
+    by_weights: dict[tuple[str, ...], list[str]] = {}
     for dtype, weights in target.storage.weight_dtypes.items():
-        beside.setdefault(weights, []).append(dtype)
+        by_weights.setdefault(weights, []).append(dtype)
     parts = []
-    for (first, *others), data in beside.items():
+    for (first, *others), data in by_weights.items():
         more = f" (or {join_words(others, 'or')})" if others else ""
         parts.append(f"{first}{more} for {join_words(data)} data")
     return f"weights are {', '.join(parts)}"

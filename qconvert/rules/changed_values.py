@@ -78,18 +78,18 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
         if tensor.data is None:
             text = _activation_difference(tensor, pair)
         else:
-            own, its = bounds.get(tensor.name, {}), others.get(pair.name, {})
-            text = _bound_difference(tensor, pair, own if op is None else {key: own[key] for key in op.outputs if key in own}, its)
+            rounded = bounds.get(tensor.name, {})
+            rounded = rounded if op is None else {key: rounded[key] for key in op.outputs if key in rounded}
+            text = _bound_difference(tensor, pair, rounded, others.get(pair.name, {}))
         if text:
             yield tensor.name, pair.name, text
 
 
-def _bound_difference(a: Tensor, b: Tensor, own: Mapping[str, Tensor], its: Mapping[str, Tensor]) -> str:
-    """What differs in a constant, for each Clip that reads it in both graphs (`own` and `its`, by the result); else for any of them."""
-    shared = [text for key in own.keys() & its.keys() if (text := constant_difference(own[key], its[key]))]
-    if own.keys() & its.keys():
-        return shared[0] if shared else ""
-    texts = [constant_difference(left, right) for left in own.values() or [a] for right in its.values() or [b]]
+def _bound_difference(a: Tensor, b: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> str:
+    """What differs in a constant, for each Clip that reads it in both graphs (by the result: the bound as it rounds it); else for any."""
+    if shared := before.keys() & after.keys():
+        return next((text for key in shared if (text := constant_difference(before[key], after[key]))), "")
+    texts = [constant_difference(left, right) for left in before.values() or [a] for right in after.values() or [b]]
     return "" if "" in texts else texts[0]
 
 

@@ -111,7 +111,7 @@ def _repeat_constants(samples: Samples, op: Op, axes: Mapping[int, int]) -> Op:
         if not name or name in samples.places:
             continue
         tensor = samples.graph[name]
-        if tensor.shape is None or axis >= len(tensor.shape) or not kind_of(op).samples.apart(op, index, axis, len(tensor.shape)):
+        if tensor.shape is None or axis >= len(tensor.shape) or not kind_of(op).samples.is_separate(op, index, axis, len(tensor.shape)):
             continue
         op = samples.with_repeated(op, index, axis)
     return op
@@ -282,7 +282,7 @@ class Walk(Samples):
             raise self.batch_error(op, "is not known to keep samples separate")
         for index, name in enumerate(op.inputs):
             place = self.places.get(name)
-            if place is not None and not samples.apart(op, index, place.axis, len(self.before(name).shape or ())):
+            if place is not None and not samples.is_separate(op, index, place.axis, len(self.before(name).shape or ())):
                 raise self.batch_error(op, f"computes along axis {place.axis} of {name!r}, the batch axis")
 
     def _place(self, op: Op, name: str, is_placed: bool) -> None:

@@ -94,14 +94,14 @@ def unroll_recurrence(
         weights = [_part(item, direction) for item in (w, r, bias, *more)]
         parts, (matrix, added) = _parts(cell, op, activations, weights)
         sums = apply("Gemm", reshape(x, [-1, int(values)]), *([matrix] if added is None else [matrix, added]))
-        theirs = _unstack(reshape(sums, [int(steps), -1, cell.gates * op["hidden_size"]]), int(steps))
+        step_sums = _unstack(reshape(sums, [int(steps), -1, cell.gates * op["hidden_size"]]), int(steps))
         states = [
             np.zeros((int(rows), int(size)), np.float32) if item is None else _part(item, direction, int(op["layout"]))
             for item, size in zip(first, sizes, strict=False)
         ]
         backwards = op["direction"] == "reverse" or direction == 1
         found = []
-        for part in reversed(theirs) if backwards else theirs:
+        for part in reversed(step_sums) if backwards else step_sums:
             states = list(cell.step(parts, part, *states))
             found.append(states[0])
         shown.append(_stack(found[::-1] if backwards else found, 0))

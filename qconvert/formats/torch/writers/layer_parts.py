@@ -21,7 +21,7 @@ from qconvert.formats.torch.writers.kernels import finish_tflite_conv
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of, range_axes
-from qconvert.operators.sizes import SAME
+from qconvert.operators.sizes import SAME, window_extent
 
 __all__ = [
     "computes_on_quantizations",
@@ -50,7 +50,7 @@ def pads_of(op: Op, b: Builder, kernel: Sequence[int], dilations: Sequence[int])
     for size, taps, step, dilation in zip(b.shape(op, op.inputs[0])[2:], kernel, op["strides"], dilations, strict=True):
         if isinstance(size, str):
             raise b.unsupported_error(op, f"auto_pad {auto} along an axis of unknown size", rule="unknown-size")
-        total = max((-(-size // step) - 1) * step + (taps - 1) * dilation + 1 - size, 0)
+        total = max((-(-size // step) - 1) * step + window_extent(taps, dilation) - size, 0)
         less, more = total // 2, total - total // 2
         front.append(less if auto == SAME[0] else more)
         back.append(more if auto == SAME[0] else less)
