@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from page import Section, publish
 
-from qconvert.arithmetic import nudge_add_scales, xnnpack_add, xnnpack_add_multipliers
+from qconvert.arithmetic import INTEGER_FACTORS, nudge_add_scales, xnnpack_add
 from qconvert.graph import Quantization
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
@@ -106,7 +106,7 @@ def add_beside(n: Nodes) -> str:
 
 
 def add_float64(n: Nodes) -> str:
-    multipliers, shift = xnnpack_add_multipliers(*quantizations())
+    multipliers, shift = INTEGER_FACTORS["xnnpack"](*quantizations())
     total, offset = "", 0.5 + Z[1]
     for name, (_, point), multiplier in zip("xy", (X, Y), multipliers, strict=True):
         factor = multiplier * 2.0**-shift
@@ -119,7 +119,7 @@ def add_float64(n: Nodes) -> str:
 
 def sum_int32(n: Nodes) -> tuple[str, int]:
     """XNNPACK's sum within its limits, still to be shifted, and by how many bits."""
-    multipliers, shift = xnnpack_add_multipliers(*quantizations())
+    multipliers, shift = INTEGER_FACTORS["xnnpack"](*quantizations())
     total, offset = "", (1 << shift - 1) + (Z[1] << shift)
     for name, (_, point), multiplier in zip("xy", (X, Y), multipliers, strict=True):
         offset -= multiplier * point

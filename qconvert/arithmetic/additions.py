@@ -9,15 +9,15 @@ every pair is equal. The same goes for PyTorch's engines.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.kernels import has_xnnpack_add, xnnpack_add, xnnpack_add_multipliers
+from qconvert.arithmetic.kernels import XNNPACK_ADD_BITS, add_multipliers, has_xnnpack_add, xnnpack_add
 from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
-from qconvert.arithmetic.torch_kernels import fbgemm_add, has_qnnpack_add, qnnpack_add, qnnpack_add_multipliers
+from qconvert.arithmetic.torch_kernels import QNNPACK_ADD_BITS, fbgemm_add, has_qnnpack_add, qnnpack_add
 
 __all__ = ["ADDITIONS", "INTEGER_FACTORS", "Addition", "Quantizations", "has_addition", "is_same_addition", "nudge_add_scales"]
 
@@ -33,8 +33,8 @@ ADDITIONS: Mapping[str, Addition] = {
 
 #: Multipliers of both inputs and the right shift, of those that compute in integers.
 INTEGER_FACTORS: Mapping[str, Callable[[Quantizations, Quantization], tuple[tuple[int, int], int]]] = {
-    "xnnpack": xnnpack_add_multipliers,
-    "qnnpack": qnnpack_add_multipliers,
+    "xnnpack": partial(add_multipliers, bits=XNNPACK_ADD_BITS),
+    "qnnpack": partial(add_multipliers, bits=QNNPACK_ADD_BITS),
 }
 
 _TAKEN: Mapping[str, Callable[[Quantizations, Quantization], bool]] = {"xnnpack": has_xnnpack_add, "qnnpack": has_qnnpack_add}
@@ -62,7 +62,7 @@ def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Qu
     """Whether an addition of 8-bit data gives the integers of the kernel `name` for all 65,536 pairs of inputs.
 
     Args:
-        name: of ADDITIONS; the kernel takes these quantizations (adds_as()).
+        name: of ADDITIONS; the kernel takes these quantizations (has_addition()).
         own: the addition, tried in unsigned storage.
         inputs, output: the quantizations.
         dtype: the type of all three.

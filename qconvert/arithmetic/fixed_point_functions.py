@@ -110,12 +110,12 @@ def inverse_root(values: Array) -> tuple[Array, Array]:
     Args:
         values: int64, 1 or more, below 2**31.
     """
-    found = [_one(int(value)) for value in values.reshape(-1)]
+    found = [_invert_root(int(value)) for value in values.reshape(-1)]
     multiplier, shift = (np.array([pair[index] for pair in found], np.int64).reshape(values.shape) for index in (0, 1))
     return multiplier, shift
 
 
-def _one(value: int) -> tuple[int, int]:
+def _invert_root(value: int) -> tuple[int, int]:
     if value <= 1:
         return LARGEST, 0
     shift = 11
@@ -127,19 +127,19 @@ def _one(value: int) -> tuple[int, int]:
     half = int(rounding_divide_by_pot(whole, 1))
     x = ONE
     for _ in range(ITERATIONS):
-        cube = _wider(_times(_times(x, x), x), 6)
-        x = _wider(_times(THREE_HALVES, x) - _times(half, cube), 3)
-    x = _times(x, HALF_ROOT)
+        cube = _drop_integer_bits(_multiply_high(_multiply_high(x, x), x), 6)
+        x = _drop_integer_bits(_multiply_high(THREE_HALVES, x) - _multiply_high(half, cube), 3)
+    x = _multiply_high(x, HALF_ROOT)
     if shift < 0:
         x, shift = x << -shift, 0
     return x, -shift
 
 
-def _times(a: int, b: int) -> int:
+def _multiply_high(a: int, b: int) -> int:
     return int(saturating_rounding_doubling_high_mul(a, b))
 
 
-def _wider(x: int, bits: int) -> int:
+def _drop_integer_bits(x: int, bits: int) -> int:
     """With fewer integer bits, limited to int32."""
     return max(-LARGEST - 1, min(LARGEST, x << bits))
 

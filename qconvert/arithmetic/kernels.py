@@ -22,9 +22,12 @@ from qconvert.arithmetic.rounding import fused_multiply_add, round_half_even, sa
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
+    "XNNPACK_ADD_BITS",
+    "add_multipliers",
     "average_away",
     "average_up",
     "has_xnnpack_add",
+    "multiply_and_add",
     "onnxruntime_add",
     "onnxruntime_softmax",
     "tflite_add",
@@ -34,7 +37,6 @@ __all__ = [
     "tflite_mean",
     "tflite_mean_multiplier",
     "xnnpack_add",
-    "xnnpack_add_multipliers",
     "xnnpack_leaky_relu",
     "xnnpack_reduce",
     "xnnpack_reduction",
@@ -57,16 +59,17 @@ def tflite_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output
     return saturate(rescale_twice(total, factor) + output.zero_point[0], dtype)
 
 
+#: Of the larger multiplier of an addition.
+XNNPACK_ADD_BITS = 20
+
+
 def xnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
     """ADD of XNNPACK, 8 bits: multipliers of 20 bits and one shift with ties up.
 
     Source: xnn_init_qs8_add_minmax_scalar_params. Args: stored integers and per-tensor quantizations.
     """
-    multipliers, shift = xnnpack_add_multipliers(inputs, output)
-    total: Array = np.zeros((), np.int64)
-    for stored, item, multiplier in zip((a, b), inputs, multipliers, strict=True):
-        total = total + (np.asarray(stored, np.int64) - item.zero_point[0]) * multiplier
-    return saturate(shift_half_up(total, shift) + output.zero_point[0], dtype)
+    multipliers, shift = add_multipliers(inputs, output, XNNPACK_ADD_BITS)
+    return saturate(shift_half_up(multiply_and_add(a, b, inputs, multipliers), shift) + output.zero_point[0], dtype)
 
 
 def has_xnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantization) -> bool:
@@ -77,12 +80,20 @@ def has_xnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantizat
     return all(2.0**-10 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
 
 
-def xnnpack_add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[int, int], int]:
-    """The integer multipliers of both inputs and the right shift of xnnpack_add, on scales that it takes (xnnpack_adds)."""
+def add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization, bits: int) -> tuple[tuple[int, int], int]:
+    """The integer multipliers of both inputs of an addition, the larger one of so many bits, and the right shift of their sum."""
     ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
-    shift = 20 - int(np.floor(np.log2(max(ratios))))
+    shift = bits - int(np.floor(np.log2(max(ratios))))
     first, second = (int(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)
     return (first, second), shift
+
+
+def multiply_and_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], multipliers: tuple[int, int]) -> Array:
+    """The sum of the steps of two inputs, each times its multiplier."""
+    total: Array = np.zeros((), np.int64)
+    for stored, item, multiplier in zip((a, b), inputs, multipliers, strict=True):
+        total = total + (np.asarray(stored, np.int64) - item.zero_point[0]) * multiplier
+    return total
 
 
 def onnxruntime_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
@@ -119,12 +130,7 @@ def tflite_leaky_relu(stored: Any, source: Quantization, output: Quantization, d
     steps = np.asarray(stored, np.int64) - source.zero_point[0]
     positive = float(source.scale[0]) / float(output.scale[0])
     negative = float(source.scale[0]) * float(np.float32(alpha)) / float(output.scale[0])
-    rescaled = np.where(
-        steps >= 0,
-        rescale_twice(steps, positive),
-        rescale_twice(steps, negative),
-    )
-    return saturate(rescaled + output.zero_point[0], dtype)
+    return saturate(rescale_twice(steps, np.where(steps >= 0, positive, negative)) + output.zero_point[0], dtype)
 
 
 def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:

@@ -155,8 +155,8 @@ class IntegerLstm:
     def _through_peephole(self, peephole: tuple[Array, float], c: Array, total: Array, scale: float) -> Array:
         """The kernel assumes that rows have as many cells as outputs. With a projection it covers only that part of each call's
         rows: all rows in one call where time comes first, else one row a call."""
-        weights, own = peephole
-        factor = quantize_multiplier(np.float32(2.0**self.cell_power * own / scale))
+        weights, weights_scale = peephole
+        factor = quantize_multiplier(np.float32(2.0**self.cell_power * weights_scale / scale))
         width = total.shape[-1] if self.projection is None else len(self.projection.weights[0])
         found, cells = (item.reshape((1, -1) if self.time_major else total.shape) for item in (total.copy(), c))
         for first in range(0, width * (len(total) if self.time_major else 1), width):
@@ -171,10 +171,10 @@ class IntegerLstm:
         if self.projection is None:
             return np.asarray(np.clip(steps + zero_point, *_INT8))
         stored = np.clip(steps - zero_point, *_INT8)
-        weights, own = self.projection.weights
+        weights, weights_scale = self.projection.weights
         acc = stored @ weights.T.astype(np.int64) + zero_point * weights.astype(np.int64).sum(axis=1)
         acc = acc if self.projection.bias is None else acc + self.projection.bias
-        factor = np.float32(np.float32(own) * np.float32(scale)) / np.float32(self.state[0])
+        factor = np.float32(np.float32(weights_scale) * np.float32(scale)) / np.float32(self.state[0])
         found = np.clip(rescale_twice(acc, factor) + self.state[1], *_INT8)
         limit = self.stored_projection_clip
         return np.asarray(np.clip(found, -limit, limit) if limit > 0 else found)
@@ -197,9 +197,9 @@ def _quantize_limit(limit: float, scale: float, ends: tuple[int, int]) -> int:
 
 def _part(values: Array, weights: tuple[Array, float], quantization: tuple[float, int], bias: Array | None, scale: np.float32) -> Array:
     """The part of a gate that one product gives, in the gate's steps, not limited."""
-    integers, own = weights
+    integers, weights_scale = weights
     acc = (values - quantization[1]) @ integers.T.astype(np.int64)
-    factor = np.float32(np.float32(own) * np.float32(quantization[0])) / scale
+    factor = np.float32(np.float32(weights_scale) * np.float32(quantization[0])) / scale
     return rescale_twice(acc if bias is None else acc + bias, factor)
 
 
@@ -214,8 +214,8 @@ def _normalize_layer(total: Array, norm: tuple[Array, float], bias: Array | None
     centred = multiply_by_quantized_multiplier(1024 * total - mean[..., None], multiplier[..., None], shift[..., None])
     scaled = centred * weights + (0 if bias is None else bias)
     rounded = _divide_truncating(scaled + np.where(scaled > 0, 512, -512), 1024)
-    own, power = quantize_multiplier(np.float32(scale))
-    return np.asarray(np.clip(multiply_by_quantized_multiplier(rounded, own, power + 12), *_INT16))
+    factor, power = quantize_multiplier(np.float32(scale))
+    return np.asarray(np.clip(multiply_by_quantized_multiplier(rounded, factor, power + 12), *_INT16))
 
 
 def _divide_truncating(values: Array, by: int) -> Array:

@@ -272,8 +272,12 @@ def dynamic_steps(x: Array, axes: Sequence[int], rounding: str) -> tuple[Array, 
     low, high = (np.asarray(end(x, axis=span, keepdims=True, initial=0), np.float32) for end in (np.min, np.max))
     with np.errstate(all="ignore"):
         steps, scale, scaled, at_end = DYNAMIC_ROUNDINGS[rounding](x, low, high)
-        near = np.abs(np.abs(scaled - np.floor(scaled)) - 0.5) <= _NEAR
+        near = _is_near_tie(scaled)
     return steps.astype(np.float64), scale.astype(np.float64), (near | at_end).astype(np.float64)
+
+
+def _is_near_tie(x: Array) -> Array:
+    return np.asarray(np.abs(np.abs(x - np.floor(x)) - 0.5) <= _NEAR)
 
 
 _Rounded = tuple[Array, Array, Array, Array]
@@ -282,8 +286,7 @@ _Rounded = tuple[Array, Array, Array, Array]
 def _clip_steps(scaled: Array, zero_point: Array, exact_point: Array, lowest: int, highest: int) -> tuple[Array, Array]:
     """Rounded steps, cut off at the ends of the type; and where they are cut off, if the zero point itself is near a tie."""
     steps = np.clip(np.rint(scaled) + zero_point, lowest, highest)
-    unsure = np.abs(np.abs(exact_point - np.floor(exact_point)) - 0.5) <= _NEAR
-    return steps - zero_point, unsure & ((steps <= lowest) | (steps >= highest))
+    return steps - zero_point, _is_near_tie(exact_point) & ((steps <= lowest) | (steps >= highest))
 
 
 def _xnnpack(x: Array, low: Array, high: Array) -> _Rounded:
@@ -313,8 +316,7 @@ def _rows(x: Array, low: Array, high: Array) -> _Rounded:
         point = np.where(low == high, 0, _away(np.clip(exact, -128, 127))).astype(np.float32)
         scaled = x * (_F32(1) / scale)
         steps = np.clip(_away((point + scaled).astype(np.float64)), -128, 127)
-    unsure = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= _NEAR
-    return steps - point, scale, scaled, unsure & ((steps <= -128) | (steps >= 127))
+    return steps - point, scale, scaled, _is_near_tie(exact) & ((steps <= -128) | (steps >= 127))
 
 
 def _away(x: Array) -> Array:

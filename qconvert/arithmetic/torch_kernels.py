@@ -16,10 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.kernels import add_multipliers, multiply_and_add
 from qconvert.arithmetic.rounding import fused_multiply_add, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
+    "QNNPACK_ADD_BITS",
     "TORCH_AVERAGES",
     "SplitProduct",
     "averaging_scale",
@@ -27,7 +29,6 @@ __all__ = [
     "has_qnnpack_add",
     "is_same_average",
     "qnnpack_add",
-    "qnnpack_add_multipliers",
     "qnnpack_bias",
     "split_product",
     "torch_average",
@@ -56,12 +57,8 @@ def has_qnnpack_add(inputs: tuple[Quantization, Quantization], output: Quantizat
     return all(2.0**-14 <= float(item.scale[0]) / float(output.scale[0]) < 2.0**8 for item in inputs)
 
 
-def qnnpack_add_multipliers(inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[tuple[int, int], int]:
-    """The integer multipliers of both inputs and the right shift of qnnpack_add()."""
-    ratios = [np.float32(item.scale[0]) / np.float32(output.scale[0]) for item in inputs]
-    shift = 21 - int(np.floor(np.log2(max(ratios))))
-    first, second = (int(np.rint(float(ratio) * 2.0**shift)) for ratio in ratios)
-    return (first, second), shift
+#: Of the larger multiplier of an addition.
+QNNPACK_ADD_BITS = 21
 
 
 def qnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
@@ -69,10 +66,8 @@ def qnnpack_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], outpu
 
     Args: stored integers and per-tensor quantizations.
     """
-    multipliers, shift = qnnpack_add_multipliers(inputs, output)
-    total: Array = np.zeros((), np.int64)
-    for stored, item, multiplier in zip((a, b), inputs, multipliers, strict=True):
-        total = total + (np.asarray(stored, np.int64) - item.zero_point[0]) * multiplier
+    multipliers, shift = add_multipliers(inputs, output, QNNPACK_ADD_BITS)
+    total = multiply_and_add(a, b, inputs, multipliers)
     steps = np.sign(total) * ((np.abs(total) + (1 << (shift - 1))) >> shift)
     return saturate(steps + output.zero_point[0], dtype)
 
@@ -246,7 +241,7 @@ def torch_quantize(x: Array, scale: Any, zero_point: int) -> Array:
 class SplitProduct:
     """x / scale + zero point of float32 numbers, as (high * factors[0] + zero point) + (low * reciprocal + high * factors[1]).
 
-    `high` is x with a coarse quantization, (x + border) - border, and `low` the rest: the first bracket is exact, the second small.
+    `high` is x rounded to coarse steps, (x + border) - border, and `low` the rest: the first bracket is exact, the second small.
 
     Attributes:
         border: what is added and taken off again.
@@ -276,9 +271,9 @@ def split_product(scale: Any, zero_point: int) -> SplitProduct | None:
     largest = math.ceil(math.log2(_MOST_STEPS / float(reciprocal)))
     found: list[SplitProduct] = []
     for bits in (12, 11, 10):
-        for quantization in (largest - 12, largest - 13, largest - 11):
+        for power in (largest - 12, largest - 13, largest - 11):
             first = np.float32(math.ldexp(round(math.ldexp(mantissa, bits)), exponent - bits))
-            border = np.float32(math.ldexp(1.5, 23 + quantization))
+            border = np.float32(math.ldexp(1.5, 23 + power))
             high = (tried + border) - border
             last = reciprocal - first
             steps = (high * first + np.float32(zero_point)) + ((tried - high) * reciprocal + high * last)
