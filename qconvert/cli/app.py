@@ -6,7 +6,7 @@ import gc
 import json as json_module
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -344,25 +344,24 @@ def all_commands(words: Sequence[str] = ()) -> typer.Typer:
     source, result = formats_on_line(words[1:])
     from qconvert.cli.calibrating import add_calibration_commands
     from qconvert.cli.convert import add_commands, add_encodings_commands
-    from qconvert.cli.folders import add_batch_command, add_partition_command
-    from qconvert.cli.running import add_accuracy_command, add_benchmark_command, add_run_command
+    from qconvert.cli.folders import batch_command, partition_command
+    from qconvert.cli.running import accuracy_command, benchmark_command, run_command
     from qconvert.cli.scaffold import add_plugin_commands
-    from qconvert.cli.viewing import add_diff_command, add_view_command
+    from qconvert.cli.viewing import diff_command, view_command
 
     add_commands(app, source, result)
     add_encodings_commands(app, source, result)
     add_calibration_commands(app, source, result)
-    add_accuracy_command(app)
-    add_batch_command(app)
-    add_view_command(app)
-    add_run_command(app)
-    add_benchmark_command(app)
-    add_diff_command(app)
-    add_partition_command(app)
+    commands: dict[str, Callable[..., None]] = {
+        "accuracy": accuracy_command, "batch": batch_command, "view": view_command, "run": run_command, "benchmark": benchmark_command,
+        "diff": diff_command, "partition": partition_command,
+    }  # fmt: skip
+    for name, command in commands.items():
+        app.command(name)(command)
     add_plugin_commands(app)
     add_read_flags(app, source)
-    for command in app.registered_commands:
-        command.cls = GroupedOptions
+    for registered in app.registered_commands:
+        registered.cls = GroupedOptions
     return app
 
 

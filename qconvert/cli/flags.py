@@ -20,7 +20,6 @@ import typer
 
 from qconvert.errors import OptionError
 from qconvert.plugins import Option, declared_options, formats, passes, runtimes, targets
-from qconvert.plugins import passes as all_passes
 from qconvert.plugins.options import READING
 
 if TYPE_CHECKING:
@@ -337,24 +336,24 @@ def _flag(option: Option, heading: str | None) -> inspect.Parameter:
     return inspect.Parameter(option.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=Annotated[kind | None, flag])
 
 
-def conversion_flags(source: str = "", result: str = "", passes: Iterable[str] = ()) -> dict[Option, str | None]:
+def conversion_flags(source: str = "", result: str = "", command_passes: Iterable[str] = ()) -> dict[Option, str | None]:
     """The options that a conversion has flags for: of every format, of these formats, of these passes, and the common ones of all passes.
 
     Args:
         source, result: names of formats, "" while they are not known: options of formats are left out of the help then.
-        passes: names of passes that the command runs in any case.
+        command_passes: names of passes that the command runs in any case.
 
     Returns:
         Option -> its heading; None where the help leaves it out.
     """
     listed: dict[Option, str | None] = {}
-    for known in all_passes().values():
-        listed.update({option: "Options" for option in known.options if option.common or known.name in passes})
+    for known in passes().values():
+        listed.update({option: "Options" for option in known.options if option.common or known.name in command_passes})
     listed.update({option: "Options" if source or not option.many else None for option in READING})
     shown = [(option, f"Reading {source}") for option in (formats()[source].read_options if source in formats() else ())]
     shown += [(option, f"Writing {result}") for option in (formats()[result].write_options if result in formats() else ())]
     hidden = [option for item in formats().values() for option in (*item.write_options, *item.read_options)]
-    hidden += [option for known in all_passes().values() for option in known.options if option.name == "encodings"]
+    hidden += [option for known in passes().values() for option in known.options if option.name == "encodings"]
     for option, heading in (*shown, *((option, None) for option in hidden)):
         listed.setdefault(option, heading)
     return listed

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from qconvert.batches import BatchReport
     from qconvert.partitioning import Partition
 
-__all__ = ["add_batch_command", "add_partition_command"]
+__all__ = ["batch_command", "partition_command"]
 
 #: Ways to end that make the command end with another exit code, the worst first, by what --fail-on names.
 _POLICIES: dict[str, dict[str, int]] = {
@@ -48,7 +48,7 @@ _POLICIES: dict[str, dict[str, int]] = {
 _GOOD = ("passed", "as declared", "converted")
 
 
-def _batch(
+def batch_command(
     folder: Annotated[Path, typer.Argument(help="The folder of models; links in it are not followed.")],
     out: Annotated[Path, typer.Argument(help="The folder of results. What an earlier run of the same batch did there is not done again.")],
     to: Annotated[str, typer.Option("--to", help="The format of the results.", autocompletion=known_formats)] = "onnx",
@@ -122,16 +122,11 @@ def _print(report: BatchReport, verbose: bool) -> None:
     show(f"{report.sentence}\n{report.out}/qconvert-batch/results.json has it all")
 
 
-def add_batch_command(app: typer.Typer) -> None:
-    """Adds `batch` to the program."""
-    app.command("batch")(_batch)
-
-
 #: So many rows of a table are printed without --verbose.
 _ROWS = 20
 
 
-def _partition(
+def partition_command(
     model: ModelArgument,
     result: Annotated[
         Path | None, typer.Argument(help="Where the partitioned graph goes, - for standard output; without, nothing but the table is made.")
@@ -196,8 +191,3 @@ def _print_partition(found: Partition, verbose: bool, *, aside: bool) -> None:
         if len(table.rows) > most:
             show(f"and {len(table.rows) - most} more; --verbose lists them", aside=aside)
     show("\n".join((found.sentence, *(f"written: {name}" for name in found.files))), aside=aside)
-
-
-def add_partition_command(app: typer.Typer) -> None:
-    """Adds `partition` to the program."""
-    app.command("partition")(_partition)

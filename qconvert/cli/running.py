@@ -38,10 +38,10 @@ from qconvert.errors import OptionError, format_count
 if TYPE_CHECKING:
     from qconvert.checking.accuracy import Accuracy, Share
 
-__all__ = ["add_accuracy_command", "add_benchmark_command", "add_run_command"]
+__all__ = ["accuracy_command", "benchmark_command", "run_command"]
 
 
-def _run(
+def run_command(
     model: ModelArgument,
     inputs: Annotated[
         list[str] | None, typer.Option("--inputs", help="Inputs: folders or files, .npz, .npy, .bin, images; repeatable. Default: random.")
@@ -128,18 +128,13 @@ def _ends(value: Any) -> dict[str, float | None]:
     return found
 
 
-def add_run_command(app: typer.Typer) -> None:
-    """Adds `run` to the program."""
-    app.command("run")(_run)
-
-
 #: Word for labels that are the names of folders.
 _FOLDERS = "folders"
 #: Inputs that changed class, as many are listed.
 _MOST = 40
 
 
-def _accuracy(
+def accuracy_command(
     source: ModelArgument,
     result: Annotated[Path, typer.Argument(help="The converted model; one of both may be -, with --from or --to.")],
     data: Annotated[str, typer.Option("--data", help="A folder of images or arrays, or one file of arrays.")],
@@ -199,11 +194,6 @@ def _accuracy(
         raise typer.Exit(NOT_EQUAL)
 
 
-def add_accuracy_command(app: typer.Typer) -> None:
-    """Adds `accuracy` to the program."""
-    app.command("accuracy")(_accuracy)
-
-
 def accuracy_document(found: Accuracy) -> dict[str, Any]:
     """An Accuracy as plain data."""
     shares = {
@@ -228,7 +218,7 @@ def print_accuracy(found: Accuracy) -> None:
             show(f"… and {len(changed.rows) - _MOST} more; --json has them all")
 
 
-def _benchmark(
+def benchmark_command(
     model: ModelArgument,
     results: Annotated[list[Path] | None, typer.Argument(help="Further files, such as conversions of the model.")] = None,
     target: Annotated[
@@ -266,8 +256,3 @@ def _benchmark(
         print_document("benchmark", asdict(found))
     elif not quiet:
         show(found.sentence, *found.tables(), *(f"note: {text}" for text in found.notes))
-
-
-def add_benchmark_command(app: typer.Typer) -> None:
-    """Adds `benchmark` to the program."""
-    app.command("benchmark")(_benchmark)

@@ -45,7 +45,7 @@ class _Flag:
     """An option of a command: the parameter, its flags (none where it is given with -O), its type, and whether it is repeatable."""
 
     parameter: str
-    decompositions: tuple[str, ...]
+    flags: tuple[str, ...]
     type: type
     many: bool
 
@@ -123,9 +123,9 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
             _value(flags[table][name], name, value, file)
     parents = ["convert"] if "2" in command else []
     given = {**common, **{name: value for table in (*parents, command) for name, value in of_table.get(table, {}).items() if name in own}}
-    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].decompositions}
+    values = {own[name].parameter: _value(own[name], name, value, file) for name, value in given.items() if own[name].flags}
     holding = {name: value for name, value in given.items() if not _is_stated(own[name], name, words)}
-    settings = [word for name, value in holding.items() if not own[name].decompositions for word in ("-O", f"{name}={_text(value)}")]
+    settings = [word for name, value in holding.items() if not own[name].flags for word in ("-O", f"{name}={_text(value)}")]
     said = ", ".join(f"{name} = {_value_text(value)}" for name, value in holding.items())
     return Defaults(values, tuple(settings), f"{file} sets {said}" if said else "")
 
@@ -194,18 +194,18 @@ def _text(value: Any) -> str:
 
 def _is_stated(flag: _Flag, name: str, words: Sequence[str]) -> bool:
     """Whether the command line has the option."""
-    if not flag.decompositions:
+    if not flag.flags:
         before = ("", *words)
         return any(
             word.replace("_", "-").startswith((f"{name}=", f"--option={name}=", f"-O{name}="))
             for last, word in zip(before, words, strict=False)
             if last in ("-O", "--option") or word.startswith("-")
         )
-    short = "".join(item[1] for item in flag.decompositions if not item.startswith("--"))
+    short = "".join(item[1] for item in flag.flags if not item.startswith("--"))
     for word in words:
         if word == "--":
             return False
-        if word.partition("=")[0] in flag.decompositions:
+        if word.partition("=")[0] in flag.flags:
             return True
         if short and word.startswith("-") and not word.startswith("--") and any(letter in short for letter in word[1:2]):
             return True
@@ -220,10 +220,10 @@ def _flags(callback: Callable[..., Any]) -> dict[str, _Flag]:
         if info is None:
             continue
         stated = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str) and word.startswith("-")]
-        decompositions = tuple(part for word in stated for part in word.split("/"))
+        flags = tuple(part for word in stated for part in word.split("/"))
         kind, many = _kind(item.annotation.__origin__)
-        name = next(word for word in decompositions if word.startswith("--")).removeprefix("--")
-        found[name] = _Flag(item.name, decompositions, kind, many)
+        name = next(word for word in flags if word.startswith("--")).removeprefix("--")
+        found[name] = _Flag(item.name, flags, kind, many)
     if "option" in found:
         for option in declared_options().values():
             found.setdefault(option.name.replace("_", "-"), _Flag("option", (), option.type, option.many))

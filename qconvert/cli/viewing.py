@@ -17,7 +17,7 @@ from qconvert.cli.flags import DataFlag, DebugFlag, ExplorerFlag, ForceFlag, Fro
 from qconvert.cli.outcome import NOT_EQUAL, print_document
 from qconvert.errors import format_count, printable
 
-__all__ = ["add_diff_command", "add_view_command", "pages_for"]
+__all__ = ["diff_command", "pages_for", "view_command"]
 
 
 def pages_for(html: Path | None, explorer: Path | None = None, *, force: bool = False, **options: Any) -> Callable[[Any], None]:
@@ -48,7 +48,7 @@ def pages_for(html: Path | None, explorer: Path | None = None, *, force: bool = 
     return write
 
 
-def _view(
+def view_command(
     model: ModelArgument,
     page: Annotated[Path | None, typer.Argument(help="The .html file to write; without it one is made and opened.")] = None,
     data: DataFlag = None,
@@ -85,11 +85,6 @@ def _view(
     typer.echo(str(place))
     if page is None if show is None else show:
         webbrowser.open(place.absolute().as_uri())
-
-
-def add_view_command(app: typer.Typer) -> None:
-    """Adds `view`."""
-    app.command("view")(_view)
 
 
 #: Differences of no subject below, as many are listed without --all.
@@ -132,7 +127,7 @@ def _counts_text(found: Counter[str]) -> str:
     return ", ".join(f"{count} {kind}" for kind, count in found.most_common())
 
 
-def _diff(
+def diff_command(
     a: Annotated[Path, typer.Argument(help="The model before.")],
     b: Annotated[Path, typer.Argument(help="The model after; one of both may be -, with --from or --to.")],
     source_format: FromFlag = "",
@@ -162,8 +157,3 @@ def _diff(
             typer.echo("--all lists every difference")
     if lines:
         raise typer.Exit(NOT_EQUAL)
-
-
-def add_diff_command(app: typer.Typer) -> None:
-    """Adds `diff` to the program."""
-    app.command("diff")(_diff)
