@@ -5,14 +5,13 @@ move.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.sizes import Result, ShapeContext, broadcast, normalize_axes
+from qconvert.operators.sizes import Result, ShapeContext, broadcast, factors_of_sizes, normalize_axes
 
 __all__ = [
     "ACTIVATION",
@@ -212,12 +211,7 @@ def along_axis(op: Op, s: ShapeContext) -> Result:
 
 def same_axes(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
     """The elements before the axis stay before it (Identity, Reshape, Squeeze, Unsqueeze)."""
-    return _factors(before[:a]) == _factors(after[:b])
-
-
-def _factors(sizes: Shape) -> tuple[int, Counter[str]]:
-    numbers = math.prod(size for size in sizes if isinstance(size, int))
-    return numbers, Counter(size for size in sizes if isinstance(size, str))
+    return factors_of_sizes(before[:a]) == factors_of_sizes(after[:b])
 
 
 def unless_along(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:

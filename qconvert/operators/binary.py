@@ -40,6 +40,7 @@ from qconvert.operators.call import (
     floor_fold,
     is_undefined,
     numeric_fold,
+    on_values,
 )
 from qconvert.operators.kind import Kind, More, kind
 from qconvert.operators.properties import (
@@ -59,7 +60,7 @@ __all__ = ["KINDS", "nudge_input_scales"]
 
 
 def _with_activation(function: Callable[[Array, Array], Any]) -> Function:
-    """Likewise, with a fused activation."""
+    """A numpy function of two inputs, with a fused activation."""
     return lambda call: apply_activation(np.asarray(function(call.values(0), call.values(1))), call["activation"])
 
 
@@ -221,11 +222,8 @@ def _exponent(operands: Operands, number: Number) -> Iterator[Demand]:
 def _pair(name: str, function: Callable[[Array, Array], Any], fold: Fold | None = None, bounds: Bounds = any_value,
           **more: Unpack[More]) -> Kind:  # fmt: skip
     """An operator that is a numpy function of its two inputs."""
-
-    def evaluate(call: Call) -> Array:
-        return np.asarray(function(call.values(0), call.values(1)))
-
-    return kind(name, "data data", shape=broadcast_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, **more)
+    return kind(name, "data data", shape=broadcast_shape, evaluate=on_values(function), fold=fold, layout=ELEMENTWISE, bounds=bounds,
+                **more)  # fmt: skip
 
 
 _SIXTEEN = choice(("", "tflite"), "")

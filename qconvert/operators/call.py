@@ -37,6 +37,7 @@ __all__ = [
     "logic_fold",
     "movement_fold",
     "numeric_fold",
+    "on_values",
     "spatial_axes",
 ]
 
@@ -136,6 +137,11 @@ Result = Array | list[Array] | ExactResult
 Function = Callable[[Call], Result]
 #: None where the result is not sure to be the same in every runtime.
 Fold = Callable[[Call], Any]
+
+
+def on_values(function: Callable[..., Any]) -> Function:
+    """The evaluation of a kind that is a numpy function of the values of its inputs."""
+    return lambda call: np.asarray(function(*call.all_values()))
 
 
 def apply_activation(values: Array, activation: str) -> Array:

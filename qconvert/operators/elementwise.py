@@ -22,6 +22,7 @@ from qconvert.operators.call import (
     Fold,
     Result,
     numeric_fold,
+    on_values,
 )
 from qconvert.operators.kind import Kind, More, kind
 from qconvert.operators.properties import (
@@ -88,7 +89,7 @@ def hard_swish(call: Call) -> Array | ExactResult:
 
 def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, **more: Unpack[More]) -> Kind:
     """An operator that is a numpy function of its input."""
-    return kind(name, shape=same_shape, evaluate=lambda call: np.asarray(function(call.values())), fold=fold, layout=ELEMENTWISE,
+    return kind(name, shape=same_shape, evaluate=on_values(function), fold=fold, layout=ELEMENTWISE,
                 bounds=bounds, **more)  # fmt: skip
 
 

@@ -14,11 +14,11 @@ from qconvert.operators.attributes import (
 )
 from qconvert.operators.call import (
     Call,
-    Function,
     compare_fold,
     has_one_quantization,
     is_per_tensor,
     logic_fold,
+    on_values,
 )
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import ELEMENTWISE, within_data
@@ -37,24 +37,19 @@ def _where_fold(call: Call) -> Any:
     return np.where(call.raw(0), call.raw(1), call.raw(2))
 
 
-def _binary(function: Callable[[Array, Array], Any]) -> Function:
-    """An operator that is a numpy function of its two inputs."""
-    return lambda call: np.asarray(function(call.values(0), call.values(1)))
-
-
 def _compare(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=_binary(function), fold=compare_fold(function),
+    return kind(name, "data data", shape=broadcast_shape, rule="index", evaluate=on_values(function), fold=compare_fold(function),
                 layout=ELEMENTWISE, compares=True, types="T T -> bool")  # fmt: skip
 
 
 def _logic(name: str, function: Callable[[Array, Array], Any]) -> Kind:
-    return kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=_binary(function), fold=logic_fold(function),
+    return kind(name, "data data", shape=broadcast_shape, rule="plain", evaluate=on_values(function), fold=logic_fold(function),
                 layout=ELEMENTWISE, types="bool bool -> bool")  # fmt: skip
 
 
 def _test(name: str, function: Callable[[Array], Any]) -> Kind:
     """A question to each element."""
-    return kind(name, shape=same_shape, rule="index", evaluate=lambda call: np.asarray(function(call.values())), layout=ELEMENTWISE,
+    return kind(name, shape=same_shape, rule="index", evaluate=on_values(function), layout=ELEMENTWISE,
                 types="any -> bool")  # fmt: skip
 
 
@@ -72,7 +67,7 @@ KINDS = (
         "Not",
         shape=same_shape,
         rule="plain",
-        evaluate=lambda call: np.logical_not(call.values()),
+        evaluate=on_values(np.logical_not),
         fold=logic_fold(np.logical_not),
         layout=ELEMENTWISE,
         types="bool -> bool",

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
-from qconvert.graph.schema import Op, Shape
+from qconvert.graph.schema import Op
 from qconvert.operators.attributes import DATA_FORMAT, along_axis, has, integer, number
 from qconvert.operators.call import (
     Call,
@@ -16,7 +16,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import DECIDES, Operands, Samples, any_value
-from qconvert.operators.sizes import Result, ShapeContext, Size, broadcast, channel_count, failure, unify_sizes
+from qconvert.operators.sizes import Result, ShapeContext, Size, broadcast, channel_count, failure, is_compatible, unify_sizes
 
 __all__ = ["KINDS"]
 
@@ -37,12 +37,6 @@ def _per_channel(op: Op, s: ShapeContext) -> Result:
     return [shape]
 
 
-def _is_covered(full: Shape, shape: Shape) -> bool:
-    """Whether a broadcast shape is that of the data, as far as sizes are known."""
-    pairs = zip(full, shape, strict=False)
-    return len(full) == len(shape) and all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))
-
-
 def _matching_last(operands: Operands) -> Iterator[tuple[Size, Size]]:
     """The last sizes of the data are those of the scale."""
     data, scale = operands.shape(0), operands.shape(1)
@@ -56,7 +50,7 @@ def _from_axis(op: Op, s: ShapeContext) -> Result:
     for index in range(1, len(op.inputs)):
         sizes = s.shape(index) if s.has(index) else ()
         full = None if shape is None or sizes is None else broadcast(op, [shape, sizes])
-        if full is not None and shape is not None and not _is_covered(full, shape):
+        if not is_compatible(full, shape):
             raise failure(op, f"parameters of shape {sizes} do not broadcast to data of shape {shape}", rule="shape-mismatch")
     return [shape]
 

@@ -24,7 +24,7 @@ from qconvert.operators.kind import kind
 from qconvert.operators.products import products_of_rows, rounded_rows
 from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, Size, failure
+from qconvert.operators.sizes import ShapeContext, Size, failure, is_compatible
 from qconvert.operators.values import Value, apply, clip, reduce, sqrt, square
 
 __all__ = [
@@ -270,10 +270,7 @@ def _require_weights(cell: Cell, op: Op, s: ShapeContext, sizes: tuple[int, int,
         wanted += [(7, (count, 3 * hidden)), (PROJECTION, (count, width, hidden)), (PROJECTION_BIAS, (count, width)), (NORM, (count, rows))]
     for index, shape in wanted:
         stated = s.shape(index) if s.has(index) else None
-        if stated is not None and (
-            len(stated) != len(shape)
-            or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in zip(stated, shape, strict=True))
-        ):
+        if not is_compatible(stated, shape):
             raise failure(op, f"has {op.inputs[index]!r} of shape {stated}, not {shape}", rule="shape-mismatch")
 
 

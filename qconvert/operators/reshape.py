@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -23,16 +22,10 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import TRANSPOSES, WHEREVER, Demand, Number, Operands, per_axis, with_sizes
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, normalize_axes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, factors_of_sizes, failure, normalize_axes
 from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
-
-
-def _factors(sizes: Sequence[Size]) -> tuple[int, Counter[str]]:
-    """The product of the numbers, and how often each name occurs."""
-    symbols = Counter(size for size in sizes if isinstance(size, str))
-    return math.prod(size for size in sizes if isinstance(size, int)), symbols
 
 
 def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -50,8 +43,8 @@ def _reshape_shape(op: Op, s: ShapeContext) -> Shapes:
         result[axis] = UNKNOWN if data is None else data[axis]
     if data is None or UNKNOWN in data:
         return [tuple(UNKNOWN if size == -1 else size for size in result)]
-    number, symbols = _factors(data)
-    known, repeated = _factors([size for size in result if size != -1])
+    number, symbols = factors_of_sizes(data)
+    known, repeated = factors_of_sizes([size for size in result if size != -1])
     if -1 in result:
         result[result.index(-1)] = _infer_size(op, data, sizes, (number, symbols), (known, repeated))
     elif symbols == repeated and number != known:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.sizes import UNKNOWN, Known, Result, ShapeContext, Size, failure
+from qconvert.operators.sizes import UNKNOWN, Known, Result, ShapeContext, Size, failure, is_compatible
 
 __all__ = [
     "UNKNOWN",
@@ -51,13 +51,6 @@ def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = N
         return kind_of(op).shape(op, ShapeContext(tensors, op, known))
     except (IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise failure(op, f"its inputs or attributes do not fit its kind ({error})", rule="wrong-arguments") from error
-
-
-def is_compatible(a: Shape | None, b: Shape | None) -> bool:
-    """Whether two shapes can be of one tensor: equal rank, and equal numbers wherever both have numbers."""
-    if a is None or b is None:
-        return True
-    return len(a) == len(b) and all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True))
 
 
 def infer(graph: Graph) -> Graph:

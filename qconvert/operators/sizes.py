@@ -5,6 +5,7 @@ windows, padding, and weights of convolutions without groups or holes.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -28,7 +29,9 @@ __all__ = [
     "broadcast",
     "channel_count",
     "explicit_pads",
+    "factors_of_sizes",
     "failure",
+    "is_compatible",
     "normalize_axes",
     "padding",
     "per_spatial_axis",
@@ -146,6 +149,18 @@ def unify_sizes(op: Op, sizes: Sequence[Size], what: str) -> Size:
     if numbers:
         return numbers.pop()
     return sizes[0] if len(set(sizes)) == 1 else UNKNOWN
+
+
+def is_compatible(a: Shape | None, b: Shape | None) -> bool:
+    """Whether two shapes can be of one tensor: equal rank, and equal numbers wherever both have numbers."""
+    if a is None or b is None:
+        return True
+    return len(a) == len(b) and all(x == y or isinstance(x, str) or isinstance(y, str) for x, y in zip(a, b, strict=True))
+
+
+def factors_of_sizes(sizes: Sequence[Size]) -> tuple[int, Counter[str]]:
+    """The product of the sizes that are numbers, and how often each name occurs."""
+    return math.prod(size for size in sizes if isinstance(size, int)), Counter(size for size in sizes if isinstance(size, str))
 
 
 def broadcast(op: Op, shapes: Sequence[Shape | None]) -> Shape | None:

@@ -18,7 +18,7 @@ from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
 from qconvert.operators.properties import any_value, in_rows
 from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, Size, failure
+from qconvert.operators.sizes import ShapeContext, Size, failure, is_compatible
 
 __all__ = ["KINDS"]
 
@@ -46,9 +46,7 @@ def _shape(op: Op, s: ShapeContext) -> Shapes:
 
 
 def _require(op: Op, index: int, shape: Shape | None, wanted: tuple[Size, ...]) -> None:
-    if shape is None:
-        return
-    if len(shape) != len(wanted) or any(a != b for a, b in zip(shape, wanted, strict=True) if isinstance(a, int) and isinstance(b, int)):
+    if not is_compatible(shape, wanted):
         raise failure(op, f"has {_WORDS[index]} of shape {shape}, not {wanted}", rule="shape-mismatch")
 
 

@@ -8,10 +8,16 @@ from itertools import pairwise
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.kind import Broken, Kind
 
-__all__ = ["type_problems"]
+__all__ = ["input_type", "type_problems"]
 
 #: Types of positions and counts.
 _INDEX = ("int32", "int64")
+
+
+def input_type(kind: Kind, index: int) -> str:
+    """The word of Kind.types for input `index`; "" where it says nothing."""
+    words = kind.types.split("->")[0].split()
+    return words[min(index, len(words) - 1)] if words else ""
 
 
 def type_problems(kind: Kind, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> Iterator[Broken]:

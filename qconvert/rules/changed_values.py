@@ -17,7 +17,7 @@ from qconvert.arithmetic.storage import Array, Quantization, integer_range
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.sizes import spread_weights
+from qconvert.operators.sizes import spread_weights, window_extent
 
 __all__ = [
     "changed_names",
@@ -188,7 +188,7 @@ def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:
         return weights
     group = int(op["group"])
     for holes in ((1,) * (data.ndim - 2), tuple(int(step) for step in op["dilations"])):
-        spans = [(taps - 1) * step + 1 for taps, step in zip(data.shape[2:], holes, strict=True)]
+        spans = map(window_extent, data.shape[2:], holes)
         if data.shape == shape and shape[0] % group == 0 and found.size == math.prod([shape[0], shape[1] * group, *spans]):
             dense = spread_weights(weights, group, holes)
             return replace(weights, shape=dense.shape, data=dense)

@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import REALS, SMALL_FLOATS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.kind import Broken
-from qconvert.operators.typing import type_problems
+from qconvert.operators.typing import input_type, type_problems
 from qconvert.rules.validation.structure import Problems
 
 __all__ = ["is_axis_kept", "quantization"]
@@ -136,11 +136,14 @@ def _move_problems(graph: Graph, op: Op) -> Iterator[Broken]:
 
 def _index_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """Shapes, axes, indices and conditions are plain integers or truth values."""
-    for name in kind_of(op).inputs_with_role(op, "index"):
-        tensor = graph[name]
-        if tensor.dtype in _NO_INDEX or tensor.is_quantized or (tensor.dtype == "bool" and op.kind != "Where"):
+    kind = kind_of(op)
+    for index in kind.positions(op, "index"):
+        if not op.inputs[index]:
+            continue
+        tensor = graph[op.inputs[index]]
+        if tensor.dtype in _NO_INDEX or tensor.is_quantized or (tensor.dtype == "bool" and input_type(kind, index) != "bool"):
             sort = f"quantized {tensor.dtype}" if tensor.is_quantized else tensor.dtype
-            yield "not-plain-integers", f"takes {name!r} as indices or sizes, which must be plain integers, but it is {sort}"
+            yield "not-plain-integers", f"takes {tensor.name!r} as indices or sizes, which must be plain integers, but it is {sort}"
 
 
 def _computation_problems(graph: Graph, op: Op) -> Iterator[Broken]:
