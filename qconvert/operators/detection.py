@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -79,23 +79,33 @@ def _overlaps(box: Array, others: Array) -> Array:
     return np.where(empty, 0, shared / np.where(empty, 1, areas[0] + areas[1] - shared))
 
 
-def _suppress(call: Call, boxes: Array, scores: Array, limit: int) -> list[int]:
-    """Indices of at most `limit` boxes, best first, none of which overlaps a better one too much."""
-    order = np.argsort(-scores, kind="stable")
-    order = order[scores[order] >= call["nms_score_threshold"]]
+def _suppress(boxes: Array, order: Array, limit: int, allows: Callable[[Array], Array]) -> list[int]:
+    """Indices of at most `limit` boxes, the first of an order before others, none of which overlaps an earlier one more than is allowed."""
     kept: list[int] = []
     while len(order) and len(kept) < limit:
         best, order = order[0], order[1:]
         kept.append(int(best))
-        order = order[_overlaps(boxes[best], boxes[order]) <= call["nms_iou_threshold"]]
+        order = order[allows(_overlaps(boxes[best], boxes[order]))]
     return kept
+
+
+def _suppress_as_tflite(call: Call, boxes: Array, scores: Array, limit: int) -> list[int]:
+    """The same, best first, of boxes from the operator's threshold of scores on."""
+    order = np.argsort(-scores, kind="stable")
+    kept = order[scores[order] >= call["nms_score_threshold"]]
+    return _suppress(boxes, kept, limit, lambda overlaps: overlaps <= call["nms_iou_threshold"])
+
+
+def _corners(boxes: Array) -> Array:
+    """Boxes of any two opposite corners as (y min, x min, y max, x max)."""
+    return np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], axis=-1)
 
 
 def _fast(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, int]], int]:
     """One suppression over the best score of each box; then the best classes of each box that is left."""
     count = min(call["max_classes_per_detection"], call["num_classes"])
     classes = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-    kept = _suppress(call, boxes, scores.max(axis=1), call["max_detections"])
+    kept = _suppress_as_tflite(call, boxes, scores.max(axis=1), call["max_detections"])
     return [(box, int(category)) for box in kept for category in classes[box]], len(kept)
 
 
@@ -103,7 +113,7 @@ def _regular(call: Call, boxes: Array, scores: Array) -> tuple[list[tuple[int, i
     """One suppression for each class; then the best of all."""
     found: list[tuple[int, int]] = []
     for category in range(scores.shape[1]):
-        kept = _suppress(call, boxes, scores[:, category], call["detections_per_class"])
+        kept = _suppress_as_tflite(call, boxes, scores[:, category], call["detections_per_class"])
         found += [(box, category) for box in kept]
         found.sort(key=lambda item: -scores[item])
         found = found[: call["max_detections"]]
@@ -128,14 +138,8 @@ def select_boxes(call: Call) -> list[Array]:
     overlap, least = float(call.raw(3).reshape(())), float(call.raw(4).reshape(()))
     if call.has(5) and float(call.raw(5).reshape(())) != 0:
         raise UnsupportedError("soft suppression is not evaluated", where=str(call.op), rule="not-evaluated")
-    corners = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     order = np.argsort(-scores, kind="stable")
-    order = order[scores[order] > least]
-    kept: list[int] = []
-    while len(order) and len(kept) < most:
-        best, order = order[0], order[1:]
-        kept.append(int(best))
-        order = order[_overlaps(corners[best], corners[order]) < overlap] if len(order) else order
+    kept = _suppress(_corners(boxes), order[scores[order] > least], most, lambda overlaps: overlaps < overlap)
     chosen, values = np.zeros(most, np.int64), np.zeros(most)
     chosen[: len(kept)], values[: len(kept)] = kept, scores[kept]
     return [chosen, np.array(len(kept)), values][: len(call.results)]
@@ -159,16 +163,14 @@ def non_max_suppression(call: Call) -> Array:
     overlap, least = (float(call.raw(index).reshape(-1)[0]) if call.has(index) else 0.0 for index in (3, 4))
     if call["center_point_box"]:
         boxes = np.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
-    corners = np.concatenate([np.minimum(boxes[..., :2], boxes[..., 2:]), np.maximum(boxes[..., :2], boxes[..., 2:])], axis=-1)
+    corners = _corners(boxes)
     rows: list[tuple[int, int, int]] = []
     for image, category in np.ndindex(scores.shape[:2]):
         values = scores[image, category]
         order = np.argsort(-values, kind="stable")
-        order, count = order[values[order] > least] if call.has(4) else order, 0
-        while len(order) and count < most:
-            best, order, count = order[0], order[1:], count + 1
-            rows.append((image, category, int(best)))
-            order = order[_overlaps(corners[image, best], corners[image, order]) <= overlap] if len(order) else order
+        order = order[values[order] > least] if call.has(4) else order
+        kept = _suppress(corners[image], order, most, lambda overlaps: overlaps <= overlap)
+        rows += [(image, category, box) for box in kept]
     return np.array(rows, np.int64).reshape(-1, 3)
 
 

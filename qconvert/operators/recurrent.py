@@ -30,7 +30,6 @@ from qconvert.operators.values import Value, apply, clip, reduce, sqrt, square
 __all__ = [
     "ACTIVATIONS",
     "CELLS",
-    "GATES",
     "KINDS",
     "NORM",
     "ONNX_ACTIVATIONS",
@@ -164,8 +163,6 @@ CELLS: Mapping[str, Cell] = {
     "GRU": Cell(3, 1, ("Sigmoid", "Tanh"), _gru),
     "RNN": Cell(1, 1, ("Tanh",), _rnn),
 }
-GATES: Mapping[str, int] = {name: cell.gates for name, cell in CELLS.items()}
-
 
 #: The inputs of an LSTM that ONNX's does not have: weights of a projection, its bias, and layer normalizations of the gates.
 PROJECTION, PROJECTION_BIAS, NORM = 8, 9, 10
@@ -175,21 +172,20 @@ _WITH_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigm
 _WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
 
 
-def activation_names(op: Op, cell: Cell | None = None) -> tuple[str, ...]:
+def activation_names(op: Op) -> tuple[str, ...]:
     """The activations of all directions, one after the other."""
-    return tuple(op["activations"]) or (cell or CELLS[op.kind]).activations * _directions(op)
+    return tuple(op["activations"]) or CELLS[op.kind].activations * _directions(op)
 
 
 def _directions(op: Op) -> int:
     return 2 if op["direction"] == "bidirectional" else 1
 
 
-def stated_activations(op: Op, cell: Cell | None = None) -> list[list[tuple[str, float, float]]]:
+def stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
     """The activations of each direction: name, alpha and beta. These stand in a list for those alone that take one."""
-    cell = cell or CELLS[op.kind]
     alphas, betas = list(op["activation_alpha"]), list(op["activation_beta"])
     found: list[tuple[str, float, float]] = []
-    for name in activation_names(op, cell):
+    for name in activation_names(op):
         match = next(known for known in ACTIVATIONS if known.lower() == name.lower())
         alpha, beta, _ = ACTIVATIONS[match]
         if match in _WITH_ALPHA and alphas:
@@ -197,13 +193,13 @@ def stated_activations(op: Op, cell: Cell | None = None) -> list[list[tuple[str,
         if match in _WITH_BETA and betas:
             beta = float(betas.pop(0))
         found.append((match, alpha, beta))
-    count = len(cell.activations)
+    count = len(CELLS[op.kind].activations)
     return [found[index : index + count] for index in range(0, len(found), count)]
 
 
-def activations_of(op: Op, cell: Cell | None = None) -> list[list[Activation]]:
+def activations_of(op: Op) -> list[list[Activation]]:
     """The functions of each direction."""
-    return [[partial(_apply_activation, *item) for item in direction] for direction in stated_activations(op, cell)]
+    return [[partial(_apply_activation, *item) for item in direction] for direction in stated_activations(op)]
 
 
 def _apply_activation(name: str, alpha: float, beta: float, x: Value) -> Value:
@@ -324,7 +320,7 @@ def _evaluate(cell: Cell, call: Call) -> list[Array]:
     sizes = (width, int(call["hidden_size"]))[: cell.states]
     given = [_swap_layout(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, size)) for i, size in enumerate(sizes)]
     results, last = np.zeros((length, count, batch, width)), [np.zeros((count, batch, size)) for size in sizes]
-    for direction, functions in enumerate(activations_of(call.op, cell)):
+    for direction, functions in enumerate(activations_of(call.op)):
         backwards = call["direction"] == "reverse" or direction == 1
         parts, sums = _parts(cell, call, direction, functions)
         values = tuple(item[direction] for item in given)

@@ -17,12 +17,11 @@ from qconvert.operators.properties import MIXES, Demand, Number, Operands
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
 from qconvert.operators.sizes import Result as Shapes
 
-__all__ = ["KINDS", "REDUCTIONS"]
-
-#: What a segment is made of its rows.
-REDUCTIONS = ("sum", "prod", "max", "min")
+__all__ = ["KINDS", "REDUCTIONS", "first_value"]
 
 _FUNCTIONS: dict[str, Any] = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+#: What a segment is made of its rows.
+REDUCTIONS = tuple(_FUNCTIONS)
 
 
 def _ids(op: Op, s: ShapeContext) -> Shape | None:

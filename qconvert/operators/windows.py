@@ -16,13 +16,12 @@ from qconvert.operators.properties import MIXES
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, window_extent
 from qconvert.operators.sizes import Result as Shapes
 
-__all__ = ["FUNCTIONS", "KINDS"]
-
-#: What is made of the elements of a window.
-FUNCTIONS = ("add", "mul", "min", "max", "all", "any")
+__all__ = ["FUNCTIONS", "KINDS", "count_windows"]
 
 _COMBINED: dict[str, Any] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "all": np.logical_and,
                              "any": np.logical_or}  # fmt: skip
+#: What is made of the elements of a window.
+FUNCTIONS = tuple(_COMBINED)
 _LISTS = ("window", "strides", "dilations")
 
 
@@ -32,17 +31,20 @@ def _window_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     if any(len(op[name]) != len(data) or min(op[name], default=1) < 1 for name in _LISTS):
         raise failure(op, f"a window of {[tuple(op[name]) for name in _LISTS]} does not fit data of shape {data}", rule="window-too-large")
-    found = []
-    for size, taps, stride, dilation in zip(data, *(op[name] for name in _LISTS), strict=True):
-        found.append(UNKNOWN if isinstance(size, str) else max((size - window_extent(taps, dilation)) // stride + 1, 0))
-    return [tuple(found)]
+    steps = zip(data, *(op[name] for name in _LISTS), strict=True)
+    return [tuple(UNKNOWN if isinstance(size, str) else count_windows(size, *step) for size, *step in steps)]
+
+
+def count_windows(size: int, taps: int, stride: int, dilation: int) -> int:
+    """How many windows of so many taps fit along an axis."""
+    return max((size - window_extent(taps, dilation)) // stride + 1, 0)
 
 
 def reduce_window(call: Call) -> Array:
     """(data, first value): the first value combined with every element of each window."""
     data, first = call.raw(), call.raw(1).reshape(())
-    steps = zip(data.shape, call["window"], call["dilations"], call["strides"], strict=True)
-    sizes = [max((n - (taps - 1) * dilation - 1) // stride + 1, 0) for n, taps, dilation, stride in steps]
+    steps = zip(data.shape, call["window"], call["strides"], call["dilations"], strict=True)
+    sizes = [count_windows(*step) for step in steps]
     total = np.full(sizes, first)
     with np.errstate(over="ignore"):
         for at in product(*map(range, call["window"])):

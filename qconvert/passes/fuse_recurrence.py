@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.names import Names
-from qconvert.operators.recurrent import GATES
+from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, Target
@@ -126,7 +126,7 @@ class _Loop:
         weights = [self._constant(data[None], word) for data, word in zip(cell.weights, "WRB", strict=True)]
         firsts = [self._emit_reshape(name, (1, *(self._graph[name].shape or ())), "first") for name in order]
         sequence = self._graph[op.inputs[form.sequences[0]]].shape or ()
-        hidden = len(cell.weights[1]) // GATES[cell.kind]
+        hidden = len(cell.weights[1]) // CELLS[cell.kind].gates
         sizes = {"Y": (sequence[0], 1, sequence[1], hidden), "Y_h": (1, sequence[1], hidden), "Y_c": (1, sequence[1], hidden)}
         names = [self._rewriter.add(f"{self._name}/{word}", Tensor("", "float32", shape)) for word, shape in sizes.items()]
         attributes: dict[str, int | tuple[str, ...]] = {"hidden_size": hidden, "activations": cell.activations}

@@ -14,6 +14,13 @@ __all__ = ["judge_operators"]
 
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
 _KERNELS = {"xnnpack": "xnnpack", "tflite": "TFLite", "qnnpack": "qnnpack"}
+#: What operators do on stored integers, by the rule of their kind, where every target can do it.
+_ON_INTEGERS = {
+    **dict.fromkeys(("move", "relabel", "state"), "moves stored integers"),
+    "control": "passes stored integers to functions and back",
+    "stored": "computes on stored integers, as its kernel does",
+    "opaque": "carried as it is, with its stored integers",
+}
 _BETWEEN = "it runs in float between Dequantize and Quantize"
 
 
@@ -52,16 +59,10 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "not quantized")
     if rule == "move" and (lacking := _lacking_move_kernel(target, graph, op)):
         return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
-    if rule == "control":
-        return Verdict("integers", "passes stored integers to functions and back")
-    if rule in ("move", "relabel", "state"):
-        return Verdict("integers", "moves stored integers")
+    if rule in _ON_INTEGERS:
+        return Verdict("integers", _ON_INTEGERS[rule])
     if op.kind == "Shape":
         return Verdict("integers", "reads sizes only")
-    if rule == "stored":
-        return Verdict("integers", "computes on stored integers, as its kernel does")
-    if rule == "opaque":
-        return Verdict("integers", "carried as it is, with its stored integers")
     if rule == "convert":
         return Verdict("floats", "converts between float and stored integers")
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):

@@ -11,7 +11,7 @@ from qconvert.formats.torch.scaled_weights import scale_weights
 from qconvert.formats.torch.session import Session
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.recurrent import GATES
+from qconvert.operators.recurrent import CELLS
 
 __all__ = ["finish_graph"]
 
@@ -54,7 +54,7 @@ def _drop_unread_states(draft: Draft, outputs: Sequence[str]) -> None:
     """Drops trailing states that nothing reads; the first result of an operator always has a name."""
     read = {*outputs, *(name for op in draft.ops for name in op.inputs)}
     for index, op in enumerate(draft.ops):
-        if op.kind in GATES and not read.issuperset(op.outputs[1:]):
+        if op.kind in CELLS and not read.issuperset(op.outputs[1:]):
             names = [op.outputs[0], *(name if name in read else "" for name in op.outputs[1:])]
             while not names[-1]:
                 names.pop()

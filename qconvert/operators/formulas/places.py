@@ -31,6 +31,7 @@ from qconvert.operators.values import (
     transpose,
     where,
 )
+from qconvert.operators.windows import count_windows
 
 __all__: list[str] = []
 
@@ -131,7 +132,7 @@ def slices_of_windows(
     wide = dtype if dtype in _TYPES else "float32" if "float" in dtype else "int64"
     value, total = cast(x, wide), cast(first if rank_of(first) == 0 else reshape(first, []), wide)
     axes = list(zip([int(size) for size in shape], window, strides, dilations, strict=True))
-    counts = [max((size - (taps - 1) * gap - 1) // step + 1, 0) for size, taps, step, gap in axes]
+    counts = [count_windows(*axis) for axis in axes]
     for at in product(*map(range, window)):
         starts = [place * gap for place, gap in zip(at, dilations, strict=True)]
         ends = [start + (n - 1) * step + 1 if n else start for start, n, step in zip(starts, counts, strides, strict=True)]

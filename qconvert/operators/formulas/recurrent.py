@@ -90,7 +90,7 @@ def unroll_recurrence(
         return None
     shown: list[Value] = []
     last: list[list[Value]] = [[] for _ in first]
-    for direction, activations in enumerate(activations_of(op, cell)):
+    for direction, activations in enumerate(activations_of(op)):
         weights = [_part(item, direction) for item in (w, r, bias, *more)]
         parts, (matrix, added) = _parts(cell, op, activations, weights)
         sums = apply("Gemm", reshape(x, [-1, int(values)]), *([matrix] if added is None else [matrix, added]))

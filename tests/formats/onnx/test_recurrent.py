@@ -13,7 +13,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.reader import read_bytes
 from qconvert.formats.onnx.writer import build
-from qconvert.operators.recurrent import GATES
+from qconvert.operators import recurrent
 from qconvert.rules.differences import diff
 from qconvert.rules.validation import validate
 from tests.onnx_nodes import node_model, session
@@ -44,7 +44,7 @@ FORMS: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
 def made(name: str) -> tuple[bytes, dict[str, Any]]:
     kind, attributes, present = FORMS[name]
     count = 2 if attributes.get("direction") == "bidirectional" else 1
-    rows = GATES[kind] * CELLS
+    rows = recurrent.CELLS[kind].gates * CELLS
 
     def normal(*shape: int) -> Any:
         return (RNG.standard_normal(shape) * 0.6).astype(np.float32)

@@ -13,7 +13,7 @@ import qconvert
 from qconvert.errors import UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph
-from qconvert.operators.recurrent import GATES
+from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_ops
 from tests.formats.onnx.test_control import GRAPHS, graph_of, outputs
 from tests.tflite_models import run_litert
@@ -46,7 +46,7 @@ def recurrence(
     def values(*shape: int) -> Any:
         return rng.normal(0, 0.7, shape).astype(np.float32)
 
-    height = GATES[kind] * cells
+    height = CELLS[kind].gates * cells
     feed: dict[str, Any] = {"x": values(rows, steps, 3) if batch_first else values(steps, rows, 3)}
     weights = {"W": values(ways, height, 3), "R": values(ways, height, cells)}
     constants = {} if computed else weights
@@ -100,7 +100,7 @@ def compare(data: bytes, feed: dict[str, Any], folder: Path) -> Graph:
 
 
 def kinds(graph: Graph) -> list[str]:
-    return [op.kind for op in all_ops(graph) if op.kind in (*GATES, "Scan", "Loop")]
+    return [op.kind for op in all_ops(graph) if op.kind in (*CELLS, "Scan", "Loop")]
 
 
 FORMS: list[tuple[str, dict[str, Any]]] = [

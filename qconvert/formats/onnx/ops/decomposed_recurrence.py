@@ -11,7 +11,7 @@ from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_row
 from qconvert.formats.onnx.ops.integer_arithmetic import Emitter, ScanBody, zero_states
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import GATES, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
+from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
 
 __all__ = [
     "BIAS",
@@ -300,7 +300,7 @@ class _Gates(Recurrence):
         if not self._op.has(BIAS):
             return value
         flat = to.node("Squeeze", [self._b.float_value(self._op.inputs[BIAS]), self._sizes([0])], hint="bias")
-        half = GATES[self._op.kind] * self._cells
+        half = CELLS[self._op.kind].gates * self._cells
         both = to.node("Split", [*flat, self._sizes([half, half])], 2, hint="bias")
         return to.node("Add", [value, both[which]], hint="biased")[0]
 

@@ -18,7 +18,7 @@ from qconvert.formats.torch.reading import Call, Operator, ReadFunction
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
-from qconvert.operators.recurrent import GATES, PROJECTION
+from qconvert.operators.recurrent import CELLS, PROJECTION
 
 __all__ = ["OPERATORS"]
 
@@ -51,9 +51,9 @@ class _Weights:
 
 def _reorder_gates(c: Call, kind: str, values: Array) -> Array:
     """Rows of all gates in ONNX's order."""
-    if values.ndim < 1 or values.shape[0] % GATES[kind] or not values.shape[0]:
-        raise c.invalid(f"weights of shape {values.shape} do not fit {GATES[kind]} gates", rule="shape-mismatch")
-    parts = np.split(values, GATES[kind])
+    if values.ndim < 1 or values.shape[0] % CELLS[kind].gates or not values.shape[0]:
+        raise c.invalid(f"weights of shape {values.shape} do not fit {CELLS[kind].gates} gates", rule="shape-mismatch")
+    parts = np.split(values, CELLS[kind].gates)
     return np.concatenate([parts[place] for place in _ORDER[kind]])
 
 
@@ -107,7 +107,7 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
 
 def _count_cells(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -> int:
     """The number of cells. Raises InvalidModelError if the weights do not fit each other or the data."""
-    rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // GATES[kind]
+    rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // CELLS[kind].gates
     shapes = [matrix.shape for matrix in weights.matrices]
     width = hidden
     if weights.projection is not None:

@@ -12,7 +12,7 @@ from qconvert.formats.torch.writers.layer_parts import round_recurrent_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import GATES, activation_names
+from qconvert.operators.recurrent import CELLS, activation_names
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["WRITERS"]
@@ -76,7 +76,7 @@ def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
     found = []
     for index in (1, 2):
         found.append(_reorder_gates(op, b, _direction(b, op.inputs[index], direction)))
-    half = GATES[op.kind] * int(op["hidden_size"])
+    half = CELLS[op.kind].gates * int(op["hidden_size"])
     if op.has(_BIAS):
         both = _direction(b, op.inputs[_BIAS], direction)
         parts = [b.aten("slice.Tensor", both, 0, start, start + half) for start in (0, half)]
@@ -167,9 +167,9 @@ def _lstm_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Nod
 
 def _gates(op: Op, b: Builder, node: Node) -> list[Node]:
     size = int(op["hidden_size"])
-    return [b.aten("slice.Tensor", node, 1, place * size, (place + 1) * size) for place in range(GATES[op.kind])]
+    return [b.aten("slice.Tensor", node, 1, place * size, (place + 1) * size) for place in range(CELLS[op.kind].gates)]
 
 
 _STEPS: Mapping[str, Any] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
 
-WRITERS: dict[str, WriteFunction] = dict.fromkeys(GATES, conditions(_find_obstacle)(write_recurrence))
+WRITERS: dict[str, WriteFunction] = dict.fromkeys(CELLS, conditions(_find_obstacle)(write_recurrence))
