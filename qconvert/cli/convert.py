@@ -40,7 +40,7 @@ from qconvert.plugins.options import parse_options
 if TYPE_CHECKING:
     from qconvert.graph import Graph
 
-__all__ = ["add_commands", "add_encodings_commands", "run_conversion"]
+__all__ = ["add_commands", "add_encodings_commands"]
 
 
 def _convert(
@@ -73,7 +73,7 @@ def _convert(
 ) -> None:
     """Convert a model to another format; suffixes say which."""
     convert_one = partial(
-        run_conversion,
+        _run_conversion,
         others=option or (),
         print_after=print_after or (),
         dry_run=dry_run,
@@ -112,7 +112,7 @@ def _entries(source: Path, result: Path, signature: str, source_format: str) -> 
     return found
 
 
-def run_conversion(
+def _run_conversion(
     source: Path,
     result: Path,
     flags: dict[str, Any],
@@ -228,7 +228,7 @@ def _apply(
     **flags: Any,
 ) -> None:
     """Quantize a model with the scales of another file; the suffix of the result says which format is written."""
-    run_conversion(
+    _run_conversion(
         model,
         result,
         {"encodings": str(encodings), **flags},

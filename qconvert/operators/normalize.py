@@ -27,7 +27,7 @@ def _per_channel(op: Op, s: ShapeContext) -> Result:
     if shape is None:
         return [None]
     channels = shape[0] if len(shape) == 1 else channel_count(op, shape) if shape else 0
-    groups = int(op["num_groups"]) if op.kind == "GroupNormalization" else 1
+    groups = int(op["num_groups"]) if "num_groups" in op.attributes else 1
     if not shape or groups < 1 or (isinstance(channels, int) and channels % groups):
         raise failure(op, f"{groups} groups do not divide the channels of data of shape {shape}", rule="groups-do-not-divide")
     for index in range(1, len(op.inputs)):

@@ -40,7 +40,6 @@ __all__ = [
     "Parts",
     "activation_names",
     "activations_of",
-    "stated_activations",
 ]
 
 #: A function of a gate's sum.
@@ -181,7 +180,7 @@ def _directions(op: Op) -> int:
     return 2 if op["direction"] == "bidirectional" else 1
 
 
-def stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
+def _stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
     """The activations of each direction: name, alpha and beta. These stand in a list for those alone that take one."""
     alphas, betas = list(op["activation_alpha"]), list(op["activation_beta"])
     found: list[tuple[str, float, float]] = []
@@ -199,7 +198,7 @@ def stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
 
 def activations_of(op: Op) -> list[list[Activation]]:
     """The functions of each direction."""
-    return [[partial(_apply_activation, *item) for item in direction] for direction in stated_activations(op)]
+    return [[partial(_apply_activation, *item) for item in direction] for direction in _stated_activations(op)]
 
 
 def _apply_activation(name: str, alpha: float, beta: float, x: Value) -> Value:

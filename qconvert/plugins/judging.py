@@ -30,7 +30,7 @@ def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: b
     own = target.own_rules(graph) if final and target.own_rules is not None else None
     lacks = target.accelerator.lacks(graph) if own is not None and target.accelerator is not None else None
     for op in ops:
-        verdict = _kernel(target, graph, op)
+        verdict = _judge_by_kernels(target, graph, op)
         found = list(verdict.violations)
         # What is demanded of quantized operators is demanded of none whose data are real.
         for demand in wanted if verdict.rule != _DYNAMIC else ():
@@ -45,7 +45,7 @@ def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: b
         yield verdict if first is None else replace(verdict, runs="refused", rule=first.rule, remedy=first.remedy, violations=tuple(found))
 
 
-def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
+def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
     quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
     rule = kind_of(op).rule
@@ -53,12 +53,12 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return Verdict("integers", _DYNAMIC)
     if op.kind in target.kernels.missing:
         words = f"{target.name} has no {op.kind}"
-        return _on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
+        return _judge_on_floats(target, op, f"{words}: {_BETWEEN}" if quantized else words, f"{target.name} has none" if quantized else "")
     if not quantized:
-        is_real = rule == "real" and any("float" in graph[name].dtype for name in list(filter(None, op.outputs))[:1])
-        return _on_floats(target, op, "its data are float") if is_real else Verdict("floats", "not quantized")
-    if rule == "move" and (lacking := _lacking_move_kernel(target, graph, op)):
-        return _on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
+        is_float = rule == "real" and any("float" in graph[name].dtype for name in list(filter(None, op.outputs))[:1])
+        return _judge_on_floats(target, op, "its data are float") if is_float else Verdict("floats", "not quantized")
+    if rule == "move" and (lacking := _find_lacking_move_kernel(target, graph, op)):
+        return _judge_on_floats(target, op, f"{lacking}: {_BETWEEN}", lacking)
     if rule in _ON_INTEGERS:
         return Verdict("integers", _ON_INTEGERS[rule])
     if op.kind == "Shape":
@@ -67,16 +67,16 @@ def _kernel(target: Abilities, graph: Graph, op: Op) -> Verdict:
         return Verdict("floats", "converts between float and stored integers")
     if rule == "plain" and not any("float" in graph[name].dtype for name in op.outputs if name):
         return Verdict("integers", "takes stored integers as plain numbers")
-    stored = _on_stored_integers(graph, op)
+    stored = _describe_stored_integers(graph, op)
     if stored and target.kernels.rows_of_kind(op.kind, "stored"):
         return Verdict("integers", stored)
-    brief, words = _obstacle(target, graph, op)
-    if not stored and any(tensor.dtype == "float32" for tensor in _real_sides(target, graph, op)):
+    brief, words = _find_obstacle(target, graph, op)
+    if not stored and any(tensor.dtype == "float32" for tensor in _list_float_sides(target, graph, op)):
         words = "part of its data is float"
     elif not stored and op.attributes.get("arithmetic") in _KERNELS and not _has_other_scales(graph, op):
         words = f"decomposed in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
     if words:
-        return _on_floats(target, op, words, brief if rule in ("real", "index") else "")
+        return _judge_on_floats(target, op, words, brief if rule in ("real", "index") else "")
     eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_inputs(graph, op)[:1])
     return Verdict("integers", stored or ("kernel of 8-bit floats" if eight_bits else "integer kernel"))
 
@@ -87,7 +87,7 @@ def _has_other_scales(graph: Graph, op: Op) -> bool:
     return nudge_input_scales(graph, op) is not None or (op["arithmetic"] == "xnnpack" and len(op.inputs) == 1)
 
 
-def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:
+def _judge_on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdict:
     """On float values, or refused where the target has no floats."""
     if target.floats:
         return Verdict("floats", words, "pass isolate_float" if brief else "", brief)
@@ -97,7 +97,7 @@ def _on_floats(target: Abilities, op: Op, words: str, brief: str = "") -> Verdic
     return Verdict("refused", rule, remedy, violations=(broken,))
 
 
-def _lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
+def _find_lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel, or a wrong one, for the operator's data movement on integers; "" if it has a right one."""
     if not target.kernels.rows_of_kind(op.kind):
         return ""
@@ -110,7 +110,7 @@ def _lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     return ""
 
 
-def _on_stored_integers(graph: Graph, op: Op) -> str:
+def _describe_stored_integers(graph: Graph, op: Op) -> str:
     """What an operator of float values does on stored integers, in words; "" if it has to compute."""
     if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize"):
         return ""
@@ -129,7 +129,7 @@ def _on_stored_integers(graph: Graph, op: Op) -> str:
     return ""
 
 
-def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
+def _list_float_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     """Inputs and results without a scale, but for those that the target's integer kernels take as they are."""
     if target.kernels.takes_real(op.kind, "sums"):
         return [graph[name] for name in op.inputs[:2] if not graph[name].is_quantized]
@@ -140,7 +140,7 @@ def _real_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:
     return [graph[name] for name in names if not graph[name].is_quantized]
 
 
-def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
+def _find_weights_obstacle(target: Abilities, graph: Graph, op: Op) -> str:
     """Why no kernel of the target takes integer weights of their type next to any data, such as int16; "" if one does."""
     found = weights_of(graph, op)
     taken = {dtype for dtypes in target.storage.weight_dtypes.values() for dtype in dtypes}
@@ -149,12 +149,12 @@ def _weights_of_no_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     return f"{target.name} has no integer kernel for {found[1].dtype} weights"
 
 
-def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
+def _find_obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
     data, rule = computed_inputs(graph, op), kind_of(op).rule
     results = [graph[name] for name in op.outputs if name] if rule == "real" else []
-    real = {tensor.name for tensor in _real_sides(target, graph, op)}
-    if rule in ("real", "index") and any(tensor.name in real for tensor in (*data, *results)):
+    floats = {tensor.name for tensor in _list_float_sides(target, graph, op)}
+    if rule in ("real", "index") and any(tensor.name in floats for tensor in (*data, *results)):
         is_result = bool(results) and not results[0].is_quantized
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"
     none = f"{target.name} has no integer kernel"
@@ -165,7 +165,7 @@ def _obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
     types = target.storage.activation_dtypes if kernel is not None and not (kernel.kinds or kernel.types) else ()
     if (types and first not in types) or any(tensor.dtype != first for tensor in results if tensor.is_quantized):
         lacking = f"{first} data"
-    elif wide := _weights_of_no_kernel(target, graph, op):
+    elif wide := _find_weights_obstacle(target, graph, op):
         return wide, f"{wide}: {_BETWEEN}"
     if lacking:
         return f"{none} for {lacking}", f"{none} for {lacking}: {_BETWEEN}"

@@ -32,8 +32,6 @@ __all__ = [
     "paired_inputs",
     "paired_tensors",
     "redeclare_changes",
-    "scale_difference",
-    "unread_labels",
 ]
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
@@ -68,7 +66,7 @@ def _differences(graph: Graph, other: Graph) -> Iterator[tuple[str, str, str]]:
 
     A scale that nothing in `graph` computes with is left out if `other` computes with its own.
     """
-    idle = unread_labels(graph) - unread_labels(other)
+    idle = _unread_labels(graph) - _unread_labels(other)
     bounds, others = _bounds(graph), _bounds(other)
     by_name = ((None, tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
     by_reader = ((op, a, b) for op, a, b in paired_inputs(graph, other) if a.is_constant and b.is_constant)
@@ -93,7 +91,7 @@ def _bound_difference(a: Tensor, b: Tensor, before: Mapping[str, Tensor], after:
     return "" if "" in texts else texts[0]
 
 
-def unread_labels(graph: Graph) -> set[str]:
+def _unread_labels(graph: Graph) -> set[str]:
     """The tensors with scales that nothing rounds to and nothing reads: their integers are given, moved and then relabelled."""
     readers = graph.consumers()
     given = {name for name, tensor in graph.tensors.items() if tensor.is_quantized} - {name for op in graph.ops for name in op.outputs}
@@ -203,7 +201,7 @@ def _activation_difference(a: Tensor, b: Tensor) -> str:
     if old.size in (1, new.size) and not np.array_equal(np.broadcast_to(old, new.shape), new):
         place = int(np.flatnonzero(np.broadcast_to(old, new.shape) != new)[0])
         return f"the zero point of {a.name!r} is {new[place]} instead of {np.broadcast_to(old, new.shape)[place]}"
-    return scale_difference(a.name, a.quantization, b.quantization.scale)
+    return _scale_difference(a.name, a.quantization, b.quantization.scale)
 
 
 def _zero_points(tensor: Tensor, same: str) -> Array:
@@ -260,7 +258,7 @@ def difference(tensor: Tensor, integers: Array, quantization: Quantization | Non
     return (
         ""
         if quantization is None or tensor.quantization is None
-        else scale_difference(tensor.name, tensor.quantization, quantization.scale)
+        else _scale_difference(tensor.name, tensor.quantization, quantization.scale)
     )
 
 
@@ -313,7 +311,7 @@ def _float_values(tensor: Tensor) -> Array:
     return dequantize(tensor.data, tensor.quantization)
 
 
-def scale_difference(name: str, quantization: Quantization, scale: Array) -> str:
+def _scale_difference(name: str, quantization: Quantization, scale: Array) -> str:
     """A scale that is not the source's, in words."""
     own, scale = quantization.scale.reshape(-1).astype(np.float64), scale.reshape(-1).astype(np.float64)
     if scale.size not in (1, own.size) and own.size != 1:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from qconvert.operators import kind_of
 from qconvert.plugins import Violation
 
 if TYPE_CHECKING:  # targets are listed without numpy
@@ -32,7 +33,7 @@ def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
         for name in op.outputs:
             if name and 0 in (graph[name].shape or ()):
                 yield Violation(f"{op.location}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
-        if op.kind in ("Conv", "ConvTranspose") and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
+        if kind_of(op).has_weights and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
             yield Violation(f"{op.location}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
         if op.kind == "DynamicQuantizeLinear":
             yield Violation(op.location, _DYNAMIC, _DYNAMIC_REMEDY)

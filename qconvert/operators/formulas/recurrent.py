@@ -16,7 +16,7 @@ from qconvert.operators.formulas.formula import Formula, lowers
 from qconvert.operators.recurrent import CELLS, Cell, Parts, activations_of
 from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
 
-__all__ = ["MOST_STEPS", "unroll_recurrence"]
+__all__ = ["MOST_STEPS"]
 
 #: So many steps stand one after the other; longer sequences are left to loops.
 MOST_STEPS = 64
@@ -47,7 +47,7 @@ def unroll_lstm(
 ) -> Any:  # fmt: skip
     """The steps of an LSTM."""
     more = (peepholes, projection, projection_bias, norm)
-    return None if lengths is not None else unroll_recurrence("LSTM", stated, (x, w, r, bias), (hidden, cell), more)
+    return None if lengths is not None else _unroll_recurrence("LSTM", stated, (x, w, r, bias), (hidden, cell), more)
 
 
 @lowers("GRU")
@@ -55,7 +55,7 @@ def unroll_gru(
     x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
 ) -> Any:  # fmt: skip
     """The steps of a GRU."""
-    return None if lengths is not None else unroll_recurrence("GRU", stated, (x, w, r, bias), (hidden,))
+    return None if lengths is not None else _unroll_recurrence("GRU", stated, (x, w, r, bias), (hidden,))
 
 
 @lowers("RNN")
@@ -63,10 +63,10 @@ def unroll_rnn(
     x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
 ) -> Any:  # fmt: skip
     """The steps of an RNN."""
-    return None if lengths is not None else unroll_recurrence("RNN", stated, (x, w, r, bias), (hidden,))
+    return None if lengths is not None else _unroll_recurrence("RNN", stated, (x, w, r, bias), (hidden,))
 
 
-def unroll_recurrence(
+def _unroll_recurrence(
     kind: str, stated: Mapping[str, Any], inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value] = (None,) * 4
 ) -> Any:
     """All results of a recurrence, step by step; None if the number of steps is open or larger than MOST_STEPS, or data are rounded.
