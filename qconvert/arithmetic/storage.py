@@ -124,7 +124,7 @@ def equal_data(a: Array | None, b: Array | None) -> bool:
         return a is b
     if a.dtype != b.dtype or a.shape != b.shape:
         return False
-    if a.dtype == object or a.dtype.name in ("int2", "uint2", "int4", "uint4"):  # the unused high bits of their bytes mean nothing
+    if a.dtype == object or a.dtype.name in _IN_BYTES:  # the unused high bits of their bytes mean nothing
         return bool((a == b).all())
     return np.ascontiguousarray(a).tobytes() == np.ascontiguousarray(b).tobytes()
 

@@ -19,7 +19,7 @@ from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Inside
-from qconvert.rules.changed_values import difference
+from qconvert.rules.changed_values import integer_difference
 
 __all__ = [
     "complete_values",
@@ -224,7 +224,7 @@ def differing_constants(graph: Graph, model: Any) -> dict[str, str]:
         centred = data.astype(np.int64) - zero_point.reshape(shape if scale.size > 1 else ())
         if tensor.name in turned and centred.ndim > 2 and centred.shape[0] % turned[tensor.name] == 0:
             centred = swapped_weights(centred, turned[tensor.name])
-        text = difference(tensor, centred, Quantization(scale.reshape(-1), zero_point.reshape(-1)))
+        text = integer_difference(tensor, centred, Quantization(scale.reshape(-1), zero_point.reshape(-1)))
         if text:
             found[tensor.name] = text
     return found

@@ -12,8 +12,8 @@ from itertools import permutations
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, quantize
-from qconvert.arithmetic.storage import Array, Quantization, integer_range
+from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
+from qconvert.arithmetic.storage import REALS, Array, Quantization, integer_range
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import kind_of
@@ -25,8 +25,8 @@ __all__ = [
     "constant_difference",
     "declared_changes",
     "declared_names",
-    "difference",
     "digest",
+    "integer_difference",
     "narrowed_names",
     "paired_activations",
     "paired_inputs",
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
-_REALS = {"float16", "bfloat16", "float32", "float64"}
 #: What real numbers may differ by, as a share of the larger, where one side holds them as integers with a scale: a rounding to float32.
 _ROUNDING = 2.0**-22
 
@@ -216,10 +215,10 @@ def constant_difference(a: Tensor, b: Tensor) -> str:
     if quantizations[0] is not None and quantizations[1] is not None and {a.dtype, b.dtype} <= _INTEGERS:
         if quantizations[0].block_size or quantizations[1].block_size:
             return _real_difference(a, b)
-        return difference(a, _subtract_zero_points(b), b.quantization)
+        return integer_difference(a, _subtract_zero_points(b), b.quantization)
     if _is_decomposed(a, b) or _is_decomposed(b, a):
         return ""
-    if any(quantizations) or {a.dtype, b.dtype} <= _REALS:
+    if any(quantizations) or {a.dtype, b.dtype}.issubset(REALS):
         return _real_difference(a, b)
     return ""
 
@@ -235,31 +234,20 @@ def _is_decomposed(a: Tensor, b: Tensor) -> bool:
 def _subtract_zero_points(tensor: Tensor) -> Array:
     """The integers of a constant less their zero points."""
     assert tensor.data is not None and tensor.quantization is not None
-    own = tensor.quantization
-    zero_point = own.zero_point.reshape(-1)
-    if zero_point.size > 1:
-        rank = tensor.data.ndim
-        zero_point = zero_point.reshape([-1 if i == (own.axis or 0) % rank else 1 for i in range(rank)])
-    return np.asarray(tensor.data.astype(np.int64) - zero_point)
+    return np.asarray(tensor.data.astype(np.int64) - scale_and_zero_point(tensor.quantization, tensor.data.shape)[1])
 
 
-def difference(tensor: Tensor, integers: Array, quantization: Quantization | None) -> str:
-    """What differs between a quantized constant and integers less their zero points with a quantization, in words; "" if nothing does.
-
-    Raises:
-        AttributeError: the constant has no data or no quantization.
-    """
+def integer_difference(tensor: Tensor, integers: Array, quantization: Quantization | None) -> str:
+    """What differs between a quantized constant and integers less their zero points with a quantization, in words; "" if nothing does."""
     wanted = _subtract_zero_points(tensor)
     wrong = _count_differing(wanted, integers)
     if wrong:
         return f"{wrong} of {wanted.size} integers of {tensor.name!r} are not the source's"
     if not wanted.any():
         return ""  # zero is zero on every quantization
-    return (
-        ""
-        if quantization is None or tensor.quantization is None
-        else _scale_difference(tensor.name, tensor.quantization, quantization.scale)
-    )
+    if quantization is None or tensor.quantization is None:
+        return ""
+    return _scale_difference(tensor.name, tensor.quantization, quantization.scale)
 
 
 def _count_differing(wanted: Array, found: Array) -> int:

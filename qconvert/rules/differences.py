@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic.storage import in_bytes
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data
 from qconvert.operators import KINDS, kind_of
 
@@ -138,7 +139,7 @@ class _Pairing:
     def _digest(self, tensor: Tensor) -> str:
         if id(tensor) not in self._digests:
             data: Array = tensor.data if tensor.data is not None else np.zeros(0)
-            raw = repr(data.tolist()).encode() if data.dtype == object else np.ascontiguousarray(_widen_to_bytes(data)).tobytes()
+            raw = repr(data.tolist()).encode() if data.dtype == object else np.ascontiguousarray(in_bytes(data)).tobytes()
             self._digests[id(tensor)] = f"{_describe_type(tensor)} {hashlib.blake2b(raw).hexdigest()}"
         return self._digests[id(tensor)]
 
@@ -148,11 +149,6 @@ def _describe_type(tensor: Tensor) -> str:
     q = tensor.quantization
     scales = None if q is None else (q.scale.tolist(), q.zero_point.tolist(), q.axis, q.block_size, q.quant_min, q.quant_max)
     return repr((tensor.dtype, tensor.shape, scales))
-
-
-def _widen_to_bytes(data: Array) -> Array:
-    """The data in a type that uses every bit of its bytes."""
-    return data.astype(np.int8) if data.dtype.name in ("int2", "uint2", "int4", "uint4") else data
 
 
 def _attributes(op: Op) -> dict[str, str]:
@@ -224,7 +220,7 @@ def _data(a: Array | None, b: Array | None) -> str:
         return f"data of {a.dtype} {a.shape} -> {b.dtype} {b.shape}"
     if a.dtype == object:
         return f"{int((a != b).sum())} of {a.size} strings differ"
-    raw = [np.ascontiguousarray(_widen_to_bytes(x)).reshape(-1).view(np.uint8).reshape(a.size, -1) for x in (a, b)]
+    raw = [np.ascontiguousarray(in_bytes(x)).reshape(-1).view(np.uint8).reshape(a.size, -1) for x in (a, b)]
     count = int((raw[0] != raw[1]).any(axis=1).sum())
     wide = np.complex128 if a.dtype.kind == "c" else np.float64
     with np.errstate(invalid="ignore", over="ignore"):
