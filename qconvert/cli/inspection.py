@@ -45,7 +45,7 @@ def inspect_document(path: Path, format: str = "", **options: Any) -> dict[str, 
     found = _checkpoint(path, options)
     if found is not None:
         return {"checkpoint": found}
-    reader = _reader(path, format)
+    reader = _find_reader(path, format)
     return {**to_document(load(path, reader.name, **options)), "file": _contents(path, reader)}
 
 
@@ -68,15 +68,15 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
     width = line_width() or _WIDEST
     found = _checkpoint(path, options)
     if found is not None:
-        _echo(_of_checkpoint(found, shown or str(path), everything=everything, width=width), width)
+        _echo(_describe_checkpoint(found, shown or str(path), everything=everything, width=width), width)
         return
-    reader = _reader(path, format)
-    own, problem = _read_contents(path, reader)
+    reader = _find_reader(path, format)
+    contents, problem = _read_contents(path, reader)
     try:
         graph = load(path, reader.name, **options)
         document = to_document(graph)
     except QConvertError:
-        _echo(_own(own, reader, width), width)
+        _echo(_describe_file(contents, reader, width), width)
         raise
     if problem is not None:
         raise problem
@@ -88,7 +88,7 @@ def print_inspection(path: Path, format: str = "", shown: str = "", *, everythin
         "",
     ]
     ends = [(side, *rows[name]) for side, names in (("input", graph.inputs), ("output", graph.outputs)) for name in names]
-    lines += [*_table(("", *_COLUMNS), ends, width), "", *_own(own, reader, width), ""]
+    lines += [*_table(("", *_COLUMNS), ends, width), "", *_describe_file(contents, reader, width), ""]
     lines += _table(("operator", ">count"), counts.most_common(), width)
     if everything or len(rows) <= _FEW:
         lines += ["", *_table(_COLUMNS, rows.values(), width)]
@@ -120,7 +120,7 @@ def _checkpoint(path: Path, options: Mapping[str, Any]) -> dict[str, Any] | None
         raise
 
 
-def _of_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bool, width: int) -> list[str]:
+def _describe_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bool, width: int) -> list[str]:
     """A summary, and a line for each kind of layer; with `everything` one for each layer, and for each other tensor."""
     layers, tensors = found["layers"], found["tensors"]
     integers = sum(layer["outputs"] * layer["inputs"] for layer in layers)
@@ -193,7 +193,7 @@ def _regions(graph: Graph) -> list[tuple[Any, ...]]:
         return []
 
 
-def _reader(path: Path, format: str) -> Format:
+def _find_reader(path: Path, format: str) -> Format:
     from qconvert.checkpoints.safetensors import find_checkpoint
     from qconvert.conversion.loading import source_format
 
@@ -212,12 +212,12 @@ def _read_contents(path: Path, reader: Format) -> tuple[dict[str, Any], QConvert
         return {}, error
 
 
-def _own(own: dict[str, Any], reader: Format, width: int) -> list[str]:
+def _describe_file(contents: dict[str, Any], reader: Format, width: int) -> list[str]:
     """The lines that say what the file says; none where it says nothing."""
-    operators = own.get("operators")
+    operators = contents.get("operators")
     if operators is None:
         return []
-    said = [f"{name} {value}" for name, value in own.items() if name not in ("operators", "format") and value]
+    said = [f"{name} {value}" for name, value in contents.items() if name not in ("operators", "format") and value]
     head = f"{reader.name} file: " + "; ".join(said)
     return [head, "", *_table((f"in the {reader.name} file", ">count"), operators.items(), width)]
 

@@ -100,7 +100,7 @@ class Call:
         value, quantization = self.raw(index), self.quantization(index)
         if quantization is not None:
             return dequantize(value, quantization)
-        if value.dtype.kind in "biu" and value.dtype.kind != "b" and value.dtype != np.uint64:
+        if value.dtype.kind in "iu" and value.dtype != np.uint64:
             return value.astype(np.int64)
         return value if value.dtype.kind in "bucO" else value.astype(np.float64)
 
