@@ -22,7 +22,7 @@ from qconvert.graph.schema import DEFAULTS
 from qconvert.operators import KINDS, _known
 from qconvert.operators.attributes import unless_along
 from qconvert.operators.formulas import formula as formulas
-from qconvert.operators.formulas.recurrent import unroll_lstm
+from qconvert.operators.formulas.recurrent import unrolled_lstm
 from qconvert.passes.quantizations.activations import infer_intervals
 from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, temporary_plugin
 from qconvert.plugins import operators
@@ -68,7 +68,7 @@ class Plugin:
 
     @hookimpl
     def qconvert_formulas(self) -> list[Formula]:
-        return [softmax, hard_swish, flip, replace(unroll_lstm, kind="OutsideLSTM")]
+        return [softmax, hard_swish, flip, replace(unrolled_lstm, kind="OutsideLSTM")]
 
 
 @pytest.fixture

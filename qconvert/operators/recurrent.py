@@ -171,20 +171,20 @@ _WITH_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigm
 _WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
 
 
-def activation_names(op: Op) -> tuple[str, ...]:
-    """The activations of all directions, one after the other."""
-    return tuple(op["activations"]) or CELLS[op.kind].activations * _directions(op)
+def activation_names(op: Op, cell: Cell | None = None) -> tuple[str, ...]:
+    """The activations of all directions, one after the other; a kind of a plugin names the cell that it has."""
+    return tuple(op["activations"]) or (cell or CELLS[op.kind]).activations * _directions(op)
 
 
 def _directions(op: Op) -> int:
     return 2 if op["direction"] == "bidirectional" else 1
 
 
-def _stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
+def _stated_activations(op: Op, cell: Cell) -> list[list[tuple[str, float, float]]]:
     """The activations of each direction: name, alpha and beta. These stand in a list for those alone that take one."""
     alphas, betas = list(op["activation_alpha"]), list(op["activation_beta"])
     found: list[tuple[str, float, float]] = []
-    for name in activation_names(op):
+    for name in activation_names(op, cell):
         match = next(known for known in ACTIVATIONS if known.lower() == name.lower())
         alpha, beta, _ = ACTIVATIONS[match]
         if match in _WITH_ALPHA and alphas:
@@ -192,13 +192,13 @@ def _stated_activations(op: Op) -> list[list[tuple[str, float, float]]]:
         if match in _WITH_BETA and betas:
             beta = float(betas.pop(0))
         found.append((match, alpha, beta))
-    count = len(CELLS[op.kind].activations)
+    count = len(cell.activations)
     return [found[index : index + count] for index in range(0, len(found), count)]
 
 
-def activations_of(op: Op) -> list[list[Activation]]:
+def activations_of(op: Op, cell: Cell) -> list[list[Activation]]:
     """The functions of each direction."""
-    return [[partial(_apply_activation, *item) for item in direction] for direction in _stated_activations(op)]
+    return [[partial(_apply_activation, *item) for item in direction] for direction in _stated_activations(op, cell)]
 
 
 def _apply_activation(name: str, alpha: float, beta: float, x: Value) -> Value:
@@ -319,7 +319,7 @@ def _evaluate(cell: Cell, call: Call) -> list[Array]:
     sizes = (width, int(call["hidden_size"]))[: cell.states]
     given = [_swap_layout(call.values(5 + i), call) if call.has(5 + i) else np.zeros((count, batch, size)) for i, size in enumerate(sizes)]
     results, last = np.zeros((length, count, batch, width)), [np.zeros((count, batch, size)) for size in sizes]
-    for direction, functions in enumerate(activations_of(call.op)):
+    for direction, functions in enumerate(activations_of(call.op, cell)):
         backwards = call["direction"] == "reverse" or direction == 1
         parts, sums = _parts(cell, call, direction, functions)
         values = tuple(item[direction] for item in given)

@@ -126,7 +126,7 @@ class _Recurrence:
         op = self._op
         data = self._transpose(op.inputs[0], (1, 0, 2)) if op["layout"] else op.inputs[0]
         results: list[list[str]] = [[] for _ in op.outputs]
-        for direction, activations in enumerate(activations_of(op)):
+        for direction, activations in enumerate(activations_of(op, self._cell)):
             for place, name in enumerate(self._direction(direction, activations, data)):
                 if place < len(results):
                     results[place].append(name)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph.schema import Op
-from qconvert.operators.formulas.formula import Formula, lowers
+from qconvert.operators.formulas.formula import Formula
 from qconvert.operators.recurrent import CELLS, Cell, Parts, activations_of
 from qconvert.operators.values import Value, apply, constant_of, reshape, shape_of, transpose
 
@@ -20,6 +20,8 @@ __all__ = ["MOST_STEPS"]
 
 #: So many steps stand one after the other; longer sequences are left to loops.
 MOST_STEPS = 64
+#: Inputs that an LSTM alone has after the states: peepholes, projection, its bias and normalizations.
+_OF_LSTM = 4
 
 
 def _steps_first(kind: str) -> Formula:
@@ -40,35 +42,23 @@ def _steps_first(kind: str) -> Formula:
 lstm_steps_first, gru_steps_first, rnn_steps_first = map(_steps_first, CELLS)
 
 
-@lowers("LSTM")
-def unroll_lstm(
-    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, cell: Value = None,
-    peepholes: Value = None, projection: Value = None, projection_bias: Value = None, norm: Value = None, **stated: Any,
-) -> Any:  # fmt: skip
-    """The steps of an LSTM."""
-    more = (peepholes, projection, projection_bias, norm)
-    return None if lengths is not None else _unroll_recurrence("LSTM", stated, (x, w, r, bias), (hidden, cell), more)
+def _unrolled(kind: str) -> Formula:
+    """The recurrence with its steps one after the other, where all sequences have one length."""
+    states = CELLS[kind].states
+
+    def unroll(x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, *more: Value, **stated: Any) -> Any:
+        if lengths is not None:
+            return None
+        inputs = (*more, *[None] * (states + _OF_LSTM - len(more)))
+        return _unroll_recurrence(kind, stated, (x, w, r, bias), inputs[:states], inputs[states:])
+
+    return Formula(kind, unroll)
 
 
-@lowers("GRU")
-def unroll_gru(
-    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
-) -> Any:  # fmt: skip
-    """The steps of a GRU."""
-    return None if lengths is not None else _unroll_recurrence("GRU", stated, (x, w, r, bias), (hidden,))
+unrolled_lstm, unrolled_gru, unrolled_rnn = map(_unrolled, CELLS)
 
 
-@lowers("RNN")
-def unroll_rnn(
-    x: Value, w: Value, r: Value, bias: Value = None, lengths: Value = None, hidden: Value = None, **stated: Any
-) -> Any:  # fmt: skip
-    """The steps of an RNN."""
-    return None if lengths is not None else _unroll_recurrence("RNN", stated, (x, w, r, bias), (hidden,))
-
-
-def _unroll_recurrence(
-    kind: str, stated: Mapping[str, Any], inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value] = (None,) * 4
-) -> Any:
+def _unroll_recurrence(kind: str, stated: Mapping[str, Any], inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value]) -> Any:
     """All results of a recurrence, step by step; None if the number of steps is open or larger than MOST_STEPS, or data are rounded.
 
     Args:
@@ -90,7 +80,7 @@ def _unroll_recurrence(
         return None
     shown: list[Value] = []
     last: list[list[Value]] = [[] for _ in first]
-    for direction, activations in enumerate(activations_of(op)):
+    for direction, activations in enumerate(activations_of(op, cell)):
         weights = [_part(item, direction) for item in (w, r, bias, *more)]
         parts, (matrix, added) = _parts(cell, op, activations, weights)
         sums = apply("Gemm", reshape(x, [-1, int(values)]), *([matrix] if added is None else [matrix, added]))
