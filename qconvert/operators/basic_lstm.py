@@ -6,14 +6,17 @@ from qconvert.arithmetic import BASIC_GATES, BasicLstm
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.call import Call
-from qconvert.operators.integer_recurrent import BASIC_INPUTS, stored_tensors
+from qconvert.operators.integer_recurrent import name_tensors
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext
 
-__all__ = ["KINDS", "basic_lstm"]
+__all__ = ["BASIC_INPUTS", "KINDS", "basic_lstm"]
+
+#: What each input is.
+BASIC_INPUTS = ("data", "hidden", "cell", "weights", "bias")
 
 _CELL_SCALE = 2.0**-11
 
@@ -75,7 +78,7 @@ KINDS = (
         products=products_of_rows(3),
         recurs=True,
         shape=_shape,
-        tensor_rule=lambda op, find: _basic_problem(stored_tensors(op, find)),
+        tensor_rule=lambda op, find: _basic_problem(name_tensors(op, BASIC_INPUTS, find)),
         rule="stored",
         evaluate=_run,
         types="uint8 uint8 int16 uint8 int32 -> uint8 uint8 int16",

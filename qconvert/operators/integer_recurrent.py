@@ -8,7 +8,7 @@ them from run to run.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from qconvert.operators.properties import in_rows
 from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import ShapeContext, Size
 
-__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "stored_tensors"]
+__all__ = ["KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "name_tensors"]
 
 #: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
 LSTM_INPUTS = (
@@ -35,8 +35,6 @@ LSTM_INPUTS = (
     "projection_weights", "projection_bias",
     "input_norm", "forget_norm", "cell_norm", "output_norm",
 )  # fmt: skip
-#: Of a BasicLSTM (basic_lstm.py).
-BASIC_INPUTS = ("data", "hidden", "cell", "weights", "bias")
 SVDF_INPUTS = ("data", "memory", "feature", "time", "bias")
 
 _ROLES = {"data": "data", "hidden": "data", "cell": "data", "weights": "weights", "recurrent": "weights", "bias": "bias?",
@@ -187,10 +185,9 @@ def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
     return IntegerSvdf(feature, time, values.get("bias"), *quantizations, memory_scale, int(op["rank"]), zero_point)
 
 
-def stored_tensors(op: Op, find: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """The tensors of an operator of this family by what they are to it."""
-    names = {"IntegerLSTM": LSTM_INPUTS, "IntegerSVDF": SVDF_INPUTS, "BasicLSTM": BASIC_INPUTS}[op.kind]
-    found = {role: find(name) for role, name in zip(names, op.inputs, strict=False) if name}
+def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    """The tensors of an operator by what they are to it: its inputs by the names in `inputs`, and its first result as "output"."""
+    found = {role: find(name) for role, name in zip(inputs, op.inputs, strict=False) if name}
     return {**found, "output": find(op.outputs[0])}
 
 
@@ -245,7 +242,7 @@ KINDS = (
         products=products_of_rows(*_LSTM_WEIGHTS),
         recurs=True,
         shape=_lstm_shape,
-        tensor_rule=lambda op, find: _lstm_problem(op, stored_tensors(op, find)),
+        tensor_rule=lambda op, find: _lstm_problem(op, name_tensors(op, LSTM_INPUTS, find)),
         rule="stored",
         evaluate=_run_lstm,
         types="int8 int8 int16 int8 int8 int8 int8 int8 int8 int32 int32 int32 int8 int8 int32 int16 int16 int16 int8 int32 int16"
@@ -267,7 +264,7 @@ KINDS = (
         products=products_of_rows(2, 3),
         recurs=True,
         shape=_svdf_shape,
-        tensor_rule=lambda op, find: _svdf_problem(op, stored_tensors(op, find)),
+        tensor_rule=lambda op, find: _svdf_problem(op, name_tensors(op, SVDF_INPUTS, find)),
         rule="stored",
         evaluate=_run_svdf,
         types="int8 T int8 T int32 -> int8 T",

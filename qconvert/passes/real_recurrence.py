@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.operators.integer_recurrent import stored_tensors
+from qconvert.operators.integer_recurrent import LSTM_INPUTS, name_tensors
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter
 
@@ -49,7 +49,7 @@ def lstms_to_float(graph: Graph, chosen: Collection[Op]) -> Graph:
 
 def _describe_form(graph: Graph, op: Op, is_real: bool) -> str:
     """Say which form an operator has, and what the other would cost."""
-    tensors = stored_tensors(op, graph.__getitem__)
+    tensors = name_tensors(op, LSTM_INPUTS, graph.__getitem__)
     inputs, cells = (tensor.shape[-1] if tensor.shape else "?" for tensor in (tensors["data"], tensors["cell"]))
     cost = next((row[1:] for row in _COSTS if isinstance(cells, int) and cells <= row[0]), None)
     exact, real = (f"about {value} µs a step" for value in cost) if cost else ("many times as long a step", "a fraction of a step")
@@ -65,7 +65,7 @@ def _describe_form(graph: Graph, op: Op, is_real: bool) -> str:
 
 
 def _is_plain(graph: Graph, op: Op) -> bool:
-    tensors = stored_tensors(op, graph.__getitem__)
+    tensors = name_tensors(op, LSTM_INPUTS, graph.__getitem__)
     extra = [role for role in tensors if role.endswith(("peephole", "norm")) or role.startswith("projection")]
     sizes = [tensors[role].static_shape for role in ("data", "hidden")]
     weights = [tensors.get(f"{gate}_{what}") for gate in _ROWS for what in ("weights", "recurrent")]
@@ -79,7 +79,7 @@ class _Layer:
 
     def __init__(self, rewriter: Rewriter, op: Op) -> None:
         self._op, self._rewriter = op, rewriter
-        self._tensors = stored_tensors(op, rewriter.graph.__getitem__)
+        self._tensors = name_tensors(op, LSTM_INPUTS, rewriter.graph.__getitem__)
 
     def write(self) -> None:
         op, outputs = self._op, [self._rewriter[name] for name in self._op.outputs]

@@ -9,8 +9,8 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale
 from qconvert.formats.onnx.ops.integer_lstm import int16_curve
 from qconvert.graph import Array, Op
-from qconvert.operators.basic_lstm import basic_lstm
-from qconvert.operators.integer_recurrent import BASIC_INPUTS, stored_tensors
+from qconvert.operators.basic_lstm import BASIC_INPUTS, basic_lstm
+from qconvert.operators.integer_recurrent import name_tensors
 
 __all__ = ["WRITERS"]
 
@@ -19,7 +19,7 @@ _INT16 = (-(2**15), 2**15 - 1)
 
 
 def write_basic_lstm(op: Op, b: Builder) -> None:
-    tensors = stored_tensors(op, b.tensor)
+    tensors = name_tensors(op, BASIC_INPUTS, b.tensor)
     weights, bias = (tensors[name].data for name in ("weights", "bias"))
     if weights is None or bias is None:
         raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")

@@ -15,7 +15,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlow
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Emitter, Rescale, ScanBody, normalize_gates
 from qconvert.graph import Array, Op
-from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, stored_tensors
+from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, name_tensors
 
 __all__ = ["WRITERS", "int16_curve"]
 
@@ -27,7 +27,7 @@ _LOW, _HIGH = -(2.0**15), 2.0**15 - 1
 
 def write_integer_lstm(op: Op, b: Builder) -> None:
     """A Scan over the steps, or the one step itself."""
-    tensors = stored_tensors(op, b.tensor)
+    tensors = name_tensors(op, LSTM_INPUTS, b.tensor)
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     names = dict(zip(LSTM_INPUTS, op.inputs, strict=False))
     computed = [role for role, name in names.items() if name and role not in ("data", "hidden", "cell") and role not in values]

@@ -9,7 +9,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.ops.svdf import shift_memory, unit_sums
 from qconvert.graph import Array, Op, integer_range
-from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, stored_tensors
+from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, name_tensors
 
 __all__ = ["WRITERS"]
 
@@ -18,7 +18,7 @@ _FLOAT64 = ELEMENT_TYPES["float64"]
 
 def write_integer_svdf(op: Op, b: Builder) -> None:
     """The memory is shifted by one place; the newest product, and the sum over places and filters, are rescaled."""
-    tensors = stored_tensors(op, b.tensor)
+    tensors = name_tensors(op, SVDF_INPUTS, b.tensor)
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):
         raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
