@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
-from qconvert.files.names import unreadable
 from qconvert.plugins.host import collect_items, operator_tables, plugin_cache
 from qconvert.plugins.options import READING, Option, check_options, fill_defaults, parse_options
 from qconvert.plugins.target import Derived, Target
@@ -201,6 +200,8 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
         error.file = error.file or str(path)
         raise
     except OSError as error:  # a plugin opens the file itself
+        from qconvert.files.names import unreadable  # which imports numpy
+
         raise unreadable(path, error) from error
     if not isinstance(found, Encodings):
         raise OptionError(

@@ -11,7 +11,7 @@ from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
-from qconvert.operators.recurrent import GATES
+from qconvert.operators.recurrent import CELLS
 
 __all__ = ["Guesses", "guess_shapes"]
 
@@ -68,7 +68,7 @@ def _is_embedding(op: Op) -> bool:
 
 
 def _is_recurrent(op: Op) -> bool:
-    return op.kind in GATES
+    return op.kind in CELLS
 
 
 def _is_convolution(op: Op) -> bool:
