@@ -56,6 +56,9 @@ def weights_of(folder: Path) -> dict[str, Any]:
         layer, _, part = name.rpartition(".")
         if (method := str(stated.get("quant_method", "mlx"))) == "bitsandbytes" and name.endswith(".weight.absmax"):
             found[layer.removesuffix(".weight")] = _bitsandbytes(tensors, layer.removesuffix(".weight"))
+        elif part == "SCB":  # each product is rounded to float32
+            products = tensors[f"{layer}.weight"].astype(np.float32) * tensors[name][:, None]
+            found[layer] = (products * np.float32(1 / 127)).astype(np.float64)
         elif (formula := _FORMULAS.get((method, part))) is not None:
             found[layer] = formula(
                 {key.removeprefix(f"{layer}."): value for key, value in tensors.items() if key.startswith(layer)}, stated

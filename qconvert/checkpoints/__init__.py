@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.awq import AWQ
-from qconvert.checkpoints.bitsandbytes import BNB_4BIT
+from qconvert.checkpoints.bitsandbytes import BNB_4BIT, BNB_INT8
 from qconvert.checkpoints.compressed_tensors import COMPRESSED, INT8, INT_QUANTIZED
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
@@ -28,13 +28,13 @@ __all__ = ["CONTAINERS", "describe_layers", "layers_in_blocks"]
 #: In the order in which the tensors of a layer are held against them.
 CONTAINERS: tuple[Container, ...] = (
     *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, INT8, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
-    *(FLOAT_QUANTIZED, FP8_MODELOPT, FP8, MXFP8, MLX, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, BNB_4BIT, QUARK),
+    *(FLOAT_QUANTIZED, FP8_MODELOPT, FP8, MXFP8, MLX, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, BNB_4BIT, BNB_INT8, QUARK),
 )
 #: Tensors that tell a layer in blocks, whatever container it is of -> the tool, for what is not read.
 _TELLING: Mapping[str, str] = {
     "qweight": "GPTQ, AWQ or QuIP, in a form that is not covered",
     "weight.absmax": "bitsandbytes",
-    "SCB": "bitsandbytes (int8)",
+    "SCB": "bitsandbytes (int8), in a form that is not covered",
     "biases": "MLX, in a form that is not covered",
     "scales": "MLX, in a form that is not covered",
     "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
@@ -103,7 +103,8 @@ def describe_layers(layers: Mapping[str, tuple[Container, Parts]], config: Confi
     stored = f"{format_count(len(layers), 'layer')} in blocks, as {' and '.join(titles)} stores them"
     has_products = any(container is INT4_MODELOPT and "weight_scale_2" in parts for container, parts in layers.values())
     products = "weight_scale_2, by which kernels of W4A8_AWQ round weights to FP8, is left out" if has_products else ""
-    return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note, products)))
+    notes = dict.fromkeys(container.note for container, _ in layers.values())
+    return tuple(filter(None, (stored, config.gptq_note if has_gptq else "", config.cache_note, products, *notes)))
 
 
 def _gptq_version(container: Container, config: Config) -> Container:
@@ -112,7 +113,7 @@ def _gptq_version(container: Container, config: Config) -> Container:
 
 #: Tensors next to a weight in blocks that do not change it: ModelOpt's scales of the KV cache stand under k_proj and v_proj.
 _CARRIED = ("bias", "k_scale", "v_scale")
-_PARTS = tuple(dict.fromkeys(part for item in CONTAINERS for part in (*item.parts, "SCB")))
+_PARTS = tuple(dict.fromkeys(part for item in CONTAINERS for part in item.parts))
 
 
 def _is_layer_tensor(parts: Parts, telling: str) -> bool:

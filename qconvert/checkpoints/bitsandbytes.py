@@ -3,7 +3,7 @@
 4 bits: `weight` uint8 [N * K / 2, 1], the upper half first, `weight.absmax` [N * K / 64], one for each block along the flattened weight,
 `weight.quant_map` float32 [16] and the JSON `weight.quant_state.bitsandbytes__nf4`. With nested quantization absmax are uint8, and
 `weight.nested_absmax`, `weight.nested_quant_map` and an offset in the JSON make float32 of them. int8: `weight` int8 [N, K] and `SCB` [N];
-the value is (q * SCB) * (1 / 127), rounded twice. Source: functional.py and nn/modules.py of bitsandbytes.
+the value is (q * SCB) * (1 / 127), each product rounded to float32. Source: functional.py and nn/modules.py of bitsandbytes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
-from qconvert.checkpoints.weight import BlockWeight
+from qconvert.checkpoints.weight import BlockWeight, symmetric_zero_point, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.files.documents import json_of
 
-__all__ = ["BNB_4BIT"]
+__all__ = ["BNB_4BIT", "BNB_INT8"]
 
 
 _STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
 _LARGEST = 10_000
+_INVERSE: Array = np.array([[1 / 127]], np.float32)
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
@@ -82,10 +83,34 @@ def _absmax(parts: Parts, state: dict[str, Any]) -> Array:
     return np.asarray(found.reshape(-1))
 
 
+def _read_int8(parts: Parts, config: Config) -> BlockWeight:
+    integers, scales = parts.matrix("weight", "int8"), parts.tensors["SCB"]
+    if scales.dtype != np.float32 or scales.size != len(integers):
+        raise parts.tensor_error("SCB", f"float32 [{len(integers)}]")
+    if not np.isfinite(scales).all():
+        raise InvalidModelError("a scale is not finite", where=repr(parts.layer), rule="scale-not-finite")
+    if "weight_format" in parts and parts.tensors["weight_format"].any():
+        raise UnsupportedError(
+            "weight_format is not 0: the integers are not in rows, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
+        )
+    scale = scales.reshape(-1, 1)
+    zeros = np.full(scale.shape, symmetric_zero_point(8), np.int16)
+    words = words_of_bytes(integers.view(np.uint8) ^ np.uint8(0x80))
+    return BlockWeight(words, 8, integers.shape[1], scale, zeros, outer=_INVERSE, outer_is_last=True, is_signed=True)
+
+
 BNB_4BIT = Container(
     "bitsandbytes",
     "bitsandbytes (nf4 or fp4)",
     ("weight.absmax", "weight", "weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map", *_STATES),
     lambda parts: "weight.absmax" in parts and "weight" in parts,
     _read,
+)
+BNB_INT8 = Container(
+    "bitsandbytes-int8",
+    "bitsandbytes (int8)",
+    ("SCB", "weight", "weight_format"),
+    lambda parts: "SCB" in parts and parts.dtype("weight") == "int8",
+    _read_int8,
+    note="bitsandbytes rounds the data of int8 layers to 8 bits at each run, which is not carried over: they stay floats",
 )

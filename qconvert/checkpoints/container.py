@@ -239,6 +239,7 @@ class Container:
         files: further JSON files that its users' programs read, by name: what they say.
         has_embeddings: whether tables of embeddings may be in blocks too.
         has_head: whether the last layer, lm_head, may.
+        note: what a user should know of layers that are read.
     """
 
     name: str
@@ -252,6 +253,7 @@ class Container:
     files: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
     has_embeddings: bool = False
     has_head: bool = True
+    note: str = ""
 
 
 def is_embedding(layer: str) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.weight import BlockWeight, pack, symmetric_zero_point, to_float32, to_row_major
+from qconvert.checkpoints.weight import BlockWeight, comparable_values, pack, symmetric_zero_point, to_float32, to_row_major
 
 __all__ = ["Misfit", "dtype_of", "find_nearest_weight", "fit_weight", "signal_to_noise"]
 
@@ -24,18 +24,20 @@ class Misfit:
     Attributes:
         reason: in words, the same for all layers to which it applies.
         share: of the blocks, or of the weights, that would change.
+        shared: what the share is of.
     """
 
     reason: str
     share: float = 1.0
+    shared: str = "blocks"
 
 
 class _NoRoomError(Exception):
     """Carries a Misfit out of the step that found it."""
 
-    def __init__(self, reason: str, share: float = 1.0) -> None:
+    def __init__(self, reason: str, share: float = 1.0, shared: str = "blocks") -> None:
         super().__init__(reason)
-        self.misfit = Misfit(reason, share)
+        self.misfit = Misfit(reason, share, shared)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
@@ -52,14 +54,27 @@ def fit_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misfit:
     """The weight in the form that a container has, each real value the same; a Misfit where there is none.
 
     Integers become wider, small ones and FP4 become FP8, blocks smaller, zero points offsets and offsets zero points, and scales another
-    type, where that is exact for every one of them.
+    type, where that is exact for every one of them. Of values that are rounded twice, those as float32 stay the same.
     """
+    fitted = replace(weight, scale=weight.scales, outer=None, outer_is_last=False) if weight.outer_is_last else weight
     try:
         for step in (_activations, _table, _bits, _order, _blocks, _zeros, _outer, _scales, _outputs, _sizes):
-            weight = step(weight, needs)
+            fitted = step(fitted, needs)
+        if weight.outer_is_last:
+            _require_same_roundings(weight, fitted)
     except _NoRoomError as found:
         return found.misfit
-    return weight
+    return fitted
+
+
+def _require_same_roundings(weight: BlockWeight, fitted: BlockWeight) -> None:
+    differing = 0
+    for piece, other in zip(weight.pieces(), fitted.pieces(), strict=True):
+        twice, once = comparable_values(piece, other)
+        differing += int(np.count_nonzero(twice != once))
+    if differing:
+        share = differing / (weight.outputs * weight.inputs)
+        raise _NoRoomError("values are (q * scale) * factor, rounded twice, and others by one scale in their last bit", share, "weights")
 
 
 def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
@@ -287,7 +302,8 @@ def find_nearest_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misf
                 last = made
                 break
             found.append(made)
-            error += float(np.square(made.exact_values() - piece.exact_values()).sum())
+            wanted, values = comparable_values(piece, made)
+            error += float(np.square(values - wanted).sum())
         else:
             if best is None or error < best[0]:
                 best = error, _join_pieces(found)
@@ -325,9 +341,9 @@ def signal_to_noise(weight: BlockWeight, made: BlockWeight) -> float | None:
     """SQNR in decibels of the values of one weight as another has them; None where they are equal."""
     power = error = 0.0
     for piece, other in zip(weight.pieces(), made.pieces(), strict=True):
-        wanted = piece.exact_values()
+        wanted, values = comparable_values(piece, other)
         power += float(np.square(wanted).sum())
-        error += float(np.square(other.exact_values() - wanted).sum())
+        error += float(np.square(values - wanted).sum())
     return 10 * float(np.log10(power / error)) if error else None
 
 
@@ -339,7 +355,8 @@ def _round_scales(weight: BlockWeight, needs: Needs, largest: float) -> BlockWei
         if weight.outer is None or weight.outer_divides is (needs.outer == "divides"):
             return weight if weight.outer is not None else None
         return replace(weight, outer=1 / weight.outer, outer_divides=not weight.outer_divides)
-    scale = weight.scales.astype(dtype_of(needs.scales[0]))
+    own = weight.scales.dtype.name if weight.outer_is_last else ""
+    scale = weight.scales.astype(dtype_of(own if own in needs.scales else needs.scales[0]))
     zero, offset = weight.zero, weight.offset
     if zero is None and offset is None:
         return None if weight.table is None else replace(weight, scale=scale, outer=None)
@@ -352,7 +369,7 @@ def _round_scales(weight: BlockWeight, needs: Needs, largest: float) -> BlockWei
         offset = None
     elif offset is not None:
         offset = offset.astype(scale.dtype)
-    return replace(weight, scale=scale, zero=zero, offset=offset, outer=None)
+    return replace(weight, scale=scale, zero=zero, offset=offset, outer=None, outer_is_last=False)
 
 
 def _requantize_blocks(weight: BlockWeight, needs: Needs, largest: float) -> BlockWeight:

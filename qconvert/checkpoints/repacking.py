@@ -132,13 +132,13 @@ def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int, *, requan
         count: of all layers.
         requantize: whether the nearest weights have been tried.
     """
-    reasons: dict[str, list[float]] = {}
+    reasons: dict[tuple[str, str], list[float]] = {}
     for layer in misfits:
         assert layer.misfit is not None
-        reasons.setdefault(layer.misfit.reason, []).append(layer.misfit.share)
+        reasons.setdefault((layer.misfit.reason, layer.misfit.shared), []).append(layer.misfit.share)
     said = []
-    for reason, shares in reasons.items():
-        share = f" ({min(shares):.1%} to {max(shares):.1%} of the blocks)" if min(shares) < 1 else ""
+    for (reason, shared), shares in reasons.items():
+        share = f" ({min(shares):.1%} to {max(shares):.1%} of the {shared})" if min(shares) < 1 else ""
         said.append(f"{format_count(len(shares), 'layer')} of {count}: {reason}{share}")
     return UnsupportedError(
         f"{title} does not hold every value: {'; '.join(said)}",

@@ -16,7 +16,7 @@ from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container, Parts, is_float
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
-from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight
+from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, comparable_values
 from qconvert.files.mapped import release_pages
 
 __all__ = ["CheckpointSource", "checkpoint_differences", "checkpoint_summary"]
@@ -130,8 +130,9 @@ def checkpoint_differences(a: Path, b: Path) -> list[str]:
     """What differs between two checkpoints, one line for each layer or tensor; empty if every real weight is the same.
 
     Weights in blocks are compared by what their integers, scales and zero points stand for, without the rounding of a kernel: in float64,
-    which holds the product of an integer of 8 bits and a scale; and by how their data are rounded. All other tensors are compared bit for
-    bit, a table of embeddings that is in blocks on one side alone by its values.
+    which holds the product of an integer of 8 bits and a scale, or in float32 where a tool's values are defined by its roundings. How data
+    are rounded counts too. All other tensors are compared bit for bit, a table of embeddings that is in blocks on one side alone by its
+    values.
 
     Args:
         a, b: .safetensors files of the checkpoints.
@@ -192,7 +193,7 @@ def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
         return f"shape {[first.outputs, first.inputs]} -> {[second.outputs, second.inputs]}"
     differing, largest, most = 0, 0.0, 0.0
     for left, right in zip(first.pieces(), second.pieces(), strict=True):
-        one, other = left.exact_values(), right.exact_values()
+        one, other = comparable_values(left, right)
         gaps = np.abs(one - other)
         differing += int(np.count_nonzero(gaps))
         largest, most = max(largest, float(gaps.max())), max(most, float(np.abs(one).max()))

@@ -20,6 +20,7 @@ __all__ = [
     "WORD",
     "BlockWeight",
     "columns_of_words",
+    "comparable_values",
     "pack",
     "symmetric_zero_point",
     "to_float32",
@@ -178,7 +179,8 @@ class BlockWeight:
     """The weight of a linear layer, with a scale for each block of inputs.
 
     The real value of a code q in a block is scale * (q - zero), scale * q + offset where the block has an offset, or scale * table[q] where
-    codes have a table. The scale is `scale` times `outer`, or divided by it.
+    codes have a table. The scale is `scale` times `outer`, or divided by it. Where `outer_is_last`, the value is scale * (q - zero) times
+    `outer`, each of both products rounded to float32.
 
     Attributes:
         words: uint32 [N, W], a row for each output: the codes, without a sign, in a stream along the inputs (see packing).
@@ -190,6 +192,7 @@ class BlockWeight:
         table: float32 [2^bits], the values of codes; None for integers.
         outer: float32 [1, 1], a second level of scales; None for none.
         outer_divides: whether scales are divided by it.
+        outer_is_last: whether the products of codes and scales are multiplied by it, instead of the scales: each value is rounded twice.
         groups: int32 [K], the block of each input, where these are not in order (act-order); None where they are.
         factors: float32 [K], what data are multiplied by first; None for nothing.
         is_signed: whether the tool counts codes from -2^(bits - 1): zero points are the same, less this.
@@ -205,6 +208,7 @@ class BlockWeight:
     table: Array | None = None
     outer: Array | None = None
     outer_divides: bool = False
+    outer_is_last: bool = False
     groups: Array | None = None
     factors: Array | None = None
     is_signed: bool = False
@@ -288,7 +292,9 @@ class BlockWeight:
         return replace(self, words=self.words[rows], scale=self.scale[rows], zero=zero, offset=offset)
 
     def exact_values(self) -> Array:
-        """What data are multiplied by, factors included, without rounding: float64 [N, K]."""
+        """What data are multiplied by, factors included, without rounding but that of values which are rounded twice: float64 [N, K]."""
+        if self.outer_is_last:
+            return self.floats(np.dtype(np.float32)).astype(np.float64)
         of_input = self.blocks_of_inputs
         scales = self.scales.astype(np.float64)[:, of_input]
         steps = self.codes.astype(np.float64) if self.table is None else self.table.astype(np.float64)[self.codes]
@@ -312,6 +318,17 @@ class BlockWeight:
             return np.asarray(self.table[self.codes] * scales)
         if self.offset is None:
             assert self.zero is not None
-            return (self.codes.astype(np.float32) - self.zero.astype(np.float32)[:, of_input]) * scales
+            steps = self.codes.astype(np.float32) - self.zero.astype(np.float32)[:, of_input]
+            if self.outer_is_last:
+                return np.asarray(steps * to_float32(self.scale)[:, of_input] * self.outer)
+            return steps * scales
         products = (self.codes.astype(np.float32) * scales).astype(self.offset.dtype)
         return to_float32((to_float32(products) + to_float32(self.offset)[:, of_input]).astype(self.offset.dtype))
+
+
+def comparable_values(first: BlockWeight, second: BlockWeight) -> tuple[Array, Array]:
+    """The values of two weights, float64 [N, K]: without rounding, or both as float32 where one of them is defined by its roundings."""
+    if first.outer_is_last or second.outer_is_last:
+        dtype = np.dtype(np.float32)
+        return first.floats(dtype).astype(np.float64), second.floats(dtype).astype(np.float64)
+    return first.exact_values(), second.exact_values()

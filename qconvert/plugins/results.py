@@ -121,11 +121,13 @@ class Decoding:
         scales: float32 [N, G], one for each block of K / G inputs.
         table: float32 [codes]: the value is table[code] * scale, and the weight has the quantization of scale 1 and zero point 0.
         offsets: float32 [N, G]: the value is code * scale + offset, and the weight has the scales as its quantization.
+        factor: the value is (code * scale) * factor, and the weight has the scales as its quantization.
     """
 
     scales: Array
     table: Array | None = None
     offsets: Array | None = None
+    factor: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -181,6 +181,26 @@ def test_zero_points_and_offsets_stand_for_each_other_where_that_is_exact() -> N
     np.testing.assert_array_equal(made.exact_values(), half.exact_values())
 
 
+def test_values_that_are_rounded_twice() -> None:
+    """(q * SCB) * (1 / 127) of bitsandbytes: of a power of two one scale gives the same values as float32, of other scales it does not."""
+    inverse = np.array([[1 / 127]], np.float32)
+    weight = replace(whole(128, 0.25, bits=8), outer=inverse, outer_is_last=True)
+    made = fit(weight, "compressed-tensors")
+    assert isinstance(made, BlockWeight) and made.outer is None and made.scale.dtype == np.float32
+    np.testing.assert_array_equal(made.values(), weight.values())
+    assert signal_to_noise(weight, made) is None
+    steps = weight.codes.astype(np.float32) - 128
+    wrong = (steps * np.float32(0.3)) * inverse != steps * (np.float32(0.3) * inverse)
+    weight = replace(weight, scale=np.full((8, 2), 0.3, np.float32))
+    assert 0 < share(weight, "compressed-tensors", "rounded twice") == wrong.mean() < 1
+    needs = named("compressed-tensors").needs
+    assert needs is not None
+    nearest = find_nearest_weight(weight, needs)
+    assert isinstance(nearest, BlockWeight) and nearest.scale.dtype == np.float32
+    np.testing.assert_array_equal(nearest.codes, weight.codes)
+    assert 140 < (signal_to_noise(weight, nearest) or 0) < 170
+
+
 def test_a_zero_point_of_0_is_moved_up_where_no_code_is_the_highest() -> None:
     weight = whole(0)
     assert isinstance(fit(weight, "gptq"), Misfit)

@@ -49,6 +49,7 @@ EXACT = {
     "mo_INT4_AWQ": ("awq-modelopt",),
     "mlx4": ("mlx",),
     "bnb_nf4_plain": (),
+    "bnb_int8": (),  # values are rounded twice
     "quark_int4": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8", "awq-modelopt", "mlx"),  # scales of float32
     "quark_uint4": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8"),
 }

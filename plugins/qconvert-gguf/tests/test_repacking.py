@@ -35,6 +35,7 @@ TYPES = {
     "mo_INT4_AWQ": "",
     "mlx4": "Q4_1",
     "bnb_nf4_plain": "",
+    "bnb_int8": "",
     "quark_int4": "",
     "quark_uint4": "",
 }

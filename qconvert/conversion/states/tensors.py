@@ -26,7 +26,7 @@ def decode_weight(network: Network, stored: str, decoding: Decoding, source: str
     Args:
         network: gets the intermediate tensors.
         stored: the weight, [N, K].
-        decoding: the scales, and the table or offsets.
+        decoding: the scales, and the table, offsets or factor.
         source: of the operators.
     """
     ops: list[Op] = []
@@ -43,6 +43,8 @@ def decode_weight(network: Network, stored: str, decoding: Decoding, source: str
         return made
 
     real = add_op("Dequantize", (stored,), "float32", shape)
+    if decoding.factor is not None:
+        return add_op("Mul", (real, constant("factor", np.array(decoding.factor, np.float32))), "float32", shape), ops
     if decoding.table is not None:
         indices = add_op("Cast", (real,), "int32", shape, to="int32")
         real = add_op("Gather", (constant("table", decoding.table), indices), "float32", shape, axis=0)

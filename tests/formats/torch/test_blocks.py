@@ -178,9 +178,9 @@ def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@pytest.mark.parametrize("name", ["mlx4", "bnb_nf4_plain"])
+@pytest.mark.parametrize("name", ["mlx4", "bnb_nf4_plain", "bnb_int8"])
 def test_weights_without_zero_points_are_computed_from_their_codes(name: str, form: str, tmp_path: Path) -> None:
-    """MLX has an offset for each block, nf4 a table of values: operators compute them from integers of 4 bits."""
+    """MLX has an offset for each block, nf4 a table of values, bitsandbytes' int8 a second product: operators compute them."""
     import onnxruntime
 
     layer = "model.layers.0.self_attn.q_proj"
@@ -192,12 +192,18 @@ def test_weights_without_zero_points_are_computed_from_their_codes(name: str, fo
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
     report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", form=form)
     assert report.kept_all and report.kept["integers in them"] == 256 * 256
-    stored = [item for item in onnx.load(str(tmp_path / "m.onnx")).graph.initializer if item.data_type == onnx.TensorProto.UINT4]
+    dtype = onnx.TensorProto.INT8 if name == "bnb_int8" else onnx.TensorProto.UINT4
+    stored = [item for item in onnx.load(str(tmp_path / "m.onnx")).graph.initializer if item.data_type == dtype]
     assert [256, 256] in [list(item.dims) for item in stored]  # the others are zero points
     x = rng.normal(size=(2, 3, 256)).astype(np.float32)
-    (y,) = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
     wanted = x @ weights_of(FIXTURES / name)[layer].T
     assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    if name == "bnb_int8":  # bit for bit: sums of one product each
+        columns = np.eye(256, dtype=np.float32)[:252].reshape(-1, 2, 3, 256)
+        found = np.concatenate([session.run(None, {"x": item})[0].reshape(-1, 256) for item in columns])
+        np.testing.assert_array_equal(found.T, weights_of(FIXTURES / name)[layer][:, :252])
 
 
 #: Checkpoint with a byte for each weight -> the type of its weights in ONNX, the shape of their scales, the opset.
@@ -277,7 +283,7 @@ def test_a_check_runs_a_network_with_bytes(name: str, tmp_path: Path) -> None:
 def test_forms_that_are_not_covered_are_refused_by_their_names(tmp_path: Path) -> None:
     folder = copied("bnb_nf4_plain", tmp_path)
     head, data = parts(folder)
-    put_together(folder, {key.replace(".weight.absmax", ".SCB"): value for key, value in head.items()}, data)
+    put_together(folder, {key.replace(".weight.absmax", ".SCB"): value for key, value in head.items()}, data)  # without int8
     for more in ({"graph": network(tmp_path)}, {}):  # a network would not help
         with pytest.raises(UnsupportedError, match="bitsandbytes \\(int8\\)"):
             convert(folder, tmp_path / "m.onnx", **more)  # type: ignore[arg-type]

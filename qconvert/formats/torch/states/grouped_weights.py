@@ -191,7 +191,12 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
     assert weight.zero is not None
     half = symmetric_zero_point(weight.bits) if weight.is_signed else 0
     integers = codes.astype(np.int16) - half if half else codes
-    return _make_quantized(name, dtype, integers, scales, weight.zero.astype(np.int64) - half), None
+    if weight.outer_is_last:
+        assert weight.outer is not None
+        scales, decoding = weight.scale, Decoding(weight.scale, factor=float(weight.outer[0, 0]))
+    else:
+        decoding = None
+    return _make_quantized(name, dtype, integers, scales, weight.zero.astype(np.int64) - half), decoding
 
 
 def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:
