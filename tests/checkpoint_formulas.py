@@ -56,6 +56,8 @@ def weights_of(folder: Path) -> dict[str, Any]:
         layer, _, part = name.rpartition(".")
         if (method := str(stated.get("quant_method", "mlx"))) == "bitsandbytes" and name.endswith(".weight.absmax"):
             found[layer.removesuffix(".weight")] = _bitsandbytes(tensors, layer.removesuffix(".weight"))
+        elif part == "_weight_qdata":
+            found[layer] = _torchao({key.rpartition("_weight_")[2]: value for key, value in tensors.items() if key.startswith(layer)})
         elif part == "SCB":  # each product is rounded to float32
             products = tensors[f"{layer}.weight"].astype(np.float32) * tensors[name][:, None]
             found[layer] = (products * np.float32(1 / 127)).astype(np.float64)
@@ -168,6 +170,17 @@ def _bitsandbytes(tensors: Any, layer: str) -> Any:
     state = json.loads(next(value for name, value in tensors.items() if name.startswith(f"{layer}.weight.quant_state")).tobytes())
     values = tensors[f"{layer}.weight.quant_map"].astype(np.float64)[np.stack([packed >> 4, packed & 15], axis=-1)]
     return (values.reshape(-1, state["blocksize"]) * tensors[f"{layer}.weight.absmax"][:, None]).reshape(state["shape"])
+
+
+def _torchao(parts: Any) -> Any:
+    data = parts["qdata"]
+    if data.dtype == ml_dtypes.float8_e4m3fn:
+        return data.astype(np.float64) * parts["scale"]
+    if parts["zero_point"].dtype == np.int8:
+        return (data - _repeated(parts["zero_point"], data.shape[1])) * _repeated(parts["scale"], data.shape[1])
+    integers = np.stack([data & 15, data.view(np.uint8) >> 4], axis=-1).reshape(len(data), -1).astype(np.float64)
+    integers = np.where(integers > 7, integers - 16, integers)
+    return integers * _repeated(parts["scale"].T, integers.shape[1]) + _repeated(parts["zero_point"].T, integers.shape[1])
 
 
 _FORMULAS = {

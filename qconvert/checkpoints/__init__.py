@@ -7,6 +7,7 @@ how one tool does that; between them stands BlockWeight, with every integer, sca
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.awq import AWQ
@@ -20,15 +21,18 @@ from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_MXFP8, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
 from qconvert.checkpoints.quark import QUARK
+from qconvert.checkpoints.torchao import TORCHAO
 from qconvert.errors import UnsupportedError, format_count
+from qconvert.files.documents import json_of
 
 __all__ = ["CONTAINERS", "describe_layers", "layers_in_blocks"]
 
 
+_NOTHING: Mapping[str, Any] = {}
 #: In the order in which the tensors of a layer are held against them.
 CONTAINERS: tuple[Container, ...] = (
     *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, INT8, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
-    *(FLOAT_QUANTIZED, FP8_MODELOPT, FP8, MXFP8, MLX, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, BNB_4BIT, BNB_INT8, QUARK),
+    *(FLOAT_QUANTIZED, FP8_MODELOPT, FP8, MXFP8, MLX, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, BNB_4BIT, BNB_INT8, QUARK, TORCHAO),
 )
 #: Tensors that tell a layer in blocks, whatever container it is of -> the tool, for what is not read.
 _TELLING: Mapping[str, str] = {
@@ -40,6 +44,7 @@ _TELLING: Mapping[str, str] = {
     "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
     "weight_packed": "compressed-tensors, in a form that is not covered",
     "weight_scale_inv": "FP8, in a form that is not covered",
+    "_weight_qdata": "torchao, in a form that is not covered",
     "W_q": "HQQ",
     "q_weight": "ExLlamaV2",
     "trellis": "ExLlamaV3",
@@ -47,11 +52,12 @@ _TELLING: Mapping[str, str] = {
 }
 
 
-def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container, Parts]]:
+def layers_in_blocks(tensors: Mapping[str, Array], metadata: Mapping[str, str] = _NOTHING) -> dict[str, tuple[Container, Parts]]:
     """The layers of a checkpoint whose weights are in blocks, with what reads them; nothing of them is read here.
 
     Args:
         tensors: of the checkpoint, by their names.
+        metadata: texts of the headers of its files.
 
     Raises:
         UnsupportedError: it has layers in a form that is not covered.
@@ -60,16 +66,18 @@ def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container,
     experts = next((name for name in tensors if name.endswith("_blocks") and f"{name[: -len('_blocks')]}_scales" in tensors), "")
     if experts:
         raise UnsupportedError("experts in one tensor (MXFP4 of gpt-oss) are not covered", where=repr(experts), rule="blocks-not-covered")
+    stated = _classes_of_weights(metadata)
     for telling, title in _TELLING.items():
         for name in (name for name in tensors if name.endswith(f".{telling}")):
             layer = name[: -len(telling) - 1]
             if layer in found:
                 continue
-            parts = Parts(layer, {part: tensors[f"{layer}.{part}"] for part in _PARTS if f"{layer}.{part}" in tensors})
+            own = {part: tensors[f"{layer}.{part}"] for part in _PARTS if f"{layer}.{part}" in tensors}
+            parts = Parts(layer, own, stated.get(layer, _NOTHING))
             container = next((item for item in CONTAINERS if item.recognizes(parts)), None)
             if container is not None:
                 known = {part: tensor for part, tensor in parts.tensors.items() if part in container.parts}
-                found[layer] = container, Parts(layer, known)
+                found[layer] = container, Parts(layer, known, parts.stated)
             elif _is_layer_tensor(parts, telling):
                 count = sum(other.endswith(f".{telling}") for other in tensors)
                 raise UnsupportedError(
@@ -79,6 +87,22 @@ def layers_in_blocks(tensors: Mapping[str, Array]) -> dict[str, tuple[Container,
                     rule="blocks-not-covered",
                 )
     _refuse_unknown(tensors, found)
+    lacking = next((name for name in stated if name not in found), None)
+    if lacking is not None:
+        raise UnsupportedError(
+            f"the header says that the weight is of torchao's class {stated[lacking].get('_type')!r}, and the file lacks its qdata",
+            where=repr(lacking), rule="blocks-not-covered",
+        )  # fmt: skip
+    return found
+
+
+def _classes_of_weights(metadata: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+    """Layer -> what a header says of its weight, which is an object of torchao's."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, text in metadata.items():
+        stated = json_of(text.encode(), f"the header's text of {name}") if text[:1] == "{" and '"_type"' in text else None
+        if isinstance(stated, dict) and stated.get("_type") != "Tensor":
+            found[name.removesuffix(".weight")] = stated
     return found
 
 

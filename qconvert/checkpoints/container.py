@@ -31,10 +31,12 @@ class Parts:
     Attributes:
         layer: its path, such as "model.layers.0.mlp.down_proj".
         tensors: by their names below it, such as "qweight".
+        stated: what the header of the file says of the weight; empty where it says nothing.
     """
 
     layer: str
     tensors: Mapping[str, Array]
+    stated: Mapping[str, Any] = field(default_factory=dict)
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors

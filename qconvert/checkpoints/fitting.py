@@ -88,7 +88,7 @@ def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
 def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is None and needs.table is None:
         return weight
-    if weight.table is None and needs.table is not None and weight.zero is not None:
+    if weight.table is None and needs.table is not None and weight.zero is not None and weight.offset is None:
         return _integers_as_floats(weight, needs, needs.table)
     if weight.table is None or needs.table is None:
         raise _NoRoomError("the values of codes are others: integers and floats of a few bits")
@@ -159,7 +159,7 @@ def _zeros(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if weight.table is not None:
         return weight
     if needs.has_offsets:
-        return weight if weight.offset is not None else _with_offset(weight, needs)
+        return weight if weight.zero is None else _with_offset(weight, needs)
     has_own = weight.offset is None
     if not has_own:
         weight = _with_zeros(weight)
@@ -185,9 +185,8 @@ def _shift_codes(weight: BlockWeight, by: int) -> BlockWeight | None:
 
 
 def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:
-    """scale * (q - zero) as scale * q + offset, with an offset of the type of the scales; both are taken to a type that holds them."""
-    assert weight.zero is not None
-    wanted = -weight.zero.astype(np.float64) * weight.scales.astype(np.float64)
+    """scale * (q - zero) + offset as scale * q + offset, with an offset of the type of the scales: a type that holds both."""
+    wanted = _offsets(weight)
     wrong = np.ones(wanted.shape, bool)
     own = weight.scale.dtype.name
     for name in sorted(needs.scales, key=lambda name: name != own):
@@ -201,6 +200,13 @@ def _with_offset(weight: BlockWeight, needs: Needs) -> BlockWeight:
     raise _NoRoomError("zero point times scale is no number of the type that offsets have", float(wrong.mean()))
 
 
+def _offsets(weight: BlockWeight) -> Array:
+    """What is added to scale * q, float64 [N, G]."""
+    assert weight.zero is not None
+    found = -weight.zero.astype(np.float64) * weight.scales.astype(np.float64)
+    return np.asarray(found if weight.offset is None else found + weight.offset.astype(np.float64))
+
+
 def _with_zeros(weight: BlockWeight) -> BlockWeight:
     assert weight.offset is not None
     scale, offset = weight.scales.astype(np.float64), weight.offset.astype(np.float64)
@@ -209,7 +215,8 @@ def _with_zeros(weight: BlockWeight) -> BlockWeight:
     wrong = (-zero * scale != offset) | (np.abs(zero) > 2**weight.bits)
     if wrong.any():
         raise _NoRoomError("offsets of blocks are no multiples of their scales, so that no zero point stands for them", float(wrong.mean()))
-    return replace(weight, zero=zero.astype(np.int16), offset=None)
+    own = 0 if weight.zero is None else weight.zero
+    return replace(weight, zero=own + zero.astype(np.int16), offset=None)
 
 
 def _outer(weight: BlockWeight, needs: Needs) -> BlockWeight:
@@ -361,11 +368,12 @@ def _round_scales(weight: BlockWeight, needs: Needs, largest: float) -> BlockWei
     if zero is None and offset is None:
         return None if weight.table is None else replace(weight, scale=scale, outer=None)
     if needs.has_offsets and zero is not None:
-        offset = (-zero.astype(np.float32) * weight.scales).astype(scale.dtype)
+        offset = _offsets(weight).astype(np.float32).astype(scale.dtype)
         zero = None
     elif offset is not None and needs.zeros is not None:
         low, high = needs.zeros(weight.bits)
-        zero = np.clip(np.rint(np.nan_to_num(-to_float32(offset) / weight.scales)), low, high).astype(np.int16)
+        steps = np.rint(np.nan_to_num(-to_float32(offset) / weight.scales))
+        zero = np.clip(steps if zero is None else steps + zero, low, high).astype(np.int16)
         offset = None
     elif offset is not None:
         offset = offset.astype(scale.dtype)

@@ -46,7 +46,7 @@ class CheckpointSource:
             QConvertError: it cannot be read, is damaged, or has layers in a form that is not covered.
         """
         checkpoint = read_checkpoint(path)
-        layers = layers_in_blocks(checkpoint.tensors)
+        layers = layers_in_blocks(checkpoint.tensors, checkpoint.metadata)
         config = read_config(path)
         config.require_known()
         owners = _owners(layers)

@@ -178,16 +178,16 @@ def to_float32(numbers: Array) -> Array:
 class BlockWeight:
     """The weight of a linear layer, with a scale for each block of inputs.
 
-    The real value of a code q in a block is scale * (q - zero), scale * q + offset where the block has an offset, or scale * table[q] where
-    codes have a table. The scale is `scale` times `outer`, or divided by it. Where `outer_is_last`, the value is scale * (q - zero) times
-    `outer`, each of both products rounded to float32.
+    The real value of a code q in a block is scale * (q - zero) + offset, zero and offset being 0 where they are None, or scale * table[q]
+    where codes have a table. The scale is `scale` times `outer`, or divided by it. Where `outer_is_last`, the value is scale * (q - zero)
+    times `outer`, each of both products rounded to float32.
 
     Attributes:
         words: uint32 [N, W], a row for each output: the codes, without a sign, in a stream along the inputs (see packing).
         bits: of a code, 2 to 8.
         inputs: K.
         scale: [N, G], one for each block of K / G inputs, in the type that the file has.
-        zero: int16 [N, G]; None where there is an offset or a table.
+        zero: int16 [N, G]; None for none.
         offset: [N, G] in the type of the scales; None for none.
         table: float32 [2^bits], the values of codes; None for integers.
         outer: float32 [1, 1], a second level of scales; None for none.
@@ -227,7 +227,7 @@ class BlockWeight:
     @property
     def is_symmetric(self) -> bool:
         """Whether every zero point is the middle of the codes."""
-        return self.zero is not None and bool((self.zero == symmetric_zero_point(self.bits)).all())
+        return self.zero is not None and self.offset is None and bool((self.zero == symmetric_zero_point(self.bits)).all())
 
     @property
     def strategy(self) -> str:
@@ -316,13 +316,15 @@ class BlockWeight:
         scales = self.scales[:, of_input]
         if self.table is not None:
             return np.asarray(self.table[self.codes] * scales)
+        steps = self.codes.astype(np.float32)
+        if self.zero is not None:
+            steps -= self.zero.astype(np.float32)[:, of_input]
+        if self.outer_is_last:
+            assert self.outer is not None
+            return np.asarray(steps * to_float32(self.scale)[:, of_input] * self.outer)
         if self.offset is None:
-            assert self.zero is not None
-            steps = self.codes.astype(np.float32) - self.zero.astype(np.float32)[:, of_input]
-            if self.outer_is_last:
-                return np.asarray(steps * to_float32(self.scale)[:, of_input] * self.outer)
             return steps * scales
-        products = (self.codes.astype(np.float32) * scales).astype(self.offset.dtype)
+        products = (steps * scales).astype(self.offset.dtype)
         return to_float32((to_float32(products) + to_float32(self.offset)[:, of_input]).astype(self.offset.dtype))
 
 

@@ -274,3 +274,22 @@ def test_the_nearest_weight_is_near(source: str, name: str) -> None:
     assert found is None or found > 15
     if isinstance(fit_weight(weight, needs), BlockWeight):
         assert found is None
+
+
+def test_offsets_next_to_zero_points() -> None:
+    """scale * (q - 8) + zero of torchao's Int4Tensor: a zero point where zero is a multiple of the scale, always an offset of float32."""
+    whole_zeros = np.arange(-7, 9).reshape(8, 2)
+    weight = replace(whole(8, 0.25), offset=(whole_zeros * 0.25).astype(np.float32))
+    made = fit(weight, "gptq-v2")
+    assert isinstance(made, BlockWeight) and made.offset is None and made.zero is not None
+    np.testing.assert_array_equal(made.zero, 8 - whole_zeros)
+    np.testing.assert_array_equal(made.exact_values(), weight.exact_values())
+    other = replace(weight, offset=some(5, 0.125, 0.5).astype(np.float32))
+    assert share(other, "gptq-v2", "no multiples of their scales") == 5 / 16
+    made = fit(other, "mlx")
+    assert isinstance(made, BlockWeight) and made.zero is None
+    np.testing.assert_array_equal(made.exact_values(), other.exact_values())
+    needs = named("gptq").needs
+    assert needs is not None
+    nearest = find_nearest_weight(other, needs)
+    assert isinstance(nearest, BlockWeight) and (signal_to_noise(other, nearest) or 0) > 20

@@ -150,3 +150,39 @@ def test_what_files_of_mlx_and_bitsandbytes_cannot_say(tmp_path: Path) -> None:
     fails("bnb_nf4_plain", UnsupportedError, "blocks-not-covered", state(b'{"shape": [256, 256], "blocksize": 96}'))
     fails("bnb_nf4_plain", InvalidModelError, "scale-not-finite", number("weight.absmax", np.float32(np.inf).tobytes()))
     fails("bnb_nf4_plain", InvalidModelError, "wrong-type", number("weight.quant_map", np.float32(np.nan).tobytes()))
+
+
+def test_what_headers_of_torchao_cannot_say(tmp_path: Path) -> None:
+    def fails(
+        name: str, kind: type[QConvertError], rule: str, *, part: str = "", number: bytes = b"", class_name: str = "", **said: Any
+    ) -> None:
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(FIXTURES / name, folder)
+        head, data = split(folder / "model.safetensors")
+        stated = json.loads(head["__metadata__"][f"{LAYER}.weight"])
+        stated["_data"].update(said)
+        stated["_type"] = class_name or stated["_type"]
+        head["__metadata__"][f"{LAYER}.weight"] = json.dumps(stated)
+        if number:
+            first = head[f"{LAYER}._weight_{part}"]["data_offsets"][0]
+            data = data[:first] + number + data[first + len(number) :]
+        elif part:
+            head[f"{LAYER}._weight_more"] = head.pop(f"{LAYER}._weight_{part}")
+        joined(folder / "model.safetensors", head, data)
+        with refused(kind, rule):
+            CheckpointSource.of(folder / "model.safetensors").weight(LAYER)
+
+    rows = {"_type": "QuantizeTensorToInt8Kwargs", "_data": {"granularity": {"_type": "PerRow"}}}
+    fails("ao_int8", UnsupportedError, "dynamic-operator", act_quant_kwargs=rows)
+    fails("ao_intx4", UnsupportedError, "dynamic-operator", activation_quantization="int8_asym_per_token")
+    fails("ao_int4", UnsupportedError, "dynamic-operator", activation_dtype={"_type": "torch.dtype", "_data": "float8_e4m3fn"})
+    fails("ao_int8", UnsupportedError, "class-not-covered", class_name="NVFP4Tensor")
+    fails("ao_intx4", UnsupportedError, "dtype-not-covered", target_dtype={"_type": "torch.dtype", "_data": "int1"})
+    fails("ao_intx4", InvalidModelError, "value-outside-type", target_dtype={"_type": "torch.dtype", "_data": "int3"})
+    fails("ao_intx4", InvalidModelError, "wrong-type", block_size=[1, 64])
+    fails("ao_intx4", InvalidModelError, "blocks-do-not-fit", block_size=[1, 48])
+    fails("ao_int8", InvalidModelError, "blocks-do-not-fit", block_size=None)
+    fails("ao_float8", InvalidModelError, "value-not-finite", part="qdata", number=b"\x7f")
+    fails("ao_float8", InvalidModelError, "scale-not-finite", part="scale", number=np.float32(np.inf).tobytes())
+    fails("ao_int4", UnsupportedError, "blocks-not-covered", part="qdata")
+    fails("ao_int4", UnsupportedError, "blocks-not-covered", part="zero_point")

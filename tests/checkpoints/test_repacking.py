@@ -50,6 +50,10 @@ EXACT = {
     "mlx4": ("mlx",),
     "bnb_nf4_plain": (),
     "bnb_int8": (),  # values are rounded twice
+    "ao_int8": ("gptq", "gptq-v2", "compressed-tensors", "compressed-tensors-int8", "mlx"),
+    "ao_intx4": _SMALL,
+    "ao_int4": ("mlx",),  # zero points are floats, here not whole
+    "ao_float8": ("compressed-tensors-fp8",),
     "quark_int4": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8", "awq-modelopt", "mlx"),  # scales of float32
     "quark_uint4": ("compressed-tensors", "compressed-tensors-int8", "compressed-tensors-fp8"),
 }

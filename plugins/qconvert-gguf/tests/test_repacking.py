@@ -36,6 +36,10 @@ TYPES = {
     "mlx4": "Q4_1",
     "bnb_nf4_plain": "",
     "bnb_int8": "",
+    "ao_int8": "Q8_0",
+    "ao_intx4": "",
+    "ao_int4": "",
+    "ao_float8": "",
     "quark_int4": "",
     "quark_uint4": "",
 }

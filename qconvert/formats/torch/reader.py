@@ -63,7 +63,8 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     if is_safetensors(path):
-        layers = layers_in_blocks(read_checkpoint(path).tensors)  # a graph does not help where they are not covered
+        checkpoint = read_checkpoint(path)
+        layers = layers_in_blocks(checkpoint.tensors, checkpoint.metadata)  # a graph does not help where they are not covered
         remedy = f"{_NEEDS_GRAPH}\n{_OTHER_TOOLS}" if layers else _NEEDS_GRAPH
         raise UnsupportedError("the file holds tensors and no graph", remedy=remedy, rule="graph-missing")
     archive = open_archive(path)

@@ -178,32 +178,35 @@ def test_a_checkpoint_in_several_files(tmp_path: Path) -> None:
 
 @pytest.mark.onnxruntime
 @pytest.mark.parametrize("form", ["qdq", "qoperator"])
-@pytest.mark.parametrize("name", ["mlx4", "bnb_nf4_plain", "bnb_int8"])
+@pytest.mark.parametrize("name", ["mlx4", "bnb_nf4_plain", "bnb_int8", "ao_int4", "ao_float8"])
 def test_weights_without_zero_points_are_computed_from_their_codes(name: str, form: str, tmp_path: Path) -> None:
-    """MLX has an offset for each block, nf4 a table of values, bitsandbytes' int8 a second product: operators compute them."""
+    """MLX has an offset for each block, torchao's int4 one next to a zero point, nf4 and FP8 a table of values, bitsandbytes' int8 a second
+    product: operators compute them."""
     import onnxruntime
 
     layer = "model.layers.0.self_attn.q_proj"
     rng = np.random.default_rng(0)
+    real = weights_of(FIXTURES / name)[layer]
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Transpose", [f"{layer}.weight"], ["w"], perm=[1, 0])]
-    ends = [helper.make_tensor_value_info(name, 1, [2, 3, 256]) for name in "xy"]
-    weights = [numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), f"{layer}.weight")]
+    ends = [helper.make_tensor_value_info(name, 1, [2, 3, size]) for name, size in zip("xy", real.shape[::-1], strict=True)]
+    weights = [numpy_helper.from_array(rng.normal(size=real.shape).astype(np.float32), f"{layer}.weight")]
     graph = helper.make_graph(nodes[::-1], "g", ends[:1], ends[1:], weights)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "float.onnx")
     report = convert(FIXTURES / name, tmp_path / "m.onnx", graph=tmp_path / "float.onnx", form=form)
-    assert report.kept_all and report.kept["integers in them"] == 256 * 256
-    dtype = onnx.TensorProto.INT8 if name == "bnb_int8" else onnx.TensorProto.UINT4
+    assert report.kept_all and report.kept["integers in them"] == real.size
+    types = {"bnb_int8": onnx.TensorProto.INT8, "ao_int4": onnx.TensorProto.INT4, "ao_float8": onnx.TensorProto.FLOAT8E4M3FN}
+    dtype = types.get(name, onnx.TensorProto.UINT4)
     stored = [item for item in onnx.load(str(tmp_path / "m.onnx")).graph.initializer if item.data_type == dtype]
-    assert [256, 256] in [list(item.dims) for item in stored]  # the others are zero points
+    assert [*real.shape] in [list(item.dims) for item in stored]  # the others are zero points
     x = rng.normal(size=(2, 3, 256)).astype(np.float32)
     session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
     (y,) = session.run(None, {"x": x})
-    wanted = x @ weights_of(FIXTURES / name)[layer].T
+    wanted = x @ real.T
     assert np.abs(y - wanted).max() <= 2e-6 * np.abs(wanted).max()
     if name == "bnb_int8":  # bit for bit: sums of one product each
         columns = np.eye(256, dtype=np.float32)[:252].reshape(-1, 2, 3, 256)
         found = np.concatenate([session.run(None, {"x": item})[0].reshape(-1, 256) for item in columns])
-        np.testing.assert_array_equal(found.T, weights_of(FIXTURES / name)[layer][:, :252])
+        np.testing.assert_array_equal(found.T, real[:, :252])
 
 
 #: Checkpoint with a byte for each weight -> the type of its weights in ONNX, the shape of their scales, the opset.

@@ -12,6 +12,8 @@ import numpy as np
 
 from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import read_config
+from qconvert.checkpoints.container import Parts
+from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
 from qconvert.formats.torch.states.entries import Entries, take_rest
@@ -21,17 +23,23 @@ from qconvert.plugins import Decoding, Parameters
 
 __all__ = ["read_blocks", "rounding_of_data", "weight"]
 
-_CLASSES = ("Int8Tensor", "IntxUnpackedToInt8Tensor")
+#: torchao's classes whose weights have any number of axes, and those that linear layers alone have.
+_CLASSES, _OF_LAYERS = ("Int8Tensor", "IntxUnpackedToInt8Tensor"), ("Float8Tensor", "Int4Tensor")
 
 
-def weight(value: WrappedTensor, name: str) -> Tensor:
-    """The integers of a weight, with a quantization of the blocks that it states.
+def weight(value: WrappedTensor, name: str) -> tuple[Tensor, Decoding | None]:
+    """The integers of a weight, with a quantization of the blocks that it states, and how its values come about where that does not say it.
 
     Raises:
         UnsupportedError: it is of another class, or in blocks along several axes.
         InvalidModelError: its parts do not fit each other.
     """
-    if value.class_name.rpartition(".")[2] not in _CLASSES:
+    kind = value.class_name.rpartition(".")[2]
+    if kind in _OF_LAYERS:
+        tensors = {part: item.data for part, item in value.parts.items() if isinstance(item, StoredTensor)}
+        attributes = {part: item for part, item in value.parts.items() if part not in tensors}
+        return _tensor(name, read_torchao(Parts(name.removesuffix(".weight"), tensors), kind, attributes), None)
+    if kind not in _CLASSES:
         raise UnsupportedError(f"weights of the class {value.class_name} are not covered", where=name, rule="class-not-covered")
     data, scales = _part(value, "qdata", name), _part(value, "scale", name).astype(np.float32)
     points = value.parts.get("zero_point")
@@ -53,7 +61,7 @@ def weight(value: WrappedTensor, name: str) -> Tensor:
     quantization = _quantization(scales, zeros.astype(np.int64), counts, blocks, name)
     limits = (None, None) if (low, high) == integer_range("int8") else (low, high)
     quantization = Quantization(quantization.scale, quantization.zero_point, quantization.axis, quantization.block_size, *limits)
-    return Tensor(name, "int8", data.shape, data, quantization)
+    return Tensor(name, "int8", data.shape, data, quantization), None
 
 
 def _part(value: WrappedTensor, part: str, name: str) -> Array:
@@ -185,18 +193,16 @@ def _tensor(name: str, weight: BlockWeight, order: Array | None) -> tuple[Tensor
         tensor = Tensor(name, dtype, codes.shape, codes.astype(numpy_dtype(dtype)), Quantization.per_tensor(1.0, 0))
         return tensor, Decoding(scales, table=weight.table)
     dtype = _TYPES.get(weight.bits, _WIDEST)[weight.is_signed]
-    if weight.offset is not None:
-        tensor = _make_quantized(name, dtype, codes, scales, np.zeros(scales.shape, np.int64))
-        return tensor, Decoding(scales, offsets=weight.offset.astype(np.float32))
-    assert weight.zero is not None
     half = symmetric_zero_point(weight.bits) if weight.is_signed else 0
     integers = codes.astype(np.int16) - half if half else codes
-    if weight.outer_is_last:
+    zeros = np.zeros(scales.shape, np.int64) if weight.zero is None else weight.zero.astype(np.int64) - half
+    decoding = None
+    if weight.offset is not None:
+        decoding = Decoding(scales, offsets=weight.offset.astype(np.float32))
+    elif weight.outer_is_last:
         assert weight.outer is not None
         scales, decoding = weight.scale, Decoding(weight.scale, factor=float(weight.outer[0, 0]))
-    else:
-        decoding = None
-    return _make_quantized(name, dtype, integers, scales, weight.zero.astype(np.int64) - half), decoding
+    return _make_quantized(name, dtype, integers, scales, zeros), decoding
 
 
 def _make_quantized(name: str, dtype: str, integers: Array, scales: Array, zeros: Array) -> Tensor:

@@ -110,12 +110,14 @@ def _read_torchao(entries: Entries) -> Parameters | None:
     wrapped = {name: value for name, value in entries.values.items() if isinstance(value, WrappedTensor)}
     if not wrapped:
         return None
-    tensors = {name: weight(value, name) for name, value in wrapped.items()}
+    weights = {name: weight(value, name) for name, value in wrapped.items()}
+    tensors = {name: tensor for name, (tensor, _) in weights.items()}
+    decodings = {name: decoding for name, (_, decoding) in weights.items() if decoding is not None}
     rounding = {name.removesuffix(".weight"): rounding_of_data(value, name) for name, value in wrapped.items()}
     for name, value in entries.values.items():
         if isinstance(value, StoredTensor):
             tensors[name] = plain_tensor(value, name)
-    return Parameters(tensors, dynamic={name: how for name, how in rounding.items() if how})
+    return Parameters(tensors, dynamic={name: how for name, how in rounding.items() if how}, decodings=decodings)
 
 
 def _state(path: Path) -> Mapping[str, Any]:

@@ -1,0 +1,157 @@
+"""torchao: a weight is an object of a class whose tensors and attributes stand apart in a .safetensors file; it is read alone.
+
+The tensors of X.weight are `X._weight_qdata`, `X._weight_scale` and `X._weight_zero_point`; the file's header has a JSON text under the
+name X.weight, with the class, its attributes, and the names of its tensors. Int8Tensor and IntxUnpackedToInt8Tensor: `qdata` int8 [N, K],
+scales and zero points int8 of blocks, the value is scale * (q - zero point). Float8Tensor: `qdata` E4M3, scale * q. Int4Tensor: `qdata`
+[N, K / 2] in two's complement, the lower half first, scales and zero points [G, N], which are floats: scale * q + zero point. Source:
+quantization/quantize_/workflows and prototype/safetensors of torchao; int4_row_quantize_zp and pack_int4 of FBGEMM for Int4Tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.config import Config
+from qconvert.checkpoints.container import Container, Parts
+from qconvert.checkpoints.weight import E4M3, BlockWeight, pack, symmetric_zero_point, words_of_bytes
+from qconvert.errors import InvalidModelError, UnsupportedError
+
+__all__ = ["TORCHAO", "read_torchao"]
+
+_PREFIX = "_weight_"
+#: Attributes that say how data are rounded at each run; they are None where data stay floats.
+_OF_DATA = ("act_quant_kwargs", "activation_quantization")
+_NOT_NUMBERS = (0x7F, 0xFF)  # codes of E4M3
+_SIGNS = np.uint32(0x88888888)  # of nibbles: what makes codes of two's complement
+
+
+def _read(parts: Parts, config: Config) -> BlockWeight:
+    stated = parts.stated.get("_data")
+    tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in parts.tensors.items()}
+    rounding = next((key for key in _OF_DATA if isinstance(stated, dict) and stated.get(key) is not None), "")
+    if rounding:
+        raise UnsupportedError(
+            f"{rounding}: data are rounded at each run too, which a checkpoint of another tool does not say",
+            where=repr(parts.layer),
+            remedy="With the float network (--graph) it becomes an operator.",
+            rule="dynamic-operator",
+        )
+    return read_torchao(Parts(parts.layer, tensors), str(parts.stated.get("_type")), stated if isinstance(stated, dict) else {})
+
+
+def read_torchao(parts: Parts, kind: str, stated: Mapping[str, Any]) -> BlockWeight:
+    """The weight of an object of one of torchao's classes, as its users see it: [N, K].
+
+    Args:
+        parts: its tensors: qdata, scale and perhaps zero_point.
+        kind: the name of its class.
+        stated: its other attributes: block_size, and target_dtype of IntxUnpackedToInt8Tensor.
+
+    Raises:
+        UnsupportedError: the class is not covered, or it has more or fewer than 2 axes.
+        InvalidModelError: its parts do not fit each other.
+    """
+    reader = {
+        "Int8Tensor": _read_integers,
+        "IntxUnpackedToInt8Tensor": _read_integers,
+        "Float8Tensor": _read_float8,
+        "Int4Tensor": _read_int4,
+    }
+    if kind not in reader:
+        raise UnsupportedError(f"weights of torchao's class {kind!r} are not covered", where=repr(parts.layer), rule="class-not-covered")
+    data = parts.tensors.get("qdata")
+    if data is None or data.ndim != 2 or not data.size:
+        raise UnsupportedError(
+            f"qdata is {'missing' if data is None else f'of shape {list(data.shape)}'}; weights with 2 axes are covered",
+            where=repr(parts.layer),
+            rule="blocks-not-covered",
+        )
+    return reader[kind](parts, stated)
+
+
+def _read_integers(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
+    integers, bits = parts.matrix("qdata", "int8"), _bits(parts, stated)
+    scale = _in_blocks(parts, "scale", integers.shape, stated)
+    half = symmetric_zero_point(bits)
+    zeros = np.full(scale.shape, half, np.int16)
+    if "zero_point" in parts and parts.tensors["zero_point"].size:
+        found = _in_blocks(parts, "zero_point", integers.shape, stated)
+        whole = np.rint(found.astype(np.float64))
+        if (found != whole).any() or (np.abs(whole) > 2**bits).any():
+            raise UnsupportedError(
+                "zero points are not whole, or far outside of the integers", where=repr(parts.layer), rule="blocks-not-covered"
+            )
+        zeros += whole.astype(np.int16)
+    if not -half <= int(integers.min()) <= int(integers.max()) < half:
+        raise InvalidModelError(f"an integer is outside of {-half} to {half - 1}", where=repr(parts.layer), rule="value-outside-type")
+    codes = integers.view(np.uint8) + np.uint8(half)
+    words = words_of_bytes(codes) if bits == 8 else pack(codes, bits)
+    return BlockWeight(words, bits, integers.shape[1], scale, zeros, is_signed=True)
+
+
+def _read_float8(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
+    codes = parts.matrix("qdata", "float8_e4m3fn").view(np.uint8)
+    if np.isin(codes, _NOT_NUMBERS).any():
+        raise InvalidModelError("a weight is not finite", where=repr(parts.layer), rule="value-not-finite")
+    return BlockWeight(words_of_bytes(codes), 8, codes.shape[1], _in_blocks(parts, "scale", codes.shape, stated), table=E4M3)
+
+
+def _read_int4(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
+    if (data := _dtype_name(stated.get("activation_dtype"))) not in ("", "bfloat16"):
+        raise UnsupportedError(
+            f"data are rounded to {data} at each run too, which is not covered", where=repr(parts.layer), rule="dynamic-operator"
+        )
+    packed = parts.tensors["qdata"]
+    inputs = 2 * packed.shape[1]
+    if packed.dtype not in (np.int8, np.uint8) or inputs % 8:
+        raise parts.tensor_error("qdata", "int8 [N, K / 2], K a multiple of 8")
+    turned = Parts(parts.layer, {name: parts.tensors[name].T for name in ("scale", "zero_point") if name in parts})
+    scale, offset = (_in_blocks(turned, name, (len(packed), inputs), stated) for name in ("scale", "zero_point"))
+    if scale.dtype != offset.dtype:
+        raise parts.tensor_error("zero_point", f"{scale.dtype}, as scale is,")
+    words = np.ascontiguousarray(packed).view("<u4") ^ _SIGNS
+    zeros = np.full(scale.shape, symmetric_zero_point(4), np.int16)
+    return BlockWeight(words, 4, inputs, scale, zeros, offset=offset, is_signed=True)
+
+
+def _bits(parts: Parts, stated: Mapping[str, Any]) -> int:
+    """Bits of the integers that are used, which int8 stores: those of target_dtype, else all."""
+    name = _dtype_name(stated.get("target_dtype")) or "int8"
+    bits = name.removeprefix("int")
+    if not bits.isdecimal() or not 2 <= int(bits) <= 8:
+        raise UnsupportedError(f"integers of {name!r} are not covered", where=repr(parts.layer), rule="dtype-not-covered")
+    return int(bits)
+
+
+def _dtype_name(stated: Any) -> str:
+    """The name of a dtype of PyTorch, as a header or a state_dict has it; "" for None."""
+    name = stated.get("_data") if isinstance(stated, dict) else getattr(stated, "name", stated)
+    return "" if name is None else str(name).removeprefix("torch.")
+
+
+def _in_blocks(parts: Parts, name: str, shape: tuple[int, ...], stated: Mapping[str, Any]) -> Array:
+    """A number for each output and block of inputs, [N, G], of one for each block of block_size."""
+    block = stated.get("block_size")
+    sizes = list(block) if isinstance(block, list | tuple) else []
+    if len(sizes) != 2 or any(type(size) is not int or size < 1 or whole % size for size, whole in zip(sizes, shape, strict=True)):
+        raise InvalidModelError(f"block_size {block!r} does not divide {list(shape)}", where=repr(parts.layer), rule="blocks-do-not-fit")
+    found = parts.tensors.get(name)
+    counts = tuple(whole // size for size, whole in zip(sizes, shape, strict=True))
+    if found is None or found.shape != counts:
+        raise parts.tensor_error(name, f"one number for each of {counts[0]} x {counts[1]} blocks")
+    if found.dtype.kind not in "iu":
+        found = parts.scales(name)
+    return np.repeat(found, sizes[0], axis=0)
+
+
+TORCHAO = Container(
+    "torchao",
+    "torchao",
+    ("_weight_qdata", "_weight_scale", "_weight_zero_point"),
+    lambda parts: "_weight_qdata" in parts and bool(parts.stated),
+    _read,
+)
