@@ -17,6 +17,7 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.fp4 import MXFP4, MXFP4_MODELOPT, NVFP4, NVFP4_MODELOPT
 from qconvert.checkpoints.fp8 import FLOAT_QUANTIZED, FP8, FP8_MODELOPT, MXFP8
+from qconvert.checkpoints.gpt_oss import MXFP4_GPT_OSS
 from qconvert.checkpoints.gptq import GPTQ, GPTQ_V2
 from qconvert.checkpoints.mlx import MLX, MLX_MXFP4, MLX_MXFP8, MLX_NVFP4
 from qconvert.checkpoints.modelopt import INT4_MODELOPT
@@ -33,12 +34,14 @@ _NOTHING: Mapping[str, Any] = {}
 CONTAINERS: tuple[Container, ...] = (
     *(AWQ, GPTQ, GPTQ_V2, COMPRESSED, INT_QUANTIZED, INT8, NVFP4, MXFP4, NVFP4_MODELOPT, MXFP4_MODELOPT, INT4_MODELOPT),
     *(FLOAT_QUANTIZED, FP8_MODELOPT, FP8, MXFP8, MLX, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, BNB_4BIT, BNB_INT8, QUARK, TORCHAO),
+    MXFP4_GPT_OSS,
 )
 #: Tensors that tell a layer in blocks, whatever container it is of -> the tool, for what is not read.
 _TELLING: Mapping[str, str] = {
     "qweight": "GPTQ, AWQ or QuIP, in a form that is not covered",
     "weight.absmax": "bitsandbytes",
     "SCB": "bitsandbytes (int8), in a form that is not covered",
+    "blocks": "gpt-oss (MXFP4), in a form that is not covered",
     "biases": "MLX, in a form that is not covered",
     "scales": "MLX, in a form that is not covered",
     "weight_scale": "ModelOpt, Quark or compressed-tensors, in a form that is not covered",
@@ -63,9 +66,6 @@ def layers_in_blocks(tensors: Mapping[str, Array], metadata: Mapping[str, str] =
         UnsupportedError: it has layers in a form that is not covered.
     """
     found: dict[str, tuple[Container, Parts]] = {}
-    experts = next((name for name in tensors if name.endswith("_blocks") and f"{name[: -len('_blocks')]}_scales" in tensors), "")
-    if experts:
-        raise UnsupportedError("experts in one tensor (MXFP4 of gpt-oss) are not covered", where=repr(experts), rule="blocks-not-covered")
     stated = _classes_of_weights(metadata)
     for telling, title in _TELLING.items():
         for name in (name for name in tensors if name.endswith(f".{telling}")):

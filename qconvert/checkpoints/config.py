@@ -23,7 +23,7 @@ KEYS_OF_CONFIG = ("quantization_config", "quantization", "compression_config")
 #: What config.json calls the tools whose layers are read; MLX does not say it.
 _METHODS = (
     *("", "gptq", "awq", "auto-round", "intel/auto-round", "compressed-tensors", "modelopt", "quark", "bitsandbytes", "fp8"),
-    "torchao",
+    *("torchao", "mxfp4"),
 )
 #: Patterns of layers that are matched: their time must not grow with 2 to the power of their length, as of (a*)*.
 _LONGEST_PATTERN, _MOST_REPEATS, _MOST_CHOICES = 300, 4, 8

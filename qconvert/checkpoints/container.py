@@ -46,11 +46,22 @@ class Parts:
         found = self.tensors.get(name)
         return "" if found is None else found.dtype.name
 
+    def join_experts(self) -> tuple[Parts, int]:
+        """The tensors with the rows of one expert after those of another, and how many experts there are; 0 where `weight` is a matrix."""
+        shape = self.tensors["weight"].shape
+        if len(shape) != 3 or not shape[0]:
+            return self, 0
+        if any(tensor.ndim != 3 or tensor.shape[:2] != shape[:2] for tensor in self.tensors.values()):
+            raise self.shapes_error(*self.tensors)
+        return Parts(self.layer, {name: tensor.reshape(-1, tensor.shape[2]) for name, tensor in self.tensors.items()}), shape[0]
+
     def words(self, name: str) -> Array:
         """A tensor of packed words: int32 or uint32 with two axes, as uint32."""
         found = self.tensors.get(name)
         if found is not None and found.ndim == 3:
-            raise UnsupportedError("experts in one tensor are not covered", where=repr(self.layer), rule="blocks-not-covered")
+            raise UnsupportedError(
+                f"{name} has 3 axes: experts in one tensor are not covered here", where=repr(self.layer), rule="blocks-not-covered"
+            )
         if found is None or found.dtype not in (np.int32, np.uint32) or found.ndim != 2 or not found.size:
             raise self.tensor_error(name, "int32 with 2 axes")
         return found.view(np.uint32)
@@ -152,6 +163,7 @@ class Needs:
         outer: "no", "times" or "divides": whether scales have a second level, and how it is applied.
         has_groups: whether inputs may be in another order.
         has_factors: whether data may be multiplied first.
+        has_experts: whether one tensor may have the weights of several experts.
         outputs_in_words: whether eight outputs share a word, of which a layer then has a whole number.
         inputs_in_words: the same of inputs.
         one_block: whether one size of blocks and one number of bits hold for all layers.
@@ -168,6 +180,7 @@ class Needs:
     outer: str = "no"
     has_groups: bool = False
     has_factors: bool = False
+    has_experts: bool = False
     outputs_in_words: bool = False
     inputs_in_words: bool = False
     one_block: bool = False

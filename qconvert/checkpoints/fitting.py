@@ -134,6 +134,8 @@ def _order(weight: BlockWeight, needs: Needs) -> BlockWeight:
         raise _NoRoomError("inputs are in another order than their blocks (act-order), which has no room")
     if weight.factors is not None and not needs.has_factors:
         raise _NoRoomError("data are multiplied by factors first (pre_quant_scale), which have no room")
+    if weight.experts and not needs.has_experts:
+        raise _NoRoomError("experts are in one tensor, which has no room")
     return weight
 
 
@@ -295,7 +297,8 @@ def find_nearest_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misf
     if needs.has_activations(None) and not needs.has_activations(weight.activations):
         weight = replace(weight, activations=None)
     exact = fit_weight(weight, needs)
-    if isinstance(exact, BlockWeight) or not needs.has_activations(weight.activations):
+    has_room = needs.has_activations(weight.activations) and (needs.has_experts or not weight.experts)
+    if isinstance(exact, BlockWeight) or not has_room:
         return exact
     has_level = needs.outer != "no" or needs.outputs == 0
     largest = max(float(np.abs(piece.exact_values()).max()) for piece in weight.pieces()) if has_level else 0.0
@@ -314,7 +317,7 @@ def find_nearest_weight(weight: BlockWeight, needs: Needs) -> BlockWeight | Misf
         else:
             if best is None or error < best[0]:
                 best = error, _join_pieces(found)
-    return best[1] if best is not None else last or Misfit("the sizes of the weight have no room")
+    return replace(best[1], experts=weight.experts) if best is not None else last or Misfit("the sizes of the weight have no room")
 
 
 def _make_piece(make: _Make, piece: BlockWeight, needs: Needs, largest: float) -> BlockWeight | Misfit:

@@ -1,8 +1,8 @@
 """MLX: `affine` with scales and biases, `mxfp4`, `nvfp4` and `mxfp8` with scales alone.
 
 `weight` uint32 [N, K * bits / 32], codes in a stream along the inputs; `scales` and `biases` [N, G], the value is scale * q + bias, each of
-both rounded to their type. Of the others, `scales` are uint8: E8M0 of 32 inputs, E4M3 of 16 in nvfp4, without a second level. Tables of
-embeddings are stored likewise. Source: mlx/backend/cpu/quantized.cpp.
+both rounded to their type. Experts are in one tensor, with an axis of their own before these. Of the others, `scales` are uint8: E8M0 of 32
+inputs, E4M3 of 16 in nvfp4, without a second level. Tables of embeddings are stored likewise. Source: mlx/backend/cpu/quantized.cpp.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _MX, _NVFP4 = 32, 16
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
+    parts, experts = parts.join_experts()
     words, scales, offsets = parts.words("weight"), parts.scales("scales"), parts.scales("biases")
     if scales.shape != offsets.shape or scales.dtype != offsets.dtype or len(scales) != len(words):
         raise parts.shapes_error("weight", "scales", "biases")
     bits, inputs = _sizes(parts, config, words, scales)
-    return BlockWeight(words, bits, inputs, scales, offset=offsets)
+    return BlockWeight(words, bits, inputs, scales, offset=offsets, experts=experts)
 
 
 def _sizes(parts: Parts, config: Config, words: Array, scales: Array) -> tuple[int, int]:
@@ -66,6 +67,7 @@ def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
             f"config.json states mode {mode!r}, which is not covered", where=repr(parts.layer), rule="blocks-not-covered"
         )
     block, bits = _NVFP4 if mode == "nvfp4" else _MX, 8 if mode == "mxfp8" else 4
+    parts, experts = parts.join_experts()
     words, stored = parts.words("weight"), parts.matrix("scales", "uint8")
     inputs = words.shape[1] * WORD // bits
     if len(stored) != len(words) or stored.shape[1] * block != inputs:
@@ -75,17 +77,21 @@ def _read_of_mode(parts: Parts, config: Config) -> BlockWeight:
     if mode == "mxfp8":
         refuse_nan_codes(parts, words.view(np.uint8))
     scale = stored.view(ml_dtypes.float8_e4m3fn if block == _NVFP4 else ml_dtypes.float8_e8m0fnu)
-    return BlockWeight(words, bits, inputs, scale, table=E4M3 if mode == "mxfp8" else E2M1)
+    return BlockWeight(words, bits, inputs, scale, table=E4M3 if mode == "mxfp8" else E2M1, experts=experts)
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:
     assert weight.offset is not None
-    found = {"weight": to_row_major(weight.words), "scales": weight.scale, "biases": weight.offset}
-    return {name: np.ascontiguousarray(tensor) for name, tensor in found.items()}
+    return _shape_tensors(weight, {"weight": to_row_major(weight.words), "scales": weight.scale, "biases": weight.offset})
 
 
 def _write_small(weight: BlockWeight) -> dict[str, Array]:
-    return {"weight": to_row_major(weight.words), "scales": np.ascontiguousarray(weight.scale).view(np.uint8)}
+    scales = np.ascontiguousarray(weight.scale).view(np.uint8)
+    return _shape_tensors(weight, {"weight": to_row_major(weight.words), "scales": scales})
+
+
+def _shape_tensors(weight: BlockWeight, tensors: dict[str, Array]) -> dict[str, Array]:
+    return {name: np.ascontiguousarray(tensor).reshape(*weight.shape[:-1], -1) for name, tensor in tensors.items()}
 
 
 def _config(written: Written, mode: str) -> dict[str, Any]:
@@ -108,7 +114,7 @@ MLX = Container(
     _PARTS,
     lambda parts: parts.dtype("weight") == "uint32" and "biases" in parts and "scales" in parts,
     _read,
-    Needs(_BITS, has_offsets=True, scales=("float16", "bfloat16", "float32"), blocks=_BLOCKS, inputs_in_words=True),
+    Needs(_BITS, has_offsets=True, scales=("float16", "bfloat16", "float32"), blocks=_BLOCKS, has_experts=True, inputs_in_words=True),
     _write,
     partial(_config, mode="affine"),
     has_embeddings=True,
@@ -119,7 +125,7 @@ MLX_MXFP4 = Container(
     _PARTS,
     _is_small,
     _read_of_mode,
-    Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(32,), inputs_in_words=True),
+    Needs((4,), E2M1, scales=("float8_e8m0fnu",), blocks=(32,), has_experts=True, inputs_in_words=True),
     _write_small,
     partial(_config, mode="mxfp4"),
     has_embeddings=True,
@@ -130,7 +136,7 @@ MLX_NVFP4 = Container(
     _PARTS,
     lambda parts: False,
     _read_of_mode,
-    Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), inputs_in_words=True),
+    Needs((4,), E2M1, scales=("float8_e4m3fn",), blocks=(16,), has_experts=True, inputs_in_words=True),
     _write_small,
     partial(_config, mode="nvfp4"),
     has_embeddings=True,
@@ -141,7 +147,7 @@ MLX_MXFP8 = Container(
     _PARTS,
     lambda parts: False,
     _read_of_mode,
-    Needs((8,), E4M3, scales=("float8_e8m0fnu",), blocks=(_MX,), inputs_in_words=True),
+    Needs((8,), E4M3, scales=("float8_e8m0fnu",), blocks=(_MX,), has_experts=True, inputs_in_words=True),
     _write_small,
     partial(_config, mode="mxfp8"),
     has_embeddings=True,

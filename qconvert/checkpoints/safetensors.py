@@ -130,7 +130,7 @@ def _read_file(path: Path) -> tuple[dict[str, Array], dict[str, str]]:
         raise InvalidModelError(f"the header claims {length} bytes in a file of {len(content)}", rule="damaged-header")
     try:
         header = json.loads(bytes(content[8 : 8 + length]))
-        metadata = header.pop("__metadata__", {})
+        metadata = header.pop("__metadata__", None) or {}  # MLX writes null where it is given none
         tensors = {name: _tensor(content[8 + length :], name, entry) for name, entry in header.items()}
         return tensors, {str(key): str(text) for key, text in metadata.items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

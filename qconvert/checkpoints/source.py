@@ -15,6 +15,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container, Parts, is_float
+from qconvert.checkpoints.gpt_oss import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, comparable_values
 from qconvert.files.mapped import release_pages
@@ -45,7 +46,7 @@ class CheckpointSource:
         Raises:
             QConvertError: it cannot be read, is damaged, or has layers in a form that is not covered.
         """
-        checkpoint = read_checkpoint(path)
+        checkpoint = name_experts(read_checkpoint(path))
         layers = layers_in_blocks(checkpoint.tensors, checkpoint.metadata)
         config = read_config(path)
         config.require_known()
@@ -113,6 +114,7 @@ def _describe_weight(weight: BlockWeight) -> dict[str, Any]:
     return {
         "outputs": weight.outputs,
         "inputs": weight.inputs,
+        "experts": weight.experts,
         "bits": weight.bits,
         "values": kind,
         "block": weight.block,
@@ -170,8 +172,9 @@ def _differences(a: CheckpointSource, b: CheckpointSource) -> Iterator[str]:
 
 def _is_equal(weight: BlockWeight, real: Array) -> bool:
     """Whether floats are the values of a weight in blocks, in the type that they have."""
-    if real.shape != (weight.outputs, weight.inputs):
+    if real.shape != weight.shape:
         return False
+    real = real.reshape(weight.outputs, weight.inputs)
     first = 0
     for piece in weight.pieces():
         if not np.array_equal(piece.floats(real.dtype), real[first : first + piece.outputs]):
@@ -189,8 +192,8 @@ def _count_differing(first: Array, second: Array) -> int:
 
 def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
     """How two weights differ; "" if they do not."""
-    if (first.outputs, first.inputs) != (second.outputs, second.inputs):
-        return f"shape {[first.outputs, first.inputs]} -> {[second.outputs, second.inputs]}"
+    if first.shape != second.shape:
+        return f"shape {[*first.shape]} -> {[*second.shape]}"
     differing, largest, most = 0, 0.0, 0.0
     for left, right in zip(first.pieces(), second.pieces(), strict=True):
         one, other = comparable_values(left, right)

@@ -195,6 +195,7 @@ class BlockWeight:
         outer_is_last: whether the products of codes and scales are multiplied by it, instead of the scales: each value is rounded twice.
         groups: int32 [K], the block of each input, where these are not in order (act-order); None where they are.
         factors: float32 [K], what data are multiplied by first; None for nothing.
+        experts: whose outputs the rows are, those of one after those of the other, as many of each; 0 where the layer is one.
         is_signed: whether the tool counts codes from -2^(bits - 1): zero points are the same, less this.
         activations: how data are rounded before the product; None where they stay float.
     """
@@ -211,6 +212,7 @@ class BlockWeight:
     outer_is_last: bool = False
     groups: Array | None = None
     factors: Array | None = None
+    experts: int = 0
     is_signed: bool = False
     activations: Activations | None = None
 
@@ -223,6 +225,11 @@ class BlockWeight:
     def block(self) -> int:
         """Inputs of a block."""
         return self.inputs // int(self.scale.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[N, K], of several experts [E, N, K]."""
+        return (self.experts, self.outputs // self.experts, self.inputs) if self.experts else (self.outputs, self.inputs)
 
     @property
     def is_symmetric(self) -> bool:

@@ -145,7 +145,13 @@ def _describe_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bo
 
 def _kind_of(layer: Mapping[str, Any]) -> tuple[str, ...]:
     """How a layer is stored: container, bits, size of blocks, scales, and what else there is."""
-    names = {"has_offsets": "offsets", "has_act_order": "act-order", "has_factors": "factors of data", "activations": "rounded data"}
+    names = {
+        "experts": "experts",
+        "has_offsets": "offsets",
+        "has_act_order": "act-order",
+        "has_factors": "factors of data",
+        "activations": "rounded data",
+    }
     more = ", ".join(text for key, text in names.items() if layer[key])
     values = "" if layer["values"] == "integers" else f", {layer['values']}"
     return f"{layer['container']}{values}", str(layer["bits"]), str(layer["block"]), layer["scales"], more

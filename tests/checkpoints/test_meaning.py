@@ -20,6 +20,7 @@ from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
 from qconvert.checkpoints.weight import E2M1, BlockWeight, pack
 from qconvert.errors import InternalError, InvalidModelError, UnsupportedError
+from qconvert.formats.torch.states.reader import read_parameters
 
 pytestmark = pytest.mark.formats
 
@@ -92,23 +93,117 @@ def test_a_tensor_that_its_container_does_not_have_is_refused(tmp_path: Path) ->
     assert qconvert.diff(with_bias, tmp_path / "o") == []
 
 
+def test_a_header_without_metadata(tmp_path: Path) -> None:
+    """MLX writes null."""
+    source = checkpoint(tmp_path / "s", mlx("m.l"), {"bits": 4, "group_size": 32})
+    content = (source / "model.safetensors").read_bytes()  # the header is filled up with spaces
+    (source / "model.safetensors").write_bytes(content.replace(b'"__metadata__":{}', b'"__metadata__":null').replace(b"  ", b"", 1))
+    assert list(CheckpointSource.of(source / "model.safetensors").layers) == ["m.l"]
+
+
 def test_one_name_twice_is_no_file(tmp_path: Path) -> None:
     with refused(InternalError, "duplicate-name"), written_file(tmp_path / "f.safetensors", ["a"], {}) as writer:
         writer.add("a", np.zeros(2, np.float32))
         writer.add("a", np.zeros(2, np.float32))
 
 
-def test_experts_in_one_tensor_are_refused_by_name(tmp_path: Path) -> None:
-    stacked = {
-        "m.l.weight": np.zeros((2, 8, 8), np.uint32),
-        "m.l.scales": np.ones((2, 8, 2), np.float16),
-        "m.l.biases": np.ones((2, 8, 2), np.float16),
-    }
-    blocks = {"m.experts.down_proj_blocks": np.zeros((2, 8, 16), np.uint8), "m.experts.down_proj_scales": np.zeros((2, 8), np.uint8)}
-    for name, tensors in (("mlx", stacked), ("oss", blocks)):
+def experts_of_mlx(layer: str, experts: int = 3, outputs: int = 32, inputs: int = 64) -> dict[str, Any]:
+    """A layer whose experts are in one tensor each, of MLX affine with blocks of 32."""
+    words = pack(RNG.integers(0, 16, (experts, outputs, inputs), np.uint8), 4)
+    scales = RNG.uniform(0.01, 0.1, (experts, outputs, inputs // 32)).astype(np.float16)
+    return {f"{layer}.weight": words, f"{layer}.scales": scales, f"{layer}.biases": (-8 * scales).astype(np.float16)}
+
+
+def experts_of_gpt_oss(path: str, experts: int = 3, outputs: int = 16, inputs: int = 64) -> dict[str, Any]:
+    """Both tensors of experts of a layer, with their biases; rows of gate and up in turns."""
+    found: dict[str, Any] = {}
+    for name, rows in (("gate_up_proj", 2 * outputs), ("down_proj", outputs)):
+        found[f"{path}.{name}_blocks"] = RNG.integers(0, 256, (experts, rows, inputs // 32, 16), np.uint8)
+        found[f"{path}.{name}_scales"] = RNG.integers(118, 126, (experts, rows, inputs // 32), np.uint8)
+        found[f"{path}.{name}_bias"] = RNG.normal(size=(experts, rows)).astype(ml_dtypes.bfloat16)
+    return found
+
+
+def test_experts_of_gpt_oss_become_those_of_mlx(tmp_path: Path) -> None:
+    """The tensors are those that mlx_lm's sanitize() makes: words of 8 codes, gate and up apart, each with its bias."""
+    path = "model.layers.0.mlp.experts"
+    tensors = experts_of_gpt_oss(path)
+    source = checkpoint(tmp_path / "s", tensors, {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]})
+    report = convert(source, tmp_path / "o", result_format="mlx-mxfp4")
+    assert report.kept_all and report.kept["layers in blocks"] == 3 and report.kept["integers in them"] == 3 * 3 * 16 * 64
+    found = CheckpointSource.of(tmp_path / "o" / "model.safetensors").checkpoint.tensors
+    wanted = {}
+    for name, stored, rows in (("gate_proj", "gate_up_proj", 0), ("up_proj", "gate_up_proj", 1), ("down_proj", "down_proj", None)):
+        taken = slice(None) if rows is None else slice(rows, None, 2)
+        blocks = np.ascontiguousarray(tensors[f"{path}.{stored}_blocks"][:, taken])
+        wanted[f"{path}.{name}.weight"] = blocks.reshape(3, 16, 32).view(np.uint32)
+        wanted[f"{path}.{name}.scales"] = tensors[f"{path}.{stored}_scales"][:, taken]
+        wanted[f"{path}.{name}.bias"] = tensors[f"{path}.{stored}_bias"][:, taken]
+    assert found.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        np.testing.assert_array_equal(found[name], tensor)
+    assert stated_in(tmp_path / "o") == {"group_size": 32, "bits": 4, "mode": "mxfp4"}
+    assert qconvert.diff(source, tmp_path / "o") == []
+    low, high = (tensors[f"{path}.down_proj_blocks"] >> shift & 15 for shift in (0, 4))
+    codes = np.stack([low, high], axis=-1).reshape(48, 64)
+    scales = np.exp2(tensors[f"{path}.down_proj_scales"].astype(np.float64) - 127).reshape(48, 2).repeat(32, axis=1)
+    weight = CheckpointSource.of(source / "model.safetensors").weight(f"{path}.down_proj")
+    np.testing.assert_array_equal(weight.exact_values(), E2M1[codes] * scales)
+
+
+@pytest.mark.parametrize("result", ["mlx", "mlx-mxfp4", "mlx-nvfp4", "mlx-mxfp8"])
+def test_experts_in_one_tensor_stay_in_one(result: str, tmp_path: Path) -> None:
+    source = checkpoint(tmp_path / "s", experts_of_mlx("m.switch_mlp.up_proj"), {"bits": 4, "group_size": 32})
+    report = convert(source, tmp_path / "o", result_format=result, requantize=result != "mlx")
+    found = CheckpointSource.of(tmp_path / "o" / "model.safetensors")
+    assert found.checkpoint.tensors["m.switch_mlp.up_proj.weight"].shape == (3, 32, 8) and report.kept_all is (result == "mlx")
+    before, after = CheckpointSource.of(source / "model.safetensors").weight("m.switch_mlp.up_proj"), found.weight("m.switch_mlp.up_proj")
+    assert before.shape == after.shape == (3, 32, 64) and (signal_to_noise(before, after) or 99) > 15
+    assert (qconvert.diff(source, tmp_path / "o") == []) is (result == "mlx")
+
+
+@pytest.mark.parametrize("requantize", [False, True])
+def test_experts_in_one_tensor_are_refused_by_name_elsewhere(requantize: bool, tmp_path: Path) -> None:
+    sources = {"mlx": experts_of_mlx("m.l"), "oss": experts_of_gpt_oss("m.experts")}
+    for name, tensors in sources.items():
         folder = checkpoint(tmp_path / name, tensors, {"bits": 4, "group_size": 32})
-        with pytest.raises(UnsupportedError, match="experts in one tensor"):
-            convert(folder, tmp_path / "o", result_format="gptq")
+        result = {"mlx": "gptq", "oss": "mxfp4"}[name]
+        with pytest.raises(UnsupportedError, match="experts are in one tensor"):
+            convert(folder, tmp_path / "o", result_format=result, requantize=requantize)
+        with pytest.raises(UnsupportedError, match="of 3 experts are in one tensor"):
+            read_parameters(folder / "model.safetensors", {})
+    words = pack(RNG.integers(0, 16, (2, 64, 32), np.uint8), 4).transpose(0, 2, 1)  # of vLLM's fused AWQ and GPTQ
+    stacked = {"m.l.qweight": np.ascontiguousarray(words).view(np.int32), "m.l.scales": np.ones((2, 2, 64), np.float16)}
+    stacked["m.l.qzeros"] = np.zeros((2, 2, 8), np.int32)
+    with pytest.raises(UnsupportedError, match="experts in one tensor"):
+        convert(checkpoint(tmp_path / "gptq", stacked, GPTQ_CONFIG), tmp_path / "o", result_format="awq")
+
+
+@pytest.mark.parametrize("result", ["awq", "compressed-tensors", "mlx"])
+def test_experts_with_a_layer_each_are_layers(result: str, tmp_path: Path) -> None:
+    """The gate, which is a matrix of floats, is stated as not quantized."""
+    tensors = {**gptq("m.experts.0.up_proj"), **gptq("m.experts.1.up_proj"), "m.gate.weight": np.ones((2, 64), np.float16)}
+    source = checkpoint(tmp_path / "s", tensors, GPTQ_CONFIG)
+    convert(source, tmp_path / "o", result_format=result)
+    found = CheckpointSource.of(tmp_path / "o" / "model.safetensors")
+    assert list(found.layers) == ["m.experts.0.up_proj", "m.experts.1.up_proj"] and list(found.plain) == ["m.gate.weight"]
+    assert qconvert.diff(source, tmp_path / "o") == []
+
+
+def test_tensors_of_experts_that_do_not_fit(tmp_path: Path) -> None:
+    mlx_config, oss = {"bits": 4, "group_size": 32}, experts_of_gpt_oss("m.experts")
+    broken = {
+        "mlx": {**experts_of_mlx("m.l"), "m.l.scales": np.ones((2, 32, 2), np.float16)},
+        "rank": {**experts_of_mlx("m.l"), "m.l.biases": np.ones((96, 2), np.float16)},
+    }
+    for name, tensors in broken.items():
+        with refused(InvalidModelError, "blocks-do-not-fit"):
+            convert(checkpoint(tmp_path / name, tensors, mlx_config), tmp_path / "o", result_format="mlx")
+    nan = {**oss, "m.experts.down_proj_scales": np.full((3, 16, 2), 255, np.uint8)}
+    shape = {**oss, "m.experts.down_proj_scales": np.full((3, 16, 3), 120, np.uint8)}
+    for name, tensors in {"nan": nan, "shape": shape}.items():
+        with refused(InvalidModelError, "wrong-type"):
+            convert(checkpoint(tmp_path / name, tensors, {"quant_method": "mxfp4"}), tmp_path / "o", result_format="mlx-mxfp4")
 
 
 def test_factors_of_data_count_in_a_comparison_with_floats(tmp_path: Path) -> None:

@@ -55,16 +55,15 @@ def read(path: Path, options: Mapping[str, Any], *, again: bool = False) -> Grap
         InvalidModelError: it is damaged, or no file of PyTorch.
         UnsupportedError: it holds no graph, or what is not covered.
     """
-    from qconvert.checkpoints import layers_in_blocks
-    from qconvert.checkpoints.safetensors import is_safetensors, read_checkpoint
+    from qconvert.checkpoints.safetensors import is_safetensors
+    from qconvert.checkpoints.source import CheckpointSource
     from qconvert.formats.torch.engines import set_engine_arithmetic
     from qconvert.formats.torch.export.reader import read as read_program
     from qconvert.formats.torch.notes import read_notes, with_notes
     from qconvert.formats.torch.torchscript.reader import read as read_torchscript
 
     if is_safetensors(path):
-        checkpoint = read_checkpoint(path)
-        layers = layers_in_blocks(checkpoint.tensors, checkpoint.metadata)  # a graph does not help where they are not covered
+        layers = CheckpointSource.of(path).layers  # a graph does not help where they are not covered
         remedy = f"{_NEEDS_GRAPH}\n{_OTHER_TOOLS}" if layers else _NEEDS_GRAPH
         raise UnsupportedError("the file holds tensors and no graph", remedy=remedy, rule="graph-missing")
     archive = open_archive(path)

@@ -13,6 +13,8 @@ import numpy as np
 from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import read_config
 from qconvert.checkpoints.container import Parts
+from qconvert.checkpoints.gpt_oss import name_experts
+from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
 from qconvert.checkpoints.weight import E4M3, BlockWeight, symmetric_zero_point
 from qconvert.errors import InvalidModelError, UnsupportedError, format_count
@@ -146,7 +148,8 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
         UnsupportedError: the checkpoint is of another format, or has what is not covered.
     """
     stored = {name: value for name, value in entries.values.items() if isinstance(value, StoredTensor)}
-    found = layers_in_blocks({name: value.data for name, value in stored.items() if value.scales is None})
+    arrays = {name: value.data for name, value in stored.items() if value.scales is None}
+    found = layers_in_blocks(name_experts(Checkpoint(arrays, dict.fromkeys(arrays, path.name), {})).tensors)
     if not found:
         return None
     config = read_config(path)
@@ -158,6 +161,13 @@ def read_blocks(entries: Entries, path: Path) -> Parameters | None:
     decodings: dict[str, Decoding] = {}
     for layer, (container, parts) in found.items():
         weight = container.read(parts, config)
+        if weight.experts:
+            raise UnsupportedError(
+                f"the weights of {weight.experts} experts are in one tensor, which no linear layer of a network has",
+                where=repr(layer),
+                remedy="A checkpoint of MLX has room for them: --to mlx-mxfp4 or mlx.",
+                rule="blocks-not-covered",
+            )
         entries.used.update(f"{layer}.{part}" for part in parts.tensors)
         name = f"{layer}.weight"
         order = None if weight.groups is None else np.argsort(weight.groups, kind="stable").astype(np.int64)
