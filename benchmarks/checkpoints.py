@@ -2,9 +2,10 @@
 
     python benchmarks/checkpoints.py [--folder fixtures/blocks] [--gigabytes 4] [--markdown docs/measured/checkpoints.md]
 
-Of each pair: "exact", or the share of blocks (of all layers, the least and the most) that have no place, and the SQNR of the worst layer
-with --requantize; "weights exact" where data alone are no longer rounded, and "no" where the result rounds data in a way that is not the
-source's. With --gigabytes a random GPTQ checkpoint of that size is converted in a process of its own, in turns with a copy of it.
+Of each pair: "exact", or the share of blocks (of all layers, the least and the most; of bitsandbytes int8, of weights) that have no place,
+and the SQNR of the worst layer with --requantize; "weights exact" where data alone are no longer rounded, and "no" where the result rounds
+data in a way that is not the source's. With --gigabytes a random GPTQ checkpoint of that size is converted in a process of its own, in
+turns with a copy of it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def pair(source: Path, result: str) -> str:
         except qconvert.QConvertError as error:
             if error.rule != "not-lossless":
                 return f"no: {error.rule}"
-            shares = re.findall(r"\(([\d.]+%) to ([\d.]+%) of the blocks\)", error.reason)
+            shares = re.findall(r"\(([\d.]+%) to ([\d.]+%) of the (?:blocks|weights)\)", error.reason)
             share = f"{shares[0][0]}–{shares[0][1]}" if shares else "all"
         else:
             return "exact"
@@ -137,9 +138,9 @@ def main() -> None:
     parts = [
         "# Checkpoints as checkpoints of other tools",
         "Made by `python benchmarks/checkpoints.py --gigabytes 4`. Exact: every integer, scale and zero point is kept. Else the share of "
-        "blocks for which the result has no place, the least and the most of all layers, and with `--requantize` the SQNR of the worst "
-        "layer: weights exact, where data alone are no longer rounded; no, where the result rounds data in a way that is not the "
-        "source's.",
+        "blocks for which the result has no place, the least and the most of all layers (of bitsandbytes int8 that of weights), and with "
+        "`--requantize` the SQNR of the worst layer: weights exact, where data alone are no longer rounded; no, where the result rounds "
+        "data in a way that is not the source's.",
         table(pairs(given.folder)),
     ]
     if given.gigabytes:

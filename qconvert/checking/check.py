@@ -19,6 +19,7 @@ from qconvert.checking.stand_ins import (
 )
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.data import Preparation
+from qconvert.data.texts import are_texts
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Graph
@@ -60,7 +61,8 @@ def check(
         source: a model file of a format that a runtime loads, its content as bytes, or a graph, of which a file is written.
         result: the converted model, likewise.
         source_format, result_format: the names of their formats, if suffix and content do not determine them.
-        data: files and folders of inputs (see qconvert/data); random inputs without.
+        data: files and folders of inputs (see qconvert/data), or .txt files, texts of which a language model's inputs are made by the
+            tokenizer.json next to a model; random inputs without.
         preparation: of images and floats in these.
         samples: how many inputs at most; of a model with states, how many sequences of 50.
         kernels: what runs files of a format, on both sides: "litert:default" (XNNPACK), "litert:reference", "tflite-micro" (the extra
@@ -93,6 +95,10 @@ def check(
     if preparation is not None and not data:
         raise OptionError(
             "the data are arrays; only data from files is prepared", remedy="Name files or folders with --data.", rule="data-not-from-files"
+        )
+    if are_texts(data) and preparation is not None:
+        raise OptionError(
+            "the data are texts, which no preparation is for", remedy="Leave out --mean, --std and the like.", rule="option-not-applicable"
         )
     if quick and per_op:
         raise OptionError("both --quick and --per-op are given", remedy="Leave out --quick or --per-op.", rule="quick-and-per-op")

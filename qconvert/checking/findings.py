@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from qconvert.checking.proof.classes import Proof
+from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op
 from qconvert.operators import kind_of
 from qconvert.tables import Rows, Shown, format_sentence, format_share, format_text
@@ -151,6 +152,31 @@ class OutputComparison:
         return self.largest > 0
 
 
+@dataclass(frozen=True, slots=True)
+class TextComparison:
+    """How well two language models predict texts.
+
+    Attributes:
+        windows: how many pieces of the texts were run.
+        tokens: how many tokens were predicted.
+        perplexities: of source and result.
+        sqnr_db: signal to difference of the logits, in dB; None if there is no difference.
+    """
+
+    windows: int
+    tokens: int
+    perplexities: tuple[float, float]
+    sqnr_db: float | None
+
+    @property
+    def sentence(self) -> str:
+        """Both perplexities, and the distance of the logits."""
+        logits = "the logits are equal" if self.sqnr_db is None else f"SQNR of the logits {self.sqnr_db:.1f} dB"
+        size = f"{format_count(self.tokens, 'token')} in {format_count(self.windows, 'window')}"
+        before, after = self.perplexities
+        return f"perplexity {before:.6g} of the source, {after:.6g} of the result, on {size}; {logits}"
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class CheckReport(Shown):
     """What a check found.
@@ -171,6 +197,7 @@ class CheckReport(Shown):
             result with the source quantized with the same scales.
         float_verdict: the summary of float_outputs in one sentence; "" if the source is not float.
         proof: what is proved for all inputs; None where no runtime takes a model.
+        texts: how well both predict the texts that they were run on; None where the inputs are no texts.
     """
 
     source: str
@@ -189,6 +216,7 @@ class CheckReport(Shown):
     float_outputs: tuple[OutputComparison, ...] = ()
     float_verdict: str = ""
     proof: Proof | None = None
+    texts: TextComparison | None = None
 
     @property
     def verdict(self) -> str:
@@ -239,6 +267,7 @@ class CheckReport(Shown):
         found = [(word, format_sentence(text)) for word, texts in (
             ("ran", filter(None, (self.ran,))), ("proof", () if self.proof is None else (self.proof.sentence,)),
             ("float against quantized", filter(None, (self.float_verdict,))),
+            ("texts", () if self.texts is None else (self.texts.sentence,)),
             ("problem", self.problems), ("inconclusive", self.unjudged), ("cost", self.costs), ("note", self.notes),
             ("machine", self.machine),
         ) for text in texts]  # fmt: skip

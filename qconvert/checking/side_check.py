@@ -13,9 +13,10 @@ from qconvert.checking.attributes_and_limits import compare_attributes, compare_
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.checking.file_in_runtime import Side, describe_runtimes
 from qconvert.checking.file_values import differing_constants, find_fixed_outputs
-from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison
-from qconvert.checking.memory import MOST, Room, nbytes
+from qconvert.checking.findings import BEYOND_BOUNDS, CheckReport, Finding, OutputComparison, TextComparison
+from qconvert.checking.memory import MOST, Room, nbytes, sizes_of
 from qconvert.checking.outputs import Border
+from qconvert.checking.perplexity import compare_texts
 from qconvert.checking.recurrent import STEPS, Sequences, describe_drift, describe_drift_costs, state_problems
 from qconvert.checking.repeated_conversion import repeat_conversion
 from qconvert.checking.requantized_operators import find_costly_constants
@@ -27,6 +28,7 @@ from qconvert.checking.stand_ins import (
 )
 from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_of_other_sizes, load_inputs, zero_inputs
 from qconvert.data.input_limits import sizes_to_try
+from qconvert.data.texts import TextInputs, are_texts
 from qconvert.errors import QConvertError, RuntimeRefusedError
 from qconvert.graph import Array, Graph
 from qconvert.plugins import LoadedModel
@@ -84,6 +86,7 @@ class SideCheck:
     steps: int = 0  # of a sequence, where the source has states
     least: float = 0.0  # the SQNR that outputs keep
     undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone at the ends of ranges or for zeros
+    texts: TextComparison | None = None  # of source and result, where the inputs are texts
     further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
 
     def report(self) -> CheckReport:
@@ -123,19 +126,26 @@ class SideCheck:
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
             tuple(self.costs), describe_runtimes(self.sides, models),
             tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
-            if getattr(model, "rebuilt", False)), floats, held,
+            if getattr(model, "rebuilt", False)), floats, held, texts=self.texts,
         )  # fmt: skip
 
     def _run_inputs(self, border: Border, models: tuple[LoadedModel, LoadedModel]) -> tuple[Feeds, Outputs]:
         """Return the user's inputs, or random ones, and the outputs of both sides compared."""
-        samples = self._limit_samples()
-        if not self.demands.data:
-            feeds, outputs, note = self._run_random(border, models, samples)
-            self.notes.append(note)
-            return feeds, outputs
-        most = samples * (self.steps or 1)
-        feeds, notes = load_inputs(self.files[0].graph, self.demands.data, most, self.demands.preparation.with_stretch())
-        feeds = _complete_inputs(feeds, self.sides[0].graph, self.demands.seed, models[0])
+        graph, data, samples = self.sides[0].graph, self.demands.data, self.demands.samples
+        if are_texts(data):
+            texts = TextInputs.read(self.files[0].graph, data, [side.path.parent for side in self.files], samples)
+            self.texts = compare_texts(texts, border, models, self.progress)
+            feeds = texts.feeds[: self._limit_samples(len(texts.feeds), sizes_of(graph, texts.feeds[0]))]
+            notes: tuple[str, ...] = (f"texts are tokenized by {texts.tokenizer}",)
+        else:
+            samples = self._limit_samples(samples, sizes_to_try(graph)[0])
+            if not data:
+                feeds, outputs, note = self._run_random(border, models, samples)
+                self.notes.append(note)
+                return feeds, outputs
+            most = samples * (self.steps or 1)
+            feeds, notes = load_inputs(self.files[0].graph, data, most, self.demands.preparation.with_stretch())
+        feeds = _complete_inputs(feeds, graph, self.demands.seed, models[0])
         outputs = self._compare_outputs(border, feeds, None, models)
         self.notes += notes
         return feeds, outputs
@@ -160,11 +170,11 @@ class SideCheck:
         changed = {**again.altered, **attributes, **changed, **self.altered}
         self._judge(border, feeds, models[1], outputs, changed, declared, self.demands.per_op or again.rebuilt, again.same)
 
-    def _limit_samples(self) -> int:
-        """How many inputs are run, of which all are held with the outputs of both sides."""
-        graph, samples = self.sides[0].graph, self.demands.samples
-        sizes = nbytes(graph, sizes_to_try(graph)[0])
-        each = sum(sizes[name] for name in graph.inputs) + 2 * sum(sizes.get(name, 0) for name in graph.outputs)
+    def _limit_samples(self, samples: int, sizes: Mapping[str, int]) -> int:
+        """How many inputs are run, of which all are held with the outputs of both sides; `sizes` are those of names in shapes."""
+        graph = self.sides[0].graph
+        own = nbytes(graph, sizes)
+        each = sum(own[name] for name in graph.inputs) + 2 * sum(own.get(name, 0) for name in graph.outputs)
         fitting = Room.for_graphs(graph, self.sides[1].graph).samples(samples, each * (self.steps or 1))
         if fitting < samples:
             what = "with the outputs of both sides, all inputs require more memory than"

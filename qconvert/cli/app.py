@@ -84,11 +84,14 @@ def check_command(
     result: Annotated[Path, typer.Argument(help="The converted model; one of both may be -, with --from or --to.")],
     source_format: FromFlag = "",
     result_format: ToFlag = "",
-    data: DataFlag = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", help="Inputs: folders or files, .npz, .npy, .bin, images, or texts (.txt); repeatable. Default: random."),
+    ] = None,
     mean: MeanFlag = None,
     std: StdFlag = None,
     pixel_range: PixelRangeFlag = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs to run at most.")] = 5,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="How many inputs, or windows of texts, to run at most.")] = 5,
     kernels: KernelsFlag = None,
     trust_source: Annotated[
         bool,
@@ -123,10 +126,11 @@ def check_command(
     from qconvert.cli.reports import check_document, print_check, progress
     from qconvert.cli.streams import read_both
     from qconvert.cli.viewing import pages_for
+    from qconvert.data.texts import are_texts
 
     chosen = [*(kernels or ()), *(["torch:trusted"] if trust_source else [])]
     prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range, resize=resize, crop=crop)
-    page = pages_for(html, explorer, data=data or (), **options)
+    page = pages_for(html, explorer, data=() if are_texts(data or ()) else data or (), **options)
     with read_both(source, result, source_format, result_format) as (first, second), progress(quiet or json) as step:
         report = check(
             first,

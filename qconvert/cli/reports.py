@@ -115,6 +115,8 @@ def print_check(report: CheckReport, every: bool = False, prove: bool = False) -
         show(f"inconclusive: {text}")
     for text in report.costs:
         show(f"cost: {text}")
+    if report.texts is not None:
+        show(f"texts: {report.texts.sentence}")
     for title, outputs in (("Float and quantized", report.float_outputs), ("Outputs", report.outputs)):
         if listed := [item for item in outputs if every or item.differs or item.shapes or item.nan]:
             show(replace(outputs_table(listed), title=title))
