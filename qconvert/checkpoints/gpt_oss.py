@@ -16,6 +16,7 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import E8M0_NAN, Container, Parts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.weight import E2M1, BlockWeight
+from qconvert.errors import InvalidModelError
 
 __all__ = ["MXFP4_GPT_OSS", "name_experts"]
 
@@ -37,6 +38,8 @@ def name_experts(checkpoint: Checkpoint) -> Checkpoint:
         if part not in _PARTS or layer not in _LAYERS or f"{around}.{layer}_blocks" not in checkpoint.tensors:
             continue
         tensor, place = tensors.pop(name), places.pop(name)
+        if tensor.ndim < 2:
+            raise InvalidModelError(f"{name} has shape {list(tensor.shape)}; experts and outputs are its first axes", rule="wrong-type")
         for made, rows in _LAYERS[layer].items():
             tensors[f"{around}.{made}.{part}"] = tensor[:, rows]
             places[f"{around}.{made}.{part}"] = place

@@ -17,6 +17,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
+from qconvert.checkpoints.fp8 import refuse_nan_codes
 from qconvert.checkpoints.weight import E4M3, BlockWeight, pack, symmetric_zero_point, words_of_bytes
 from qconvert.errors import InvalidModelError, UnsupportedError
 
@@ -25,7 +26,6 @@ __all__ = ["TORCHAO", "read_torchao"]
 _PREFIX = "_weight_"
 #: Attributes that say how data are rounded at each run; they are None where data stay floats.
 _OF_DATA = ("act_quant_kwargs", "activation_quantization")
-_NOT_NUMBERS = (0x7F, 0xFF)  # codes of E4M3
 _SIGNS = np.uint32(0x88888888)  # of nibbles: what makes codes of two's complement
 
 
@@ -95,8 +95,7 @@ def _read_integers(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
 
 def _read_float8(parts: Parts, stated: Mapping[str, Any]) -> BlockWeight:
     codes = parts.matrix("qdata", "float8_e4m3fn").view(np.uint8)
-    if np.isin(codes, _NOT_NUMBERS).any():
-        raise InvalidModelError("a weight is not finite", where=repr(parts.layer), rule="value-not-finite")
+    refuse_nan_codes(parts, codes)
     return BlockWeight(words_of_bytes(codes), 8, codes.shape[1], _in_blocks(parts, "scale", codes.shape, stated), table=E4M3)
 
 
@@ -143,7 +142,7 @@ def _in_blocks(parts: Parts, name: str, shape: tuple[int, ...], stated: Mapping[
     counts = tuple(whole // size for size, whole in zip(sizes, shape, strict=True))
     if found is None or found.shape != counts:
         raise parts.tensor_error(name, f"one number for each of {counts[0]} x {counts[1]} blocks")
-    if found.dtype.kind not in "iu":
+    if name == "scale" or found.dtype.kind not in "iu":
         found = parts.scales(name)
     return np.repeat(found, sizes[0], axis=0)
 

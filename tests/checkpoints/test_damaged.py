@@ -182,7 +182,7 @@ def test_what_headers_of_torchao_cannot_say(tmp_path: Path) -> None:
     fails("ao_intx4", InvalidModelError, "wrong-type", block_size=[1, 64])
     fails("ao_intx4", InvalidModelError, "blocks-do-not-fit", block_size=[1, 48])
     fails("ao_int8", InvalidModelError, "blocks-do-not-fit", block_size=None)
-    fails("ao_float8", InvalidModelError, "value-not-finite", part="qdata", number=b"\x7f")
+    fails("ao_float8", InvalidModelError, "weights-not-finite", part="qdata", number=b"\x7f")
     fails("ao_float8", InvalidModelError, "scale-not-finite", part="scale", number=np.float32(np.inf).tobytes())
     fails("ao_int4", UnsupportedError, "blocks-not-covered", part="qdata")
     fails("ao_int4", UnsupportedError, "blocks-not-covered", part="zero_point")
