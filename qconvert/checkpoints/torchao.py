@@ -3,18 +3,21 @@
 The tensors of X.weight are `X._weight_qdata`, `X._weight_scale` and `X._weight_zero_point`; the file's header has a JSON text under the
 name X.weight, with the class, its attributes, and the names of its tensors. Int8Tensor and IntxUnpackedToInt8Tensor: `qdata` int8 [N, K],
 scales and zero points int8 of blocks, the value is scale * (q - zero point). Float8Tensor: `qdata` E4M3, scale * q. Int4Tensor: `qdata`
-[N, K / 2] in two's complement, the lower half first, scales and zero points [G, N], which are floats: scale * q + zero point. Source:
-quantization/quantize_/workflows and prototype/safetensors of torchao; int4_row_quantize_zp and pack_int4 of FBGEMM for Int4Tensor.
+[N, K / 2] in two's complement, the lower half first, scales and zero points [G, N], which are floats: scale * q + zero point. The
+attributes `act_quant_kwargs` and `activation_quantization` say how data are rounded at each run; they are None where data stay floats.
+Source: quantization/quantize_/workflows and prototype/safetensors of torchao; int4_row_quantize_zp and pack_int4 of FBGEMM for Int4Tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Parts
 from qconvert.checkpoints.fp8 import refuse_nan_codes
@@ -24,23 +27,36 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 __all__ = ["TORCHAO", "read_torchao"]
 
 _PREFIX = "_weight_"
-#: Attributes that say how data are rounded at each run; they are None where data stay floats.
-_OF_DATA = ("act_quant_kwargs", "activation_quantization")
+_STRATEGIES = {"PerRow": "token", "PerTensor": "tensor"}
 _SIGNS = np.uint32(0x88888888)  # of nibbles: what makes codes of two's complement
 
 
 def _read(parts: Parts, config: Config) -> BlockWeight:
-    stated = parts.stated.get("_data")
+    found = parts.stated.get("_data")
+    stated: Mapping[str, Any] = found if isinstance(found, dict) else {}
     tensors = {name.removeprefix(_PREFIX): tensor for name, tensor in parts.tensors.items()}
-    rounding = next((key for key in _OF_DATA if isinstance(stated, dict) and stated.get(key) is not None), "")
-    if rounding:
+    weight = read_torchao(Parts(parts.layer, tensors), str(parts.stated.get("_type")), stated)
+    return replace(weight, activations=_read_activations(stated, parts.layer))
+
+
+def _read_activations(stated: Mapping[str, Any], layer: str) -> Activations | None:
+    how, affine = stated.get("act_quant_kwargs"), stated.get("activation_quantization")
+    if how is None and affine is None:
+        return None
+    if affine == "int8_asym_per_token":
+        return Activations("int8", "token", is_symmetric=False)
+    own = how.get("_data") if isinstance(how, dict) else None
+    own = own if isinstance(own, dict) else {}
+    granularity, mapping = own.get("granularity"), own.get("mapping_type")
+    strategy = _STRATEGIES.get(str(granularity.get("_type"))) if isinstance(granularity, dict) else None
+    is_limited = own.get("reduce_range") or any(own.get(key) is not None for key in ("hp_value_lb", "hp_value_ub"))
+    dtype = _dtype_name(own.get("float8_dtype")) or "int8"
+    if affine is not None or strategy is None or is_limited or dtype not in ("int8", "float8_e4m3fn"):
         raise UnsupportedError(
-            f"{rounding}: data are rounded at each run too, which a checkpoint of another tool does not say",
-            where=repr(parts.layer),
-            remedy="With the float network (--graph) it becomes an operator.",
-            rule="dynamic-operator",
+            f"data are rounded at each run too, as {affine or how!r}, which is not covered", where=repr(layer), rule="dynamic-operator"
         )
-    return read_torchao(Parts(parts.layer, tensors), str(parts.stated.get("_type")), stated if isinstance(stated, dict) else {})
+    is_affine = isinstance(mapping, dict) and mapping.get("_data") == "ASYMMETRIC"
+    return Activations(dtype.replace("8_e", "8e"), strategy, is_symmetric=not is_affine)
 
 
 def read_torchao(parts: Parts, kind: str, stated: Mapping[str, Any]) -> BlockWeight:

@@ -336,3 +336,57 @@ def test_fp4_is_fp8_of_the_same_values(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.signbit(found), np.signbit(first))
     convert(tmp_path / "mxfp8", tmp_path / "mlx", result_format="mlx-mxfp8")
     assert qconvert.diff(folder, tmp_path / "mlx") == []
+
+
+#: Attributes of classes, as torchao 0.18 writes them -> how data are rounded.
+TORCHAO: list[tuple[str, Any, Activations]] = [
+    (
+        "Int8Tensor",
+        {
+            "act_quant_kwargs": {
+                "_type": "QuantizeTensorToInt8Kwargs",
+                "_data": {
+                    "granularity": {"_type": "PerRow", "_data": {"dim": -1}},
+                    "mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
+                    "reduce_range": False,
+                },
+            }
+        },
+        Activations("int8", "token"),
+    ),
+    ("IntxUnpackedToInt8Tensor", {"activation_quantization": "int8_asym_per_token"}, Activations("int8", "token", is_symmetric=False)),
+    (
+        "Float8Tensor",
+        {
+            "act_quant_kwargs": {
+                "_type": "QuantizeTensorToFloat8Kwargs",
+                "_data": {
+                    "float8_dtype": {"_type": "torch.dtype", "_data": "float8_e4m3fn"},
+                    "granularity": {"_type": "PerTensor", "_data": {}},
+                    "hp_value_lb": None,
+                    "hp_value_ub": None,
+                },
+            }
+        },
+        Activations("float8e4m3fn", "tensor"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "attributes", "wanted"), TORCHAO)
+def test_how_torchao_rounds_data(kind: str, attributes: Any, wanted: Activations, tmp_path: Path) -> None:
+    is_fp8 = kind == "Float8Tensor"
+    tensors = {
+        "m.l._weight_qdata": fp8(8, 64) if is_fp8 else RNG.integers(-128, 128, (8, 64), np.int8),
+        "m.l._weight_scale": RNG.uniform(0.1, 1, (8, 1)).astype(np.float32),
+    }
+    text = json.dumps({"_type": kind, "_data": {"block_size": [1, 64], **attributes}})
+    (source := tmp_path / "s").mkdir()
+    with written_file(source / "model.safetensors", list(tensors), {"m.l.weight": text}) as writer:
+        for name, tensor in tensors.items():
+            writer.add(name, tensor)
+    assert read(source).activations == wanted
+    convert(source, tmp_path / "o", result_format="compressed-tensors-fp8" if is_fp8 else "compressed-tensors-int8")
+    assert read(tmp_path / "o").activations == wanted and qconvert.diff(source, tmp_path / "o") == []
+    with refused(UnsupportedError, "not-lossless"):
+        convert(source, tmp_path / "p", result_format="gptq")

@@ -172,9 +172,13 @@ def test_what_headers_of_torchao_cannot_say(tmp_path: Path) -> None:
         with refused(kind, rule):
             CheckpointSource.of(folder / "model.safetensors").weight(LAYER)
 
-    rows = {"_type": "QuantizeTensorToInt8Kwargs", "_data": {"granularity": {"_type": "PerRow"}}}
-    fails("ao_int8", UnsupportedError, "dynamic-operator", act_quant_kwargs=rows)
-    fails("ao_intx4", UnsupportedError, "dynamic-operator", activation_quantization="int8_asym_per_token")
+    for how in (
+        {"granularity": {"_type": "PerGroup", "_data": {"group_size": 32}}},
+        {"granularity": {"_type": "PerRow"}, "reduce_range": True},
+        {"granularity": {"_type": "PerRow"}, "float8_dtype": {"_type": "torch.dtype", "_data": "float8_e5m2"}},
+    ):
+        fails("ao_int8", UnsupportedError, "dynamic-operator", act_quant_kwargs={"_type": "QuantizeTensorToInt8Kwargs", "_data": how})
+    fails("ao_intx4", UnsupportedError, "dynamic-operator", activation_quantization="int4_per_token")
     fails("ao_int4", UnsupportedError, "dynamic-operator", activation_dtype={"_type": "torch.dtype", "_data": "float8_e4m3fn"})
     fails("ao_int8", UnsupportedError, "class-not-covered", class_name="NVFP4Tensor")
     fails("ao_intx4", UnsupportedError, "dtype-not-covered", target_dtype={"_type": "torch.dtype", "_data": "int1"})
