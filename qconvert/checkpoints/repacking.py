@@ -21,6 +21,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG, KEYS_OF_CONFIG
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Written, is_embedding, is_head
+from qconvert.checkpoints.finished_files import FinishedFile, LayerFacts, record_file, remove_records, take_finished_files
 from qconvert.checkpoints.fitting import Misfit, find_nearest_weight, fit_weight, signal_to_noise
 from qconvert.checkpoints.safetensors import written_file
 from qconvert.checkpoints.source import CheckpointSource
@@ -148,6 +149,25 @@ def refusal(misfits: Sequence[ConvertedLayer], title: str, count: int, *, requan
     )
 
 
+def _describe_layer(layer: ConvertedLayer) -> LayerFacts:
+    weight = layer.weight
+    if weight is None:
+        return LayerFacts(layer.name)
+    how = weight.activations
+    scheme = None if how is None else replace(how, scale=None, zero=0)
+    return LayerFacts(
+        layer.name,
+        LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, scheme),
+        weight.scale.dtype.name,
+        weight.outputs * weight.inputs,
+        weight.scale.size,
+        weight.groups is not None,
+        layer.is_new,
+        layer.sqnr_db,
+        layer.dropped,
+    )
+
+
 Progress = Callable[[str, int, int], None]
 
 _INDEX = "model.safetensors.index.json"
@@ -163,7 +183,8 @@ def repack(
 
     Args:
         path: a .safetensors file of the checkpoint.
-        folder: an empty one.
+        folder: an empty one, or one in which a run that was interrupted left files of the same conversion: those that are finished are
+            taken over.
         container: which can be written.
         requantize: whether weights without room in it become the nearest ones that have; else they are an error.
         progress: is called with ("layers", done, total).
@@ -192,15 +213,26 @@ class _Repacking:
         self._misfits: list[ConvertedLayer] = []
         self._made_real: list[str] = []
         self._places: dict[str, str] = {}
-        self._has_groups, self._rows_are_blocks = False, True
+        self._has_groups = False
         self._scales: set[str] = set()
         self._size = 0
         self._counts: Counter[str] = Counter()
         self._result = Repacked()
 
     def run(self, path: Path, folder: Path) -> Repacked:
-        for name, items in self._source.files().items():
-            self._write(folder / name, items)
+        files, left = self._source.files(), take_finished_files(folder)
+        for name, items in files.items():
+            finished = left.get(name)
+            if finished is None:
+                finished = self._write(folder / name, items)
+            else:
+                for facts in finished.layers:
+                    self._count(facts)
+                self._tell_progress()
+            if carried := sum(item not in self._source.layers for item in items):
+                self._counts["tensors carried over"] += carried
+            self._places.update(dict.fromkeys(finished.tensors, name))
+            self._size += finished.size
         if self._misfits:
             raise refusal(self._misfits, self._container.title, len(self._source.layers), requantize=self._requantize)
         if self._source.checkpoint.is_sharded:
@@ -209,23 +241,42 @@ class _Repacking:
         self._write_config(folder)
         if self._source.config.model:
             _carry_files(path.parent, folder)
+        remove_records(folder)
         self._result.counts = dict(self._counts)
         self._result.notes = list(self._notes())
+        if left:
+            self._result.notes.append(f"note: {len(left)} of {format_count(len(files), 'file')} were there from an interrupted run")
         return self._result
 
-    def _write(self, path: Path, items: list[str]) -> None:
-        """Write one file: the tensors of layers, and those that are carried over."""
+    def _write(self, path: Path, items: list[str]) -> FinishedFile:
+        """Write one file: the tensors of layers, and those that are carried over. It gets its name once it is finished."""
         parts = (*self._container.parts, "weight")
         possible = [name for item in items for name in ([f"{item}.{part}" for part in parts] if item in self._source.layers else [item])]
         metadata = {"format": "mlx" if self._container.name.startswith("mlx") else "pt"}
-        with written_file(path, possible, metadata) as writer:
-            for layer in map_in_order(self._convert_item, items):
-                self._count(layer)
-                for name, tensor in layer.tensors.items() if not self._misfits else ():
-                    writer.add(name, tensor)
-                    self._places[name] = path.name
-                    self._size += tensor.nbytes
-                self._source.release(layer.name)
+        sizes: dict[str, int] = {}
+        layers = []
+        unfinished = path.with_name(f"{path.name}.part")
+        try:
+            with written_file(unfinished, possible, metadata) as writer:
+                for layer in map_in_order(self._convert_item, items):
+                    if layer.misfit is not None:
+                        self._misfits.append(layer)
+                    elif layer.name in self._source.layers:
+                        layers.append(_describe_layer(layer))
+                        self._count(layers[-1])
+                    if layer.name in self._source.layers:
+                        self._tell_progress()
+                    for name, tensor in layer.tensors.items() if not self._misfits else ():
+                        writer.add(name, tensor)
+                        sizes[name] = tensor.nbytes
+                    self._source.release(layer.name)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        finished = FinishedFile(list(sizes), sum(sizes.values()), layers)
+        if not self._misfits:
+            record_file(path, finished)
+        return finished
 
     def _convert_item(self, item: str) -> ConvertedLayer:
         """A layer, or a tensor that is carried over; called in threads, so that it changes nothing."""
@@ -245,28 +296,22 @@ class _Repacking:
 
         return convert_layer(item, weight, [(needs, name_parts)], requantize=self._requantize)
 
-    def _count(self, layer: ConvertedLayer) -> None:
-        if layer.name not in self._source.layers:
-            self._counts["tensors carried over"] += 1
-            return
-        if layer.misfit is not None:
-            self._misfits.append(layer)
-        elif layer.weight is None:
+    def _count(self, layer: LayerFacts) -> None:
+        if layer.kind is None:
             self._made_real.append(layer.name)
         else:
-            weight, how = layer.weight, layer.weight.activations
-            scheme = None if how is None else replace(how, scale=None, zero=0)
-            self._written[layer.name] = LayerKind(weight.bits, weight.block, weight.is_symmetric, weight.strategy, scheme)
-            self._scales.add(layer.weight.scale.dtype.name)
-            self._rows_are_blocks &= layer.weight.scale.shape[1] == 1
-            self._has_groups |= layer.weight.groups is not None
+            self._written[layer.name] = layer.kind
+            self._scales.add(layer.scales)
+            self._has_groups |= layer.has_groups
             self._counts["layers in blocks"] += 1
-            self._counts["integers in them"] += layer.weight.outputs * layer.weight.inputs
-            self._counts["scales"] += layer.weight.scale.size
+            self._counts["integers in them"] += layer.integers
+            self._counts["scales"] += layer.scale_count
         if layer.dropped is not None:
             self._result.dropped[layer.name] = layer.dropped
         if layer.is_new:
             self._result.costs[layer.name] = layer.sqnr_db
+
+    def _tell_progress(self) -> None:
         self._progress("layers", len(self._written) + len(self._made_real) + len(self._misfits), len(self._source.layers))
 
     def _write_config(self, folder: Path) -> None:
@@ -277,7 +322,7 @@ class _Repacking:
             if name.endswith(".weight") and tensor.ndim == 2 and not is_embedding(name.removesuffix(".weight"))
         ]
         layers = self._written
-        if self._rows_are_blocks and not self._needs.blocks:
+        if not self._needs.blocks and all(kind.strategy in ("tensor", "channel") for kind in layers.values()):
             layers = {name: replace(kind, block=-1) for name, kind in layers.items()}
         written = Written(layers, real, self._has_groups)
         if self._needs.one_block and written.unusual():

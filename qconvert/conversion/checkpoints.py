@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from qconvert.files import whole_file, whole_folder
 from qconvert.plugins import Change, Cost, Format, name_changes
 from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.plugins.results import describe_worst
+from qconvert.version import __version__
 
 __all__ = ["converted_checkpoint", "repacks"]
 
@@ -77,9 +79,19 @@ def converted_checkpoint(
         return _report(source, result, reader, writer, found, [], started)
     old = [item.name for item in result.iterdir() if _is_of_checkpoint(item)] if result.is_dir() else []
     notes: list[str] = []
-    with whole_folder(result, old, force=force, reads=[source], tell=notes.append) as folder:
+    made_of = _describe_conversion(source, writer, chosen)
+    with whole_folder(result, old, force=force, reads=[source], tell=notes.append, made_of=made_of) as folder:
         found = writer.repack(source, folder, chosen, progress)
     return _report(source, result, reader, writer, found, notes, started)
+
+
+def _describe_conversion(source: Path, writer: Format, options: Mapping[str, Any]) -> str:
+    """What says whether another run makes the same files: the source's files, the format, its options and the version."""
+    read = [file for file in sorted(source.parent.iterdir()) if file.suffix in (source.suffix, ".json") and file.is_file()]
+    files = [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in read]
+    return json.dumps(
+        {"version": __version__, "format": writer.name, "options": dict(options), "source": source.name, "files": files}, default=str
+    )
 
 
 def _report(

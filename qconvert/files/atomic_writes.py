@@ -1,6 +1,6 @@
 """Outputs that appear whole or not at all, and replace no file that is read. A result is made in a folder next to it, so that it can be
 moved into place at once; a run holds a lock on its folder, and one without a lock was left by a run that was killed: the next run next
-to it removes it.
+to it removes it. The folder of a result that takes long may stay instead, for a run that makes the same again.
 """
 
 from __future__ import annotations
@@ -8,13 +8,14 @@ from __future__ import annotations
 import filecmp
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qconvert.errors import OptionError, QConvertError
+from qconvert.errors import FileAccessError, OptionError, QConvertError
 from qconvert.files.mapped import remove_obsolete
 from qconvert.files.names import access_errors, refuse_read_files, require_replaceable, require_writable, require_writable_folder
 
@@ -26,7 +27,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
-_PREFIX, _SUFFIX = ".qconvert-", ".part"
+_PREFIX, _SUFFIX, _KEPT = ".qconvert-", ".part", ".kept"
 #: Seconds for which a run waits until others have moved their files into place, and between two looks.
 _PATIENCE, _PAUSE = 60.0, 0.01
 
@@ -43,6 +44,76 @@ def scratch_folder(parent: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         if lock is not None:
             os.close(lock)
+
+
+@contextmanager
+def resumable_folder(path: Path, place: Path, made_of: str) -> Iterator[Path]:
+    """A folder as that of scratch_folder(), next to `place`; interrupted by the user, by the system or by a full disk, it stays.
+
+    The next run for the same place finds in it what was written, where it names the same `made_of`; else the folder is emptied. Where
+    another run is at work on the same place, or the system has no locks or does not say when it was started, it is a scratch_folder(): what
+    was written before a restart may not have reached the disk.
+
+    Args:
+        path: the result, as the user names it.
+        place: where it goes. Files of it are written to a folder of its name in this one.
+        made_of: what the result is made of, and how.
+
+    Raises:
+        FileAccessError: the block raised OSError, and something is kept.
+    """
+    start, folder = _system_start(), place.parent / f"{_PREFIX}{place.name}{_KEPT}"
+    lock = _lock_own_folder(folder) if start else None
+    if lock is None:
+        with scratch_folder(place.parent) as other:
+            yield other
+        return
+    kept, note, is_kept = folder / place.name, folder / f"{place.name}.made_of", False
+    stated = f"{start}\n{made_of}".encode()
+    try:
+        if not note.is_file() or note.read_bytes() != stated:
+            shutil.rmtree(kept, ignore_errors=True)
+            note.write_bytes(stated)
+        yield folder
+    except (KeyboardInterrupt, MemoryError):
+        is_kept = _has_files(kept)
+        raise
+    except OSError as error:
+        if not (is_kept := _has_files(kept)):
+            raise
+        raise FileAccessError(
+            f"cannot be written: {error.strerror or error}",
+            file=str(path),
+            remedy=f"The same command goes on from here. What is finished is kept in {folder}.",
+            rule="not-writable",
+        ) from error
+    finally:
+        if not is_kept:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _has_files(folder: Path) -> bool:
+    with suppress(OSError):
+        return any(folder.iterdir())
+    return False
+
+
+def _lock_own_folder(folder: Path) -> int | None:
+    """The lock of a folder of this user, which is made where it is not there; None where that cannot be."""
+    with suppress(OSError):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+            return _lock_folder(folder)
+    return None
+
+
+def _system_start() -> str:
+    """Which start of the system this is, by Linux; "" elsewhere."""
+    with suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 @contextmanager
@@ -164,7 +235,13 @@ def whole_file(
 
 @contextmanager
 def whole_folder(
-    path: Path, names: Iterable[str], *, force: bool = False, reads: Iterable[Path] = (), tell: Callable[[str], None] = lambda text: None
+    path: Path,
+    names: Iterable[str],
+    *,
+    force: bool = False,
+    reads: Iterable[Path] = (),
+    tell: Callable[[str], None] = lambda text: None,
+    made_of: str = "",
 ) -> Iterator[Path]:
     """A temporary folder of the same name, whose files are moved to `path` when the block succeeds; nothing is left when it fails.
 
@@ -174,15 +251,17 @@ def whole_folder(
         force: whether they may be replaced.
         reads: files that are read; none of them is replaced, whatever `force` says.
         tell: is told, in words, which files of an earlier result were removed.
+        made_of: what the files are made of, and how; with it, those that were written stay when the run is interrupted, and are in the
+            temporary folder of the next run that says the same.
 
     Raises:
         FileAccessError, OptionError: as whole_file().
     """
     names, reads = tuple(names), tuple(reads)
     place = require_writable_folder(path, names, force=force, reads=reads)
-    with access_errors(path), scratch_folder(place.parent) as folder:
+    with access_errors(path), resumable_folder(path, place, made_of) if made_of else scratch_folder(place.parent) as folder:
         temporary = folder / place.name
-        temporary.mkdir()
+        temporary.mkdir(exist_ok=True)
         try:
             yield temporary
         except QConvertError as error:

@@ -68,8 +68,9 @@ class Format:
         write_encodings: (Encodings, the graph without quantization that they belong to or None, file, options) -> notes, as of `write`.
         encodings_suffixes: of a format of models that has encodings too, the suffixes of the files that may hold these.
         holds: file -> whether it is of this format by its content; it raises FileAccessError alone. None where the suffix says it.
-        repack: of a format of checkpoints, which have no operators and are not written from a graph: (a .safetensors file, an empty folder,
-            write options, progress) -> what was done, once the folder has a checkpoint of the same weights.
+        repack: of a format of checkpoints, which have no operators and are not written from a graph: (a .safetensors file, a folder,
+            write options, progress) -> what was done, once the folder has a checkpoint of the same weights. The folder is empty, or has
+            what a run with the same arguments wrote that was interrupted.
         read_options, write_options: what `read` and `write`, or `read_encodings` and `write_encodings`, take; `write` gets the mapping
             "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.

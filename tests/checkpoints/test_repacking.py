@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
+import signal
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +20,10 @@ from refusals import refused
 
 import qconvert
 from qconvert import convert
+from qconvert.checkpoints.source import CheckpointSource
+from qconvert.conversion.report import ConversionReport
 from qconvert.errors import FileAccessError, InvalidModelError, OptionError, UnsupportedError
+from qconvert.files import whole_folder
 from qconvert.formats.checkpoints import SUMMARIES
 
 pytestmark = pytest.mark.formats
@@ -279,3 +287,153 @@ def test_what_inspect_says_of_a_checkpoint() -> None:
     assert [layer["has_act_order"] for layer in document["layers"]] == [True, True] and document["layers"][0]["zero_points"] == [8, 8]
     failed = run_program(["inspect", FIXTURES.parent / "tiny_kws_dscnn_int8.tflite", "--from", "torch"])
     assert failed.returncode == 2
+
+
+LAYERS = ("model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj", "model.layers.2.mlp.down_proj")
+
+
+def in_three_files(path: Path) -> Path:
+    """A checkpoint in three files, a layer and a table of floats in each."""
+    tensors = {key.rpartition(".")[2]: value for key, value in tensors_of(FIXTURES / "gm_v2_asym").items() if LAYERS[0] in key}
+    folder = path / "source"
+    folder.mkdir(parents=True)
+    shutil.copyfile(FIXTURES / "gm_v2_asym" / "config.json", folder / "config.json")
+    places = {}
+    for place, layer in enumerate(LAYERS):
+        named = {f"{layer}.{key}": np.roll(value, place) if key == "qweight" else value for key, value in tensors.items()}
+        named[f"model.norm{place}.weight"] = np.arange(8, dtype=np.float16)
+        places.update(dict.fromkeys(named, name := f"model-0000{place + 1}-of-00003.safetensors"))
+        write(folder / name, named)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return folder
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, layer: str, act: Callable[[], Any]) -> list[str]:
+    """Have `act` done where a layer is to be read; return the layers that were read before, as they come."""
+    read, seen = CheckpointSource.weight, list[str]()
+
+    def read_or_stop(source: CheckpointSource, name: str) -> Any:
+        if name == layer:
+            act()
+        seen.append(name)
+        return read(source, name)
+
+    monkeypatch.setattr(CheckpointSource, "weight", read_or_stop)
+    return seen
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stop(error: BaseException) -> None:
+    raise error
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {item.name: item.read_bytes() for item in folder.iterdir()}
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("result", ["awq", "mlx-nvfp4"])
+def test_a_killed_run_is_gone_on_with(result: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, needs_new = in_three_files(tmp_path), result == "mlx-nvfp4"
+
+    def run(name: str) -> ConversionReport:
+        return convert(source, tmp_path / name, result_format=result, requantize=needs_new)
+
+    wanted = run("whole")
+    child = os.fork()
+    if child == 0:
+        interrupt_at(monkeypatch, LAYERS[2], die)
+        run("out")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL and not (tmp_path / "out").exists()
+    seen = interrupt_at(monkeypatch, "", die)
+    report = run("out")
+    assert seen == [LAYERS[2]]
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole") and {*os.listdir(tmp_path)} == {"source", "out", "whole"}
+    assert report.kept == wanted.kept and [change.costs for change in report.changes if change.costs] == [
+        change.costs for change in wanted.changes if change.costs
+    ]
+    said = [change.text for change in report.changes]
+    assert [text for text in said if "interrupted run" in text] == ["note: 2 of 3 files were there from an interrupted run"]
+    assert len(said) == 1 + len(wanted.changes)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device"), UnsupportedError("no")])
+def test_what_an_interrupted_run_leaves(error: BaseException, tmp_path: Path) -> None:
+    """Finished files stay where the user or the disk ended it; an error of the conversion leaves nothing."""
+    source = in_three_files(tmp_path)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises((KeyboardInterrupt, FileAccessError, UnsupportedError)) as caught:
+        interrupt_at(patch, LAYERS[2], partial(stop, error))
+        convert(source, tmp_path / "out", result_format="awq")
+    kept = tmp_path / ".qconvert-out.kept"
+    assert {*os.listdir(tmp_path)} == {"source", *([] if isinstance(error, UnsupportedError) else [kept.name])}
+    if isinstance(error, OSError):
+        assert str(kept) in str(caught.value.remedy)  # type: ignore[attr-defined]
+    if not isinstance(error, UnsupportedError):
+        assert [name for name in os.listdir(kept / "out") if "00003-of" in name] == []
+    report = convert(source, tmp_path / "out", result_format="awq")
+    assert any("interrupted run" in change.text for change in report.changes) is not isinstance(error, UnsupportedError)
+    assert qconvert.diff(source, tmp_path / "out") == [] and {*os.listdir(tmp_path)} == {"source", "out"}
+
+
+def rewrite_file(source: Path) -> None:
+    file = source / "model-00002-of-00003.safetensors"
+    os.utime(file, (1, 1))
+
+
+def truncate_kept(source: Path) -> None:
+    file = source.parent / ".qconvert-out.kept" / "out" / "model-00001-of-00003.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def damage_record(source: Path) -> None:
+    file = source.parent / ".qconvert-out.kept" / "out" / "model-00001-of-00003.safetensors.finished"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def restart_system(source: Path) -> None:
+    file = source.parent / ".qconvert-out.kept" / "out.made_of"
+    file.write_text("another" + file.read_text())
+
+
+CHANGES: list[tuple[Callable[[Path], None], str, int]] = [
+    (lambda source: None, "awq", 2),
+    (lambda source: None, "gptq", 0),
+    (lambda source: state(source, more=1), "awq", 0),
+    (rewrite_file, "awq", 0),
+    (restart_system, "awq", 0),
+    (truncate_kept, "awq", 1),
+    (damage_record, "awq", 1),
+]
+
+
+@pytest.mark.parametrize(("change", "result", "count"), CHANGES)
+def test_files_of_an_interrupted_run_that_are_taken_over(
+    change: Callable[[Path], None], result: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = in_three_files(tmp_path)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt_at(patch, LAYERS[2], partial(stop, KeyboardInterrupt()))
+        convert(source, tmp_path / "out", result_format="awq")
+    change(source)
+    seen = interrupt_at(monkeypatch, "", die)
+    report = convert(source, tmp_path / "out", result_format=result)
+    assert len(seen) == 3 - count and {*os.listdir(tmp_path)} == {"source", "out"}
+    said = [change.text for change in report.changes if "interrupted run" in change.text]
+    assert said == ([f"note: {count} of 3 files were there from an interrupted run"] if count else [])
+    monkeypatch.undo()
+    assert qconvert.diff(source, tmp_path / "out") == []
+
+
+def test_two_runs_at_once_for_one_result(tmp_path: Path) -> None:
+    """The second one has a folder of its own."""
+    place = tmp_path / "out"
+    with whole_folder(place, [], made_of="a") as first:
+        with pytest.raises(KeyboardInterrupt), whole_folder(place, [], made_of="a") as second:
+            (second / "x").write_text("2")
+            raise KeyboardInterrupt
+        (first / "x").write_text("1")
+    assert (place / "x").read_text() == "1" and os.listdir(tmp_path) == ["out"]
