@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from qconvert.formats.mnn.faults import unmet_fault
 from qconvert.operators import kind_of
 from qconvert.plugins import Violation
 
@@ -20,6 +21,8 @@ _SELECT = "operands of Where have the size of its result or one element: MNN rea
 _SELECT_REMEDY = "put an Expand before the Where"
 _PLANE = "convolutions are 1-D or 2-D: MNN has no result for others"
 _PLANE_REMEDY = "write it as a sum of 2-D convolutions, or leave it to the program that runs the model"
+_RIGHT = "operators are those that MNN computes rightly, or has other operators for"
+_RIGHT_REMEDY = "remove it, or leave it to the program that runs the model"
 _DYNAMIC = "no DynamicQuantizeLinear: MNN computes other integers and zero points"
 _DYNAMIC_REMEDY = "with constant weights after it the product is computed in float instead"
 #: Dimensions of the weights of a convolution over two.
@@ -35,6 +38,8 @@ def own_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
                 yield Violation(f"{op.location}: {name!r} has the shape {graph[name].shape}", _EMPTY, _EMPTY_REMEDY)
         if kind_of(op).has_weights and (graph[op.inputs[1]].rank or 0) > _LARGEST_RANK:
             yield Violation(f"{op.location}: weights {op.inputs[1]!r} have the shape {graph[op.inputs[1]].shape}", _PLANE, _PLANE_REMEDY)
+        if fault := unmet_fault(graph.tensors, op):
+            yield Violation(f"{op.location}: {fault}", _RIGHT, _RIGHT_REMEDY)
         if op.kind == "DynamicQuantizeLinear":
             yield Violation(op.location, _DYNAMIC, _DYNAMIC_REMEDY)
         if op.kind == "Where":

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,14 @@ from qconvert.errors import OptionError, QConvertError, UnsupportedError, format
 from qconvert.files.system import temporary_folder
 from qconvert.formats.mnn.child import is_installed, require_installed, run_converter
 from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
+from qconvert.formats.mnn.faults import lower_faults
 from qconvert.formats.mnn.float_network import compensate_biases, insert_roundings, rounded_names, split_encodings
 from qconvert.formats.mnn.layers import Activation, Layer, activations_of, layers_of
 from qconvert.formats.mnn.network import Layer as MadeLayer
 from qconvert.formats.mnn.network import Network, TensorQuantization, read_network
 from qconvert.formats.mnn.pipeline import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.scales import MATMUL
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.operators import kind_of
 from qconvert.plugins import Change, format_named, pass_named
@@ -201,7 +201,7 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
     network, count = compensate_biases(network, layers)
     if count:
         yield f"{count} biases of depthwise layers are one unit of their sum lower or higher, to make up for the truncation in MNN's kernel"
-    network = network.evolve(ops=map(_replace_less, network.ops))
+    network = lower_faults(network)
     onnx = format_named("onnx")
     assert onnx.write is not None
     yield from onnx.write(network, folder / _ONNX, {"provenance": options.get("provenance") or {}}) or ()
@@ -224,11 +224,6 @@ def _write_folder(graph: Graph, folder: Path, options: Mapping[str, Any]) -> Ite
         made = folder / _MNN
         operators = operators_of_network(read_network(made)) if made.exists() else operators_of_graph(network)
         (folder / _DUMP).write_text(dump_json(operators, activations_of(network, encodings)), encoding="utf-8")
-
-
-def _replace_less(op: Op) -> Op:
-    """A Less as a Greater: MNN 3.6.1's Less compares the bits of its operands as integers, and is wrong where both are negative."""
-    return replace(op, kind="Greater", inputs=op.inputs[::-1]) if op.kind == "Less" else op
 
 
 def _maker(options: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from qconvert.arithmetic.storage import numpy_dtype
-from qconvert.operators.formulas.formula import lowers
+from qconvert.operators.formulas.formula import Formula, lowers
 from qconvert.operators.values import (
     Value,
     absolute,
@@ -22,6 +22,7 @@ from qconvert.operators.values import (
     log,
     minimum,
     relu,
+    shape_of,
     sigmoid,
     sign,
     sqrt,
@@ -120,6 +121,33 @@ def shrink(x: Value, *, lambd: float, bias: float) -> Value:
     """x + bias below -lambd, x - bias above lambd, 0 between."""
     above = where(apply("Greater", x, lambd), x - bias, 0.0)
     return where(apply("Less", x, -lambd), x + bias, above)
+
+
+@lowers("Less")
+def less(a: Value, b: Value) -> Value:
+    """b > a."""
+    return apply("Greater", b, a)
+
+
+@lowers("Equal")
+def equal(a: Value, b: Value) -> Value:
+    """Neither is above the other; nothing is equal to NaN."""
+    return apply("And", apply("GreaterOrEqual", a, b), apply("LessOrEqual", a, b))
+
+
+def _with_whole_operand(kind: str) -> Formula:
+    """The comparison of an operand that has the shape of the result, for runtimes that do not broadcast both."""
+
+    def compare(a: Value, b: Value) -> Value:
+        shapes = shape_of(a), shape_of(b)
+        if not all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes):
+            return None
+        return apply(kind, apply("Expand", a, np.array(np.broadcast_shapes(*shapes), np.int64)), b)
+
+    return Formula(kind, compare)
+
+
+greater_of_whole, greater_or_equal_of_whole, less_or_equal_of_whole = map(_with_whole_operand, ("Greater", "GreaterOrEqual", "LessOrEqual"))
 
 
 @lowers("BitwiseNot")

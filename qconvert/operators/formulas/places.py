@@ -25,6 +25,7 @@ from qconvert.operators.values import (
     dtype_of,
     minimum,
     rank_of,
+    reduce,
     reshape,
     shape_of,
     slice_along,
@@ -55,6 +56,28 @@ def segments_of_any_order(x: Value, ids: Value, count: Value, *, reduction: str)
         return _scatter_rows(x, ids, count, reduction)
     found = _scatter_rows(x, where(apply("Less", ids, 0), count, ids), count + 1, reduction)
     return apply("Slice", found, np.array([0]), count, np.array([0]))
+
+
+@lowers("UnsortedSegment")
+def segments_by_masks(x: Value, ids: Value, count: Value, *, reduction: str) -> Value:
+    """Each segment is made of all rows, of which those of others have the first value: for runtimes that cannot add rows at places."""
+    number, shape, rank = constant_of(count), shape_of(x), rank_of(ids)
+    if number is None or rank is None or shape is None or not all(isinstance(size, int) for size in shape):
+        return None
+    rows, rest, dtype = math.prod(map(int, shape[:rank])), [int(size) for size in shape[rank:]], np.dtype(numpy_dtype(dtype_of(x)))
+    sizes = np.array([int(number.reshape(-1)[0]), rows, *rest], np.int64)
+    own = apply("Equal", np.arange(sizes[0]).reshape(-1, 1), reshape(cast(ids, "int64"), [1, rows]))
+    mask = apply("Expand", reshape(own, [int(sizes[0]), rows, *[1] * len(rest)]), sizes)
+    spread = apply("Expand", reshape(x, [1, rows, *rest]), sizes)
+    kinds = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
+    return reduce(kinds[reduction], where(mask, spread, first_value(reduction, dtype).astype(dtype)), [1], keepdims=False)
+
+
+@lowers("SegmentSum")
+def sums_of_known_segments(x: Value, ids: Value) -> Value:
+    """The sums of segments in any order, where the last row's is known."""
+    known = constant_of(ids)
+    return None if known is None or not known.size else apply("UnsortedSegment", x, ids, known.reshape(-1)[-1:] + 1, reduction="sum")
 
 
 def _scatter_rows(x: Value, ids: Value, count: Value, reduction: str) -> Value:

@@ -1,0 +1,90 @@
+"""Operators of a float network that MNN 3.6.1 computes wrongly or whose conversion ends its converter, and other forms of them.
+
+Found by random operators in MNN (qconvert/conformance) and confirmed with single ONNX nodes (docs/measured/mnn.md).
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import kind_of
+from qconvert.plugins import operators
+from qconvert.rewriting.lowering import legality, lower, lower_op
+
+__all__ = ["fault_of", "lower_faults", "unmet_fault"]
+
+_COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+#: Further inputs of recurrences that MNN takes: weights, bias and first states.
+_RECURRENT_INPUTS = (0, 1, 2, 3, 5, 6)
+#: Attributes of recurrences for which MNN needs other values than their defaults, and which.
+_NEEDED = {"hidden_size": None, "direction": ("forward", "bidirectional"), "linear_before_reset": (1,)}
+
+
+def fault_of(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Return what is wrong with an operator in MNN, in words; "" if nothing is known."""
+    if op.kind == "Shrink":
+        return "MNN's converter makes a Less of float values of it, and is wrong for negative ones"
+    if op.kind in _COMPARISONS:
+        return _comparison_fault(tensors, op)
+    if op.kind in ("SegmentSum", "UnsortedSegment") or (op.kind in ("ScatterND", "ScatterElements") and op["reduction"] != "none"):
+        return "MNN puts rows at places, and neither adds nor compares them with what is there"
+    if op.kind == "Unique":
+        return "MNN sorts the values, and gives wrong indices for values in the order of the data"
+    return _recurrence_fault(op) if op.kind in ("LSTM", "GRU", "RNN") else ""
+
+
+def _comparison_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+    sides = [tensors[name] for name in op.inputs]
+    if not all(side.is_quantized or "float" in side.dtype for side in sides):
+        return ""
+    if op.kind == "Equal":
+        return "MNN compares the bits of float values, and is wrong for 0 and -0"
+    if op.kind == "Less":
+        return "MNN compares the bits of float values as integers, and is wrong where both are negative"
+    shape, shapes = tensors[op.outputs[0]].static_shape, [side.static_shape for side in sides]
+    whole = None in (shape, *shapes) or any(other == shape for other in shapes)
+    return "" if whole else "MNN compares float values wrongly where both operands are broadcast"
+
+
+def _recurrence_fault(op: Op) -> str:
+    if op.kind == "GRU" and not op["linear_before_reset"]:
+        return "MNN multiplies by the reset gate after the product of the hidden values"
+    known = {name: item.default for name, item in kind_of(op).attributes.items()}
+    for name, default in known.items():
+        allowed = _NEEDED.get(name, (default,))
+        if allowed is not None and op[name] not in allowed:
+            return f"MNN ignores {name} {op[name]!r}"
+    if any(name and place not in _RECURRENT_INPUTS for place, name in enumerate(op.inputs)):
+        return "MNN ignores lengths of sequences, peepholes and projections"
+    needed = op.outputs[1:3] if op.kind == "LSTM" else op.outputs[:1]
+    return "" if len(needed) == (2 if op.kind == "LSTM" else 1) and all(needed) else "MNN needs results that are not used"
+
+
+def _legal(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Return why an operator gets another form: it has a fault, or ONNX's form of it has operators with one."""
+    if fault := fault_of(tensors, op):
+        return fault
+    in_onnx = legality(operators("onnx", "write"), _OPSET)
+    reason = in_onnx(tensors, op)
+    found = lower_op(tensors, op, in_onnx) if reason else None
+    if found is None:
+        return ""
+    around: ChainMap[str, Tensor] = ChainMap(dict(found.tensors), tensors)  # type: ignore[arg-type]  # which is only read
+    return reason if any(fault_of(around, part) for part in found.ops) else ""
+
+
+def lower_faults(network: Graph) -> Graph:
+    """Return a float network with other forms of the operators that MNN computes wrongly; those without one stay."""
+    return lower(network, _legal).graph
+
+
+def unmet_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+    """Return the fault of an operator of which no other form is known; "" otherwise."""
+    fault = fault_of(tensors, op)
+    return fault if fault and lower_op(tensors, op, _legal) is None else ""
+
+
+#: Of the ONNX files that MNN's converter gets.
+_OPSET = 17
