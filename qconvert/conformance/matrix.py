@@ -48,8 +48,8 @@ class Cell:
         form: kinds that the written file has for it, each once; the kind alone where the format has it;
             empty where files of the format are not read.
         kernel: what is known of the runtime's kernel: "reference" (its integers), "tolerance" or "".
-        result: "equal" to the exact value, rounded once; "explained" by the kernel's row, or in the last bits of floats; "one step" away;
-            "different"; "" where nothing runs.
+        result: "equal" to the exact value, rounded once; "explained" by the kernel's row, also by its fault, or in the last bits of floats;
+            "one step" away; "different"; "" where nothing runs.
         largest: the largest difference, in steps of the result, or relative to the largest value for floats.
         reason: why it is refused, fails, or does not run on integers.
     """
@@ -158,7 +158,9 @@ def _try_operator(
     is_float = graph[graph.outputs[0]].dtype.startswith("float")
     if largest == 0 or (is_float and largest <= _FLOAT_ERROR):
         result = "equal" if largest == 0 else "explained"
-    elif is_whole and not measure_excess(fitted, fitted.ops[0], inputs, results[0], rows).any():
+    elif any(rows.fault(fitted, op) for op in fitted.ops) or (
+        is_whole and not measure_excess(fitted, fitted.ops[0], inputs, results[0], rows).any()
+    ):
         result = "explained"
     else:
         result = "one step" if not is_float and largest <= 1 else "different"
