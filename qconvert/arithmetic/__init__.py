@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from qconvert.arithmetic.additions import ADDITIONS, INTEGER_FACTORS, has_addition, is_same_addition, nudge_add_scales
 from qconvert.arithmetic.fixed_point_functions import tflite_divide
+from qconvert.arithmetic.float_kernels import dequantize_float32, onnxruntime_sigmoid, onnxruntime_tanh, quantize_float32
 from qconvert.arithmetic.kernels import (
     average_away,
     average_up,
@@ -137,6 +138,7 @@ __all__ = [
     "choose_quantization",
     "compare_requantizations",
     "dequantize",
+    "dequantize_float32",
     "dynamic_steps",
     "effective_scale",
     "fbgemm_add",
@@ -151,12 +153,15 @@ __all__ = [
     "multiply_by_quantized_multiplier",
     "nudge_add_scales",
     "onnxruntime_add",
+    "onnxruntime_sigmoid",
     "onnxruntime_softmax",
+    "onnxruntime_tanh",
     "pair_factors",
     "predicted_rate_double_rounding",
     "qnnpack_add",
     "qnnpack_bias",
     "quantize",
+    "quantize_float32",
     "quantize_multiplier",
     "requantize",
     "round_half_away",

@@ -15,12 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import onnxruntime_add, onnxruntime_softmax
+from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
 from qconvert.kernels.kernel import Integers, Kernel, activated_range
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import reduced_count
+from qconvert.operators.call import Call, channels_first, channels_last
+from qconvert.operators.pool import extract_windows
 
 __all__ = ["IN_FLOAT", "ROWS", "UNOPTIMIZED", "covers_all"]
 
@@ -121,6 +124,43 @@ def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     return Integers((found,), "overflows" if overflows else "")
 
 
+def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """QLinearAveragePool adds the float values of a window one by one, and the zero point before it rounds (qlinear_pool.cc)."""
+    data, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
+    if covers_all(graph, op):
+        return _global_average_integers(graph, op, stored)
+    if (
+        data is None
+        or result is None
+        or not (data.is_per_tensor and result.is_per_tensor)
+        or op["arithmetic"]
+        or _average_pool_fault(graph, op)
+    ):
+        return None
+    call = Call(op, tuple(stored), (graph[op.inputs[0]],), (graph[op.outputs[0]],))
+    values = channels_last(call, dequantize_float32(stored[0], data))
+    windows = extract_windows(call, values, np.float32(0))
+    total = np.add.accumulate(windows.reshape(*windows.shape[: values.ndim], -1), axis=-1, dtype=np.float32)[..., -1]
+    counted = extract_windows(call, np.ones((1, *values.shape[1:-1], 1)), 0.0, float(op["count_include_pad"]))
+    count = counted.reshape(*counted.shape[: values.ndim], -1).sum(axis=-1).astype(np.float32)
+    steps = np.rint(total / count / np.float32(result.scale[0]) + np.float32(result.zero_point[0]))
+    return Integers.clip_to_limits(graph, op, channels_first(call, steps))
+
+
+def _global_average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """QLinearGlobalAveragePool multiplies the sum of the steps by a float32 (MlasQLinearGlobalAveragePoolNchw, qgavgpool.cpp)."""
+    data, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
+    if data is None or result is None or not (data.is_per_tensor and result.is_per_tensor) or op.attributes.get("arithmetic"):
+        return None
+    steps = np.asarray(stored[0], np.int64) - int(data.zero_point[0])
+    first = 2 if op["data_format"] == "channels_first" else 1
+    axes = tuple(range(first, first + steps.ndim - 2))
+    count = np.float32(math.prod(steps.shape[axis] for axis in axes))
+    factor = np.float32(data.scale[0]) / (np.float32(result.scale[0]) * count)
+    total = steps.sum(axis=axes, keepdims=True).astype(np.float32)
+    return Integers.clip_to_limits(graph, op, np.rint(total * factor) + int(result.zero_point[0]))
+
+
 def _softmax_overflow(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     found = _softmax_integers(graph, op, stored)
     return found if found is not None and found.fault else None
@@ -202,18 +242,19 @@ _OF_BYTES = (
     Kernel(("MatMul",), _BYTES, real=("result",), tolerance=_sum, fault=_matmul_fault, reference=_PRODUCTS),
     Kernel(("Add",), _BYTES, tolerance=_sum, reference=_add_integers),
     Kernel(("Mul",), _BYTES, tolerance=_sum, reference=_mul_integers),
-    Kernel(("LeakyRelu",), _BYTES, tolerance=_sum),
-    Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault),
-    Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault),
+    Kernel(("LeakyRelu",), _BYTES, tolerance=_sum, reference=compute_in_float32),  # tables (qlinear_lookup_table.h)
+    Kernel(("AveragePool",), _BYTES, tolerance=_average_pool, fault=_average_pool_fault, reference=_average_integers),
+    Kernel(("GlobalAveragePool",), _BYTES, tolerance=_sum, fault=_global_average_pool_fault, reference=_global_average_integers),
     Kernel(("Softmax",), _BYTES, tolerance=_softmax, fault=_softmax_fault, reference=_softmax_integers),
-    Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float),
+    Kernel(("Sigmoid", "Where", "Concat"), _BYTES, tolerance=_float, reference=compute_in_float32),
     Kernel(("MaxPool",), _BYTES),
 )
 
 
 def _without_optimizer(row: Kernel) -> Kernel:
     """Return a row without the optimizer: files in QDQ form run in float, and only those in QOperator form have integer kernels."""
-    return replace(row, reference=_softmax_overflow if row.reference is _softmax_integers else None, rounds_bias=False)
+    reference = _softmax_overflow if row.reference is _softmax_integers else row.reference if row.reference is compute_in_float32 else None
+    return replace(row, reference=reference, rounds_bias=False)
 
 
 def _cuts(graph: Graph, op: Op) -> str:
@@ -230,15 +271,20 @@ def _in_float(row: Kernel) -> tuple[Kernel, ...]:
     return replace(row, types=("uint8",), lacks=_cuts), replace(row, reference=None)
 
 
+_SIXTEEN = ("int16", "uint16")
 ROWS = (
-    Kernel((), ("int16", "uint16"), "float", tolerance=_sixteen_bits),
+    Kernel(IN_FLOAT32, _SIXTEEN, "float", tolerance=_sixteen_bits, reference=compute_in_float32),
+    Kernel((), _SIXTEEN, "float", tolerance=_sixteen_bits),
     *_OF_BYTES,
     # What ONNX's operators do on integers themselves.
-    Kernel(("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min"), runs="stored", tolerance=_float),
+    Kernel(("Relu", "Clip", "Concat", "Max", "Min"), runs="stored", tolerance=_float, reference=compute_in_float32),
+    Kernel(("ArgMax", "ArgMin"), runs="stored", tolerance=_float),
     Kernel(("Resize",), runs="stored", tolerance=_resize, layout=_resize_layout),
-    Kernel(("Sub", "ReduceMean", "ReduceSum", "Requantize"), runs="float", tolerance=_sum),
+    Kernel(("Sub", "Requantize"), runs="float", tolerance=_sum, reference=compute_in_float32),
+    Kernel(("ReduceMean", "ReduceSum"), runs="float", tolerance=_sum),
     Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product),
     *(replace(row.as_float_row(), types=()) for row in _OF_BYTES),
+    Kernel(IN_FLOAT32, runs="float", tolerance=_float, reference=compute_in_float32),
     Kernel(runs="float", tolerance=_float),
 )
 IN_FLOAT = tuple(found for row in ROWS for found in _in_float(row))

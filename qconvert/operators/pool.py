@@ -45,7 +45,7 @@ from qconvert.operators.sizes import (
     with_spatial,
 )
 
-__all__ = ["KINDS", "average_pads"]
+__all__ = ["KINDS", "average_pads", "extract_windows"]
 
 
 def _pool_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -69,7 +69,7 @@ def _keeps_nonspatial_axis(op: Op, constant: Callable[[int], Any], before: Shape
     return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
 
 
-def _extract_windows(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
+def extract_windows(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:
     """Channels-last values as [N, *output sizes, C, *kernel].
 
     Padding has the value `pad`, or `fill` if there is none; what ceil_mode lets hang over after it has `fill`.
@@ -100,7 +100,7 @@ def max_pool(call: Call) -> Array:
     data = call.raw()
     dtype = call.results[0].dtype
     lowest = integer_range(dtype)[0] if "int" in dtype else -np.inf
-    windows = _extract_windows(call, channels_last(call, data), lowest)
+    windows = extract_windows(call, channels_last(call, data), lowest)
     largest = windows.max(axis=tuple(range(-len(call["kernel_shape"]), 0)))
     return clip_stored(call, channels_first(call, largest))
 
@@ -113,12 +113,12 @@ def average_pool(call: Call) -> Result:
     data, quantization = channels_last(call, call.raw()), call.quantization()
     axes = tuple(range(-len(call["kernel_shape"]), 0))
     ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
-    count = _extract_windows(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
+    count = extract_windows(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
     if quantization is None:
-        total = _extract_windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
+        total = extract_windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
         return apply_activation(channels_first(call, total / count), call["activation"])
     zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
-    total = _extract_windows(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
+    total = extract_windows(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
     real = apply_activation(channels_first(call, total / count * scale), call["activation"])
     if not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
@@ -164,8 +164,8 @@ def l2_pool(call: Call) -> Array:
     """The square root of the mean of squares in each window; padding does not count."""
     data = channels_last(call, call.values())
     axes = tuple(range(-len(call["kernel_shape"]), 0))
-    count = _extract_windows(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
-    total = _extract_windows(call, np.square(data), 0.0).sum(axis=axes)
+    count = extract_windows(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
+    total = extract_windows(call, np.square(data), 0.0).sum(axis=axes)
     return apply_activation(channels_first(call, np.sqrt(total / count)), call["activation"])
 
 

@@ -1,0 +1,59 @@
+"""The integers of operators that onnxruntime computes in float32 between Dequantize and Quantize."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import dequantize_float32, onnxruntime_sigmoid, onnxruntime_tanh, quantize_float32
+from qconvert.evaluate import evaluate_op
+from qconvert.graph import Array, Graph, Op
+from qconvert.kernels.kernel import Integers
+
+__all__ = ["IN_FLOAT32", "compute_in_float32"]
+
+
+def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
+    """Each step is rounded (core/providers/cpu/activation/activations.h)."""
+    return np.asarray(np.clip(x * np.float32(alpha) + np.float32(beta), np.float32(0), np.float32(1)))
+
+
+#: Kinds of one operand whose float32 results are rounded several times.
+_FUNCTIONS: Mapping[str, Callable[[Array, Op], Array]] = {
+    "Sigmoid": lambda x, op: onnxruntime_sigmoid(x),
+    "Tanh": lambda x, op: onnxruntime_tanh(x),
+    "HardSigmoid": lambda x, op: _hard_sigmoid(x, float(op["alpha"]), float(op["beta"])),
+    "HardSwish": lambda x, op: x * _hard_sigmoid(x, 1 / 6, 0.5),
+}
+#: Kinds whose float32 results are the exact ones, rounded once.
+_ROUNDED_ONCE = ("Sub", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min", "LeakyRelu", "PRelu", "ThresholdedRelu", "Reciprocal",
+                 "Square", "Floor", "Ceil", "Round", "Sign", "Where", "Concat", "Requantize", "MaxPool", "GlobalMaxPool", "ReduceMax",
+                 "ReduceMin")  # fmt: skip
+#: Kinds of operators that are computed here.
+IN_FLOAT32 = (*_ROUNDED_ONCE, *_FUNCTIONS)
+
+
+def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """Compute an operator of IN_FLOAT32 on data of 8 or 16 bits with one scale each; None of others, and where a result is NaN, whose
+    integer C leaves open. See arithmetic.quantize_float32()."""
+    result, tensors, values = graph[op.outputs[0]].quantization, dict(graph.tensors), list[Any]()
+    if result is None or not result.is_per_tensor:
+        return None
+    for name, value in zip(op.inputs, stored, strict=True):
+        quantization = graph[name].quantization if name else None
+        if (name and value is None) or (quantization is not None and not quantization.is_per_tensor):
+            return None
+        values.append(value if quantization is None else dequantize_float32(value, quantization))
+        if quantization is not None:
+            tensors[name] = replace(graph[name], dtype="float32", quantization=None, data=None)
+    if op.kind in _FUNCTIONS:
+        found = np.asarray(_FUNCTIONS[op.kind](values[0], op))
+    else:
+        tensors[op.outputs[0]] = replace(graph[op.outputs[0]], dtype="float32", quantization=None)
+        attributes = {key: float(np.float32(value)) if isinstance(value, float) else value for key, value in op.attributes.items()}
+        real = replace(op, attributes={**attributes, "activation": ""} if "activation" in attributes else attributes)
+        found = evaluate_op(replace(graph, tensors=tensors), real, values)[0].stored
+    return None if np.isnan(found).any() else Integers.clip_to_limits(graph, op, quantize_float32(found, result))
