@@ -192,8 +192,12 @@ def effective_scale(first: Any, second: Any, output: Any, precision: str = "floa
         output: float32 scale of the output.
         precision: float64 for TFLite's convolutions of int8 (PopulateConvolutionQuantizationParams); float32 for XNNPACK, onnxruntime and
             TFLite's MUL, which round after each step; "product" where the first step alone is of float32, as in TFLite's convolutions of
-            uint8 (GetQuantizedConvolutionMultipler).
+            uint8 (GetQuantizedConvolutionMultipler); "reciprocal" for PyTorch's qnnpack, whose float32 product is multiplied by
+            1 / output (generate_requantization_scales, QnnpackUtils.h).
     """
+    if precision == "reciprocal":
+        inverse = np.float32(1) / np.asarray(output, np.float32)
+        return np.asarray(np.asarray(first, np.float32) * np.asarray(second, np.float32) * inverse, np.float64)
     steps = ("float32", "float64") if precision == "product" else (precision, precision)
     a, b = (np.asarray(value, np.float32).astype(steps[0]) for value in (first, second))
     return np.asarray((a * b).astype(steps[1]) / np.asarray(output, np.float32).astype(steps[1]), np.float64)

@@ -15,6 +15,7 @@ from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.sizes import SAME
@@ -210,6 +211,21 @@ def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     return Integers((found.transpose(_TO_LAST).reshape(found.shape),), "gives data stored channels last in another order")
 
 
+def _unlike_qnnpack(graph: Graph, op: Op) -> str:
+    """Say why qnnpack does not compute a layer of a file that was made for it, or not as its reference says: transposed convolutions over
+    three axes give something else, and a Clip as above."""
+    weights, activation = graph[op.inputs[1]], op["activation"]
+    if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or weights.data is None or weights.dtype != "int8" or op["arithmetic"]:
+        return "another engine, or weights that are not int8 constants"
+    if activation not in ("", "relu") or (op.kind == "ConvTranspose" and (activation or weights.data.ndim > 4)):
+        return "what its kernel computes otherwise"
+    if op.kind == "Gemm":
+        return ""
+    pads = [int(pad) for pad in op["pads"]]
+    is_even = pads[: len(pads) // 2] == pads[len(pads) // 2 :] and op.attributes.get("auto_pad") not in SAME
+    return _layout(op) or ("" if is_even else "padding that differs on both sides")
+
+
 def _not_lowered(graph: Graph, op: Op) -> str:
     """Say why inductor computes an operator in float."""
     weights = graph[op.inputs[1]]
@@ -224,10 +240,14 @@ _TO_LAST = (0, 2, 3, 1)
 _FEW = ("Add", "Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "AveragePool", "GlobalAveragePool", "Requantize", "Quantize", "LeakyRelu",
         "PRelu", "Relu", "Clip", "Concat", "Resize", "HardSwish", "HardSigmoid")  # fmt: skip
 
+#: Layers of qnnpack, which has an integer bias: a float32 multiplies, ties to even (qnnpack/src/q8gemm, q8conv, q8dwconv).
+_OF_QNNPACK = Kernel(("Conv", "ConvTranspose", "Gemm"), ("uint8",), "float", lacks=_unlike_qnnpack, tolerance=program,
+                     reference=Requantizer("single_float32", "reciprocal"))  # fmt: skip
 #: Programs in float32.
-PROGRAM = (Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="float", tolerance=program))
+PROGRAM = (_OF_QNNPACK, Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="float", tolerance=program))
 #: Files that PyTorch runs itself.
 TRUSTED = (
+    _OF_QNNPACK,
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
     Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, reference=_reorder_channels),
     *PROGRAM,
