@@ -139,10 +139,10 @@ def _with_whole_operand(kind: str) -> Formula:
     """The comparison of an operand that has the shape of the result, for runtimes that do not broadcast both."""
 
     def compare(a: Value, b: Value) -> Value:
-        shapes = shape_of(a), shape_of(b)
-        if not all(shape is not None and all(isinstance(size, int) for size in shape) for shape in shapes):
+        shapes = [shape for item in (a, b) if (shape := shape_of(item)) is not None]
+        if len(shapes) < 2 or not all(isinstance(size, int) for shape in shapes for size in shape):
             return None
-        return apply(kind, apply("Expand", a, np.array(np.broadcast_shapes(*shapes), np.int64)), b)
+        return apply(kind, apply("Expand", a, np.array(np.broadcast_shapes(*(tuple(map(int, shape)) for shape in shapes)), np.int64)), b)
 
     return Formula(kind, compare)
 
