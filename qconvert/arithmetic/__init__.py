@@ -33,6 +33,7 @@ from qconvert.arithmetic.kernels import (
     xnnpack_reduction,
     xnnpack_requantize,
 )
+from qconvert.arithmetic.mnn_kernels import compensate_mnn_bias, mnn_convolution, mnn_depthwise
 from qconvert.arithmetic.preparation import (
     FORMULAS,
     PYTORCH_EPS,
@@ -137,6 +138,7 @@ __all__ = [
     "bias_correction",
     "choose_quantization",
     "compare_requantizations",
+    "compensate_mnn_bias",
     "dequantize",
     "dequantize_float32",
     "dynamic_steps",
@@ -150,6 +152,8 @@ __all__ = [
     "is_same_addition",
     "is_same_average",
     "lookup_table",
+    "mnn_convolution",
+    "mnn_depthwise",
     "multiply_by_quantized_multiplier",
     "nudge_add_scales",
     "onnxruntime_add",

@@ -1,4 +1,4 @@
-"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale an exact sum by a float32 once, all else computes in float32.
+"""The kernels of MNN 3.6.1 on CPUs: int8 convolutions scale a sum in float32 (arithmetic/mnn_kernels.py), all else computes in float32.
 
 A depthwise kernel adds the zero point of its result to the sum as an integer, which truncates up to one unit of the sum (measured with
 MNN 3.6.1, docs/mnn.md; formats/mnn/float_network.py makes it half a unit).
@@ -6,10 +6,16 @@ MNN 3.6.1, docs/mnn.md; formats/mnn/float_network.py makes it half a unit).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
+from qconvert.arithmetic import compensate_mnn_bias, dequantize, mnn_convolution, mnn_depthwise
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Kernel
+from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import PROGRAM, few_roundings, program
 
@@ -40,6 +46,32 @@ def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     return np.asarray(found + _CUT_OFF * unit), coarse
 
 
+def _conv_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """A convolution of one group, or depthwise, of int8; see arithmetic.mnn_convolution(). Biases are those of the float network that MNN
+    gets (formats/mnn/float_network.py)."""
+    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
+    given, factors, output = data.quantization, weights.quantization, result.quantization
+    bias = stored[2] if op.has(2) else None
+    if given is None or factors is None or output is None or stored[0] is None or stored[1] is None or (op.has(2) and bias is None):
+        return None
+    outputs, inputs = stored[1].shape[:2]
+    is_depthwise = inputs == 1 and op["group"] == outputs > 1
+    is_known = op["activation"] in ("", "relu") and (op["group"] == 1 or is_depthwise) and op["data_format"] == "channels_first"
+    is_known &= {data.dtype, weights.dtype, result.dtype} == {"int8"} and given.is_per_tensor and output.is_per_tensor
+    if not is_known or data.rank != 4 or factors.zero_point.any() or factors.axis not in (None, 0) or factors.block_size:
+        return None
+    scales = np.broadcast_to(factors.scale, (outputs,))
+    quantization = graph[op.inputs[2]].quantization if op.has(2) else None
+    added = np.zeros(outputs) if bias is None else bias if quantization is None else dequantize(bias, quantization)
+    total = accumulate_products(graph, replace(op, inputs=op.inputs[:2]), stored[:2]).astype(np.int64)
+    sums = stored[1].astype(np.int64).reshape(outputs, -1).sum(axis=1)
+    real = np.asarray(added, np.float32)
+    if not is_depthwise:
+        return Integers.clip_to_limits(graph, op, mnn_convolution(total, sums, real, given, scales, output))
+    real, _ = compensate_mnn_bias(real, float(given.scale[0]), scales, float(output.scale[0]), int(output.zero_point[0]))
+    return Integers.clip_to_limits(graph, op, mnn_depthwise(total, real, given, scales, output))
+
+
 def _order_fault(graph: Graph, op: Op) -> str:
     """MNN sorts values alone: of equal ones the first index is not the first in the result, unless it is the only one."""
     count = graph.constant(op.inputs[1]) if op.kind == "TopK" else None
@@ -63,7 +95,7 @@ def _is_whole(graph: Graph, op: Op) -> bool:
 _INT8 = ("int8",)
 ROWS = (
     Kernel(("ConvTranspose", "MatMul"), runs="nothing", tolerance=program),
-    Kernel(("Conv",), _INT8, tolerance=_conv),
+    Kernel(("Conv",), _INT8, tolerance=_conv, reference=_conv_integers),
     Kernel(("Gemm",), _INT8, tolerance=program),
     Kernel(("AveragePool",), _INT8, tolerance=_average_pool),
     Kernel(("Add", "Sub", "Mul", "GlobalAveragePool", "Relu", "Clip"), _INT8, tolerance=few_roundings),

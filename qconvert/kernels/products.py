@@ -21,7 +21,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import Integers
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["Requantizer", "bias_quantization", "channel_axis", "rounded_bias"]
+__all__ = ["Requantizer", "accumulate_products", "bias_quantization", "channel_axis", "rounded_bias"]
 
 _BYTES = ("int8", "uint8")
 _ACCUMULATORS = 2.0**31
@@ -46,7 +46,7 @@ class Requantizer:
         """Compute the integers for stored inputs; None if data are missing or float, or the accumulator leaves int32."""
         if any(value is None for value in stored[:2]) or not self.takes(graph, op):
             return None
-        total = _accumulate(graph, op, stored)
+        total = accumulate_products(graph, op, stored)
         if float(np.abs(total).max(initial=0)) >= _ACCUMULATORS:
             return None
         multiplier = self.multiplier(graph, op)
@@ -135,7 +135,7 @@ def channel_axis(op: Op, rank: int) -> int:
     return 1 if op.attributes.get("data_format") == "channels_first" else rank - 1
 
 
-def _accumulate(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
+def accumulate_products(graph: Graph, op: Op, stored: Sequence[Array | None]) -> Array:
     """Return the accumulators, whole numbers in float64: the operator's exact value with all scales 1."""
     tensors = {}
     for name in filter(None, (*op.inputs, *op.outputs)):

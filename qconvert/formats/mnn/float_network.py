@@ -10,10 +10,10 @@ from types import MappingProxyType
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range
+from qconvert.arithmetic import affine_range, compensate_mnn_bias
 from qconvert.encodings import Encodings, Place, QParams, extract_encodings
 from qconvert.formats.mnn.layers import Layer
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
 
@@ -282,10 +282,6 @@ def _rename_tensors(op: Op, names: Mapping[str, str]) -> Op:
     return replace(op, inputs=inputs, outputs=outputs)
 
 
-#: Of a unit, by which biases are farther from zero than the whole numbers that they stand for.
-_ABOVE = 0.25
-
-
 def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, int]:
     """The float network with such biases, and the number of changed values.
 
@@ -300,18 +296,13 @@ def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, i
     count = 0
     for op in network.ops:
         layer = by_weights.get(op.inputs[1]) if _is_depthwise(network, op) else None
-        units = None if layer is None else _missing_units(layer)
-        if layer is None or units is None:
+        bias = None if layer is None else network[op.inputs[2]].data if op.has(2) else np.zeros(len(layer.scales), np.float32)
+        if layer is None or bias is None or bias.shape != (len(layer.scales),):
             ops.append(op)
             continue
-        step = np.float64(layer.data.scale) * layer.scales.astype(np.float64)
-        bias = network[op.inputs[2]].data if op.has(2) else np.zeros(len(step), np.float32)
-        if bias is None or bias.shape != step.shape:
-            ops.append(op)
-            continue
+        values, units = compensate_mnn_bias(bias, layer.data.scale, layer.scales, layer.result.scale, layer.result.zero_point)
         name = names.fresh(f"{op.inputs[2] if op.has(2) else op.outputs[0]}/compensated")
-        whole = np.rint(bias / step) + units
-        tensors[name] = Tensor(name, "float32", step.shape, ((whole + _ABOVE * np.sign(whole)) * step).astype(np.float32))
+        tensors[name] = Tensor(name, "float32", bias.shape, values)
         ops.append(replace(op, inputs=(*op.inputs[:2], name)))
         count += int(np.count_nonzero(units))
     return (network.evolve(tensors=tensors.values(), ops=ops), count) if tensors else (network, 0)
@@ -322,10 +313,3 @@ def _is_depthwise(network: Graph, op: Op) -> bool:
         return False
     shape = network[op.inputs[1]].shape or (0, 0)
     return bool(shape[0] == op["group"] and shape[1] == 1)
-
-
-def _missing_units(layer: Layer) -> Array:
-    """Whole units for each channel by which what MNN adds is farther from the zero point than it need be."""
-    unit = layer.data.scale * layer.scales.astype(np.float64) / layer.result.scale
-    wanted = layer.result.zero_point / unit
-    return np.asarray(np.rint(wanted) - np.trunc(wanted))
