@@ -209,7 +209,8 @@ def measure_excess(graph: Graph, op: Op, inputs: Sequence[Array | None], result:
         result: the runtime's stored result.
         rows: of its kernels: the integers of a reference, or the exact value within a tolerance.
     """
-    result = result.reshape(graph[op.outputs[0]].static_shape or result.shape)
+    shape = graph[op.outputs[0]].static_shape
+    result = result if shape is None else result.reshape(shape)
     known = rows.integers(graph, op, inputs)
     if known is not None:
         return np.asarray(np.min([np.abs(result.astype(np.float64) - way.astype(np.float64)) for way in known.ways], axis=0))

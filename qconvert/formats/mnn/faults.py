@@ -26,6 +26,8 @@ def fault_of(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Return what is wrong with an operator in MNN, in words; "" if nothing is known."""
     if op.kind == "Shrink":
         return "MNN's converter makes a Less of float values of it, and is wrong for negative ones"
+    if op.kind == "Round":
+        return "MNN rounds halves away from zero"
     if op.kind in _COMPARISONS:
         return _comparison_fault(tensors, op)
     if op.kind in ("SegmentSum", "UnsortedSegment") or (op.kind in ("ScatterND", "ScatterElements") and op["reduction"] != "none"):

@@ -123,6 +123,14 @@ def shrink(x: Value, *, lambd: float, bias: float) -> Value:
     return where(apply("Less", x, -lambd), x + bias, above)
 
 
+@lowers("Round")
+def round_half_even(x: Value) -> Value:
+    """The whole number below, and 1 above the middle; in the middle 1 where that is odd."""
+    low = apply("Floor", x)
+    rest, odd = x - low, low - apply("Floor", low * 0.5) * 2.0
+    return low + where(apply("Greater", rest, 0.5), 1.0, where(apply("GreaterOrEqual", rest, 0.5), odd, 0.0))
+
+
 @lowers("Less")
 def less(a: Value, b: Value) -> Value:
     """b > a."""

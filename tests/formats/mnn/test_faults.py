@@ -62,6 +62,7 @@ _SEGMENTS = {
     for reduction in ("sum", "prod", "max", "min")
 }
 CASES = {
+    "Round": _plain("Round", (np.arange(-40, 40, dtype=np.float32) / 4,)),
     "Shrink": _plain("Shrink", (normal(64),), lambd=0.3, bias=0.1),
     **{kind: _plain(kind, _SIDES) for kind in ("Less", "Equal", "NotEqual")},
     **{f"{kind} of both": _plain(kind, _BOTH) for kind in ("Greater", "GreaterOrEqual", "LessOrEqual", "Less", "Equal")},
