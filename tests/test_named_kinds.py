@@ -86,6 +86,7 @@ _ABOUT = {
     "passes/match_scales.py": "sums and averages whose kernels demand one scale",
     "passes/matmul_to_gemm.py": "MatMul with constant weights is Gemm",
     "passes/merge_reshapes.py": "one Reshape for several",
+    "passes/separate_pads.py": "a Pad before SpaceToBatch",
     "passes/narrow_indices.py": "a cast takes integers of any type",
     "passes/movement_in_float.py": "what PyTorch's functions do on integers of few bits",
     "passes/pool_to_mean.py": "global pooling is a mean",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from qconvert.errors import format_count
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
 from qconvert.plugins import Target
@@ -27,7 +28,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             if is_index and name and graph[name].dtype == "int64" and _takes_either(rewriter, name):
                 rewriter.define(replace(graph[name], dtype="int32"))
                 count += 1
-    return rewriter.finish(), (f"{count} results of indices are int32 in place of int64",) if count else ()
+    return rewriter.finish(), (f"{format_count(count, 'tensor')} of indices: int32 in place of int64",) if count else ()
 
 
 def _takes_either(rewriter: Rewriter, name: str) -> bool:

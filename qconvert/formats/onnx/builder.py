@@ -173,7 +173,7 @@ class Builder:
         """Adds a node; outputs are names, or how many new names to make (from `hint`). Returns the outputs' names."""
         if isinstance(outputs, int):
             outputs = [self.name(hint or f"{inputs[0] or 'value'}/{op_type}") for _ in range(outputs)]
-        while len(inputs) > 1 and not inputs[-1]:  # onnxruntime's optimizer crashes at a LayerNormalization whose absent bias is named
+        while not domain and len(inputs) > 1 and not inputs[-1]:  # at a LayerNormalization with an absent bias onnxruntime crashes
             inputs = inputs[:-1]
         stated = {key: value for key, value in attributes.items() if value is not None}
         known = signature(op_type, domain, self.opset)

@@ -223,11 +223,11 @@ def local_response(graph: Graph, op: Op) -> str:
     return "its reference kernel leaves out the last channel of each window"
 
 
-def space_to_batch(graph: Graph, op: Op) -> str:
-    """SPACE_TO_BATCH_ND of tflite-micro pads with the stored 0 (space_to_batch_nd.cc; measured)."""
+def space_to_batch(graph: Graph, op: Op, in_float: bool = False) -> str:
+    """SPACE_TO_BATCH_ND of tflite-micro pads with the stored 0, and floats with what stands there (space_to_batch_nd.cc; measured)."""
     quantization, pads = graph[op.inputs[0]].quantization, graph.constant(op.inputs[2])
-    shifted = quantization is not None and bool(quantization.zero_point.any())
-    return "its kernel pads with the integer 0 in place of the zero point" if shifted and (pads is None or pads.any()) else ""
+    shifted = in_float or (quantization is not None and bool(quantization.zero_point.any()))
+    return "its kernel does not pad with zero" if shifted and (pads is None or pads.any()) else ""
 
 
 def reduce_sum(graph: Graph, op: Op) -> str:

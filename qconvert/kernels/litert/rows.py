@@ -224,6 +224,7 @@ MICRO = (
     *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
              "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
     Kernel(("SpaceToBatch",), _INT8, fault=limits.space_to_batch),
+    Kernel(("SpaceToBatch",), runs="float", fault=partial(limits.space_to_batch, in_float=True)),
     Kernel(("BatchToSpace",), _INT8),
     *(row.as_float_row() for row in REFERENCE),
 )  # fmt: skip

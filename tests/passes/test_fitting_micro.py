@@ -1,0 +1,58 @@
+"""Passes for tflite-micro: types of indices, and padding apart from SpaceToBatch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from qconvert.conformance.examples import make_graph, random_operands
+from qconvert.conversion import normalize
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Tensor
+from qconvert.kernels import Kernels
+from qconvert.passes import narrow_indices, separate_pads
+from qconvert.plugins import target_named
+
+
+def test_indices_are_narrow_where_readers_take_them() -> None:
+    """One ArgMax feeds a Gather and an output, another one a sum of int64."""
+    tensors = [
+        Tensor("x", "float32", (2, 5)), Tensor("table", "float32", (5,), np.arange(5, dtype=np.float32)),
+        Tensor("one", "int64", (), np.array(1)), Tensor("a", "int64", (2,)), Tensor("b", "int64", (2,)), Tensor("y", "float32", (2,)),
+        Tensor("z", "int64", (2,)),
+    ]  # fmt: skip
+    ops = (
+        Op("ArgMax", ("x",), ("a",), {"axis": 1, "keepdims": 0}),
+        Op("ArgMin", ("x",), ("b",), {"axis": 1, "keepdims": 0}),
+        Op("Gather", ("table", "a"), ("y",), {"axis": 0}),
+        Op("Add", ("b", "one"), ("z",)),
+    )
+    graph = Graph("g", {item.name: item for item in tensors}, ops, ("x",), ("a", "y", "z"))
+    found, notes = narrow_indices.run(graph, None)
+    assert (found["a"].dtype, found["b"].dtype) == ("int32", "int64")
+    assert notes == ("1 tensor of indices: int32 in place of int64",)
+    feed = {"x": np.random.default_rng(0).normal(size=(2, 5)).astype(np.float32)}
+    assert all(
+        np.array_equal(one, other) for one, other in zip(evaluate(graph, feed).values(), evaluate(found, feed).values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("int8", "channels_last"), ("float32", "channels_first"), ("int16", "channels_last")])
+def test_padding_stands_before_space_to_batch(dtype: str, layout: str) -> None:
+    rng = np.random.default_rng(0)
+    graph = make_graph("SpaceToBatch", dtype, rng, Kernels(), layout)
+    found, _ = separate_pads.run(graph, target_named("tflite-micro"))
+    assert [op.kind for op in found.ops] == ["Pad", "SpaceToBatch"]
+    feed = random_operands(graph, "SpaceToBatch", rng)
+    assert np.array_equal(evaluate(graph, feed)["o0"], evaluate(found, feed)["o0"])
+    assert separate_pads.run(graph, target_named("tflite"))[0] is graph
+
+
+def test_an_unpadded_operator_stays() -> None:
+    graph = make_graph("SpaceToBatch", "int8", np.random.default_rng(0), Kernels(), "channels_last")
+    pads = graph[graph.ops[0].inputs[2]]
+    plain = graph.evolve(tensors=[replace(pads, data=np.zeros(4, np.int64)), replace(graph["o0"], shape=None)])
+    fitted, _ = normalize(plain, target_named("tflite-micro"))
+    assert [op.kind for op in fitted.ops] == ["SpaceToBatch"]
