@@ -1,11 +1,11 @@
 """Checkpoints with weights in blocks as checkpoints of other tools: which pairs are exact, what others cost, and how long large ones take.
 
-    python benchmarks/checkpoints.py [--folder fixtures/blocks] [--gigabytes 4] [--markdown docs/measured/checkpoints.md]
+    python benchmarks/checkpoints.py [--folder fixtures/blocks] [--gigabytes 1] [--place /dev/shm] [--markdown docs/measured/checkpoints.md]
 
 Of each pair: "exact", or the share of blocks (of all layers, the least and the most; of bitsandbytes int8, of weights) that have no place,
 and the SQNR of the worst layer with --requantize; "weights exact" where data alone are no longer rounded, and "no" where the result rounds
-data in a way that is not the source's. With --gigabytes a random GPTQ checkpoint of that size is converted in a process of its own, in
-turns with a copy of it.
+data in a way that is not the source's. With --gigabytes a random GPTQ checkpoint of that size, and what is made of it, are converted in a
+process of their own, in turns with copies of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,13 @@ from qconvert.formats.checkpoints import SUMMARIES
 
 ROOT = Path(__file__).parents[1]
 _SIZES, _BLOCK, _BITS = (("q_proj", 4096, 4096), ("gate_proj", 11008, 4096), ("down_proj", 4096, 11008)), 128, 4
-_TURNS = 3
+_TURNS, _FILES = 3, 4
+#: Source and result of what is timed.
+_PAIRS = (
+    *(("gptq", name) for name in ("gptq-v2", "compressed-tensors", "mlx", "awq")),
+    *(("awq", name) for name in ("gptq-v2", "compressed-tensors")),
+    ("compressed-tensors", "awq"),
+)
 
 
 def pair(source: Path, result: str) -> str:
@@ -61,7 +67,7 @@ def pairs(folder: Path) -> list[tuple[str, ...]]:
 
 
 def random_checkpoint(folder: Path, gigabytes: float) -> None:
-    """GPTQ v1 of random integers, in files of less than 1 GB."""
+    """GPTQ v1 of random integers, in four files."""
     rng = np.random.default_rng(0)
     folder.mkdir()
     places: dict[str, str] = {}
@@ -71,7 +77,7 @@ def random_checkpoint(folder: Path, gigabytes: float) -> None:
         name = f"model-{shard:05d}.safetensors"
         names = [f"model.layers.{layer + i}.{part}.{t}" for i in range(40) for part, *_ in _SIZES for t in "abcd"]
         with written_file(folder / name, names, {"format": "pt"}) as writer:
-            room = min(left, 900_000_000)
+            room = min(left, int(gigabytes * 1e9 / _FILES))
             while room > 0:
                 for part, outputs, inputs in _SIZES:
                     groups = inputs // _BLOCK
@@ -94,33 +100,39 @@ def random_checkpoint(folder: Path, gigabytes: float) -> None:
     (folder / "config.json").write_text(json.dumps({"dtype": "float16", "quantization_config": stated}))
 
 
-def measured(command: list[str]) -> tuple[float, float]:
-    """Seconds and peak memory in GB of a process."""
+def measured(command: list[str]) -> tuple[float, float, float]:
+    """Seconds, seconds of processors, and peak memory in GB of a process."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{command} failed")
-    return time.perf_counter() - started, usage.ru_maxrss / 1e6
+    return time.perf_counter() - started, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1e6
 
 
-def large(gigabytes: float) -> list[tuple[str, ...]]:
-    """Rows of the table of times, the head first: the median of three turns."""
-    rows: list[tuple[str, ...]] = [("what", "seconds (three turns)", "peak memory, GB")]
-    with tempfile.TemporaryDirectory(dir=ROOT / "build" if (ROOT / "build").is_dir() else None) as place:
-        source, out = Path(place) / "source", Path(place) / "out"
-        random_checkpoint(source, gigabytes)
-        copy = [sys.executable, "-c", f"import shutil; shutil.copytree({str(source)!r}, {str(out)!r})"]
-        convert = [sys.executable, "-m", "qconvert", "convert", str(source), str(out), "--quiet", "--to"]
-        commands = {"copy": copy, **{f"GPTQ v1 to {name}": [*convert, name] for name in ("gptq-v2", "compressed-tensors", "mlx", "awq")}}
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
+def large(gigabytes: float, parent: Path) -> list[tuple[str, ...]]:
+    """Rows of the table of times, the head first."""
+    rows: list[tuple[str, ...]] = [("what", "seconds (three turns)", "of processors", "peak memory, GB")]
+    with tempfile.TemporaryDirectory(dir=parent) as place:
+        sources = {name: Path(place) / name for name, _ in _PAIRS}
+        random_checkpoint(sources["gptq"], gigabytes)
+        for name in [name for name in sources if name != "gptq"]:
+            qconvert.convert(sources["gptq"], sources[name], result_format=name)
+        out = str(Path(place) / "out")
+        copy = "import shutil; shutil.copytree({!r}, {!r})"
+        commands = {f"copy of {name}": [sys.executable, "-c", copy.format(str(path), out)] for name, path in sources.items()}
+        convert = [sys.executable, "-m", "qconvert", "convert", "--quiet", "--to"]
+        commands |= {f"{source} to {name}": [*convert, name, str(sources[source]), out] for source, name in _PAIRS}
+        found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in commands}
         for _ in range(_TURNS):
             for name, command in commands.items():
-                times[name].append(measured(command))
+                found[name].append(measured(command))
                 shutil.rmtree(out)
-    for name, found in times.items():
-        rows.append((name, ", ".join(f"{seconds:.1f}" for seconds, _ in sorted(found)), f"{max(memory for _, memory in found):.2f}"))
+    for name, turns in found.items():
+        times, of_processors, memory = zip(*turns, strict=True)
+        each = (", ".join(f"{seconds:.1f}" for seconds in sorted(values)) for values in (times, of_processors))
+        rows.append((name, *each, f"{max(memory):.2f}"))
     return rows
 
 
@@ -133,23 +145,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--folder", type=Path, default=ROOT / "fixtures" / "blocks")
     parser.add_argument("--gigabytes", type=float, default=0.0)
+    parser.add_argument("--place", type=Path, default=ROOT / "build" if (ROOT / "build").is_dir() else Path(tempfile.gettempdir()))
     parser.add_argument("--markdown", type=Path)
     given = parser.parse_args()
     parts = [
         "# Checkpoints as checkpoints of other tools",
-        "Made by `python benchmarks/checkpoints.py --gigabytes 4`. Exact: every integer, scale and zero point is kept. Else the share of "
-        "blocks for which the result has no place, the least and the most of all layers (of bitsandbytes int8 that of weights), and with "
-        "`--requantize` the SQNR of the worst layer: weights exact, where data alone are no longer rounded; no, where the result rounds "
-        "data in a way that is not the source's.",
+        "Made by `python benchmarks/checkpoints.py --gigabytes 1 --place /dev/shm`. Exact: every integer, scale and zero point is kept. "
+        "Else the share of blocks for which the result has no place, the least and the most of all layers (of bitsandbytes int8 that of "
+        "weights), and with `--requantize` the SQNR of the worst layer: weights exact, where data alone are no longer rounded; no, where "
+        "the result rounds data in a way that is not the source's.",
         table(pairs(given.folder)),
     ]
     if given.gigabytes:
         parts += [
             f"## {given.gigabytes:g} GB",
-            f"A GPTQ checkpoint of random integers, in files of 0.9 GB, in turns with a copy; {os.cpu_count()} cores, "
-            f"{platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}. Times of a copy vary with what "
-            "the system has written by then.",
-            table(large(given.gigabytes)),
+            f"A GPTQ checkpoint of random integers in {_FILES} files, and what is made of it, in turns with copies, in {given.place}; "
+            f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, numpy {np.__version__}. Times depend on "
+            "what else the machine does; those of processors, of all threads together, hardly do, and begin with 0.6 s for imports. Peak "
+            "memory is at least that of the script that starts the processes.",
+            table(large(given.gigabytes, given.place)),
         ]
     text = "\n\n".join(parts) + "\n"
     print(text)

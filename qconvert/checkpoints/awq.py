@@ -42,7 +42,8 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     config.require("bits", _BITS, parts.layer)
     config.require_block(parts.layer, words.shape[0] // groups, words.shape[0])
     config.require_packing(parts.layer, "version", ("gemm",))
-    return BlockWeight(columns_of_words(words, columns=PLACES), _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
+    made = columns_of_words(words, columns=PLACES, is_row_major=not parts.in_columns)
+    return BlockWeight(made, _BITS, words.shape[0], scales.T, unpacked_zeros(packed))
 
 
 def _write(weight: BlockWeight) -> dict[str, Array]:

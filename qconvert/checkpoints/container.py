@@ -32,11 +32,13 @@ class Parts:
         layer: its path, such as "model.layers.0.mlp.down_proj".
         tensors: by their names below it, such as "qweight".
         stated: what the header of the file says of the weight; empty where it says nothing.
+        in_columns: whether the words of the weight are to lie in memory column by column, where they are made and not viewed.
     """
 
     layer: str
     tensors: Mapping[str, Array]
     stated: Mapping[str, Any] = field(default_factory=dict)
+    in_columns: bool = False
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors
@@ -254,6 +256,7 @@ class Container:
         files: further JSON files that its users' programs read, by name: what they say.
         has_embeddings: whether tables of embeddings may be in blocks too.
         has_head: whether the last layer, lm_head, may.
+        in_columns: whether words are written column by column: those that lie so in memory are written as they are.
         note: what a user should know of layers that are read.
     """
 
@@ -268,6 +271,7 @@ class Container:
     files: Callable[[Written], dict[str, Any]] = field(default=lambda written: {})
     has_embeddings: bool = False
     has_head: bool = True
+    in_columns: bool = False
     note: str = ""
 
 

@@ -133,6 +133,7 @@ GPTQ = Container(
     partial(_write, less=1),
     partial(_config, version="gptq"),
     partial(_files, version="gptq"),
+    in_columns=True,
 )
 GPTQ_V2 = Container(
     "gptq-v2",
@@ -144,4 +145,5 @@ GPTQ_V2 = Container(
     partial(_write, less=0),
     partial(_config, version="gptq_v2"),
     partial(_files, version="gptq_v2"),
+    in_columns=True,
 )

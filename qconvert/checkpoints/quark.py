@@ -35,7 +35,7 @@ def _read(parts: Parts, config: Config) -> BlockWeight:
     is_signed, places = _read_packing(config, parts.layer)
     if is_signed:
         words, packed = words ^ _SIGNS, packed ^ _SIGNS
-    turned = columns_of_words(words, columns=places)
+    turned = columns_of_words(words, columns=places, is_row_major=not parts.in_columns)
     zeros, how = unpacked_zeros(packed, places), read_activations(parts, config)
     return BlockWeight(turned, _BITS, words.shape[0], scales.T, zeros, is_signed=is_signed, activations=how)
 

@@ -282,7 +282,7 @@ class _Repacking:
         """A layer, or a tensor that is carried over; called in threads, so that it changes nothing."""
         if item not in self._source.layers:
             return ConvertedLayer(item, {item: self._source.plain[item]})
-        weight = self._source.weight(item)
+        weight = self._source.weight(item, in_columns=self._container.in_columns)
         as_floats = (is_embedding(item) and not self._container.has_embeddings) or (is_head(item) and not self._container.has_head)
         if as_floats and weight.factors is None:
             real = weight.floats(np.dtype(np.float32))

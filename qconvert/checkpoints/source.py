@@ -5,7 +5,7 @@ same weights.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,14 @@ class CheckpointSource:
                 found.setdefault(place, []).append(item)
         return found
 
-    def weight(self, layer: str) -> BlockWeight:
-        """The weight of a layer in blocks. Raises QConvertError where its tensors do not fit each other."""
+    def weight(self, layer: str, *, in_columns: bool = False) -> BlockWeight:
+        """The weight of a layer in blocks, its words column by column in memory where `in_columns` and they are made.
+
+        Raises:
+            QConvertError: its tensors do not fit each other.
+        """
         container, parts = self.layers[layer]
-        return container.read(parts, self.config)
+        return container.read(replace(parts, in_columns=in_columns), self.config)
 
     def release(self, item: str) -> None:
         """Give back the memory of a layer or tensor that is not needed again soon."""

@@ -34,11 +34,13 @@ WORD = 32
 _BYTE = 8
 #: Nibbles in a word.
 _PER_WORD = 8
-#: Columns that are copied at once where a matrix is turned.
-_COLUMNS = 64
+#: Rows and columns that are turned at once, 256 KB.
+_TILE = 256
 _IN_ORDER = tuple(range(_PER_WORD))
-#: Rows and columns of words that are turned at once, 512 KB.
-_TILE = 512, 256
+#: Rows of eight and columns of words that are turned at once, 512 KB.
+_TILE_OF_WORDS = 128, 128
+#: Words after each row of a tile: rows a power of two apart would share few lines of a cache.
+_GAP = 16
 #: How far rows of a matrix of nibbles are exchanged, and which nibbles of a word stay.
 _HALVES = ((4, np.uint32(0x0000FFFF)), (2, np.uint32(0x00FF00FF)), (1, np.uint32(0x0F0F0F0F)))
 
@@ -59,7 +61,7 @@ def unpack(words: Array, bits: int, count: int) -> Array:
     Returns:
         uint8, of shape [..., count].
     """
-    stream = np.ascontiguousarray(words).view("<u4").view(np.uint8)
+    stream = to_row_major(words).view("<u4").view(np.uint8)
     if bits == _BYTE:
         return stream[..., :count]
     if bits in (2, 4):
@@ -100,17 +102,25 @@ def words_of_bytes(codes: Array) -> Array:
 def to_row_major(words: Array) -> Array:
     """A matrix of words with its rows one after another in memory: itself, or a copy of one that lies in columns.
 
-    A few columns are copied at a time, so that a matrix on a mapped file is read in the order of the file.
+    Tiles are copied as they lie and then turned, so that a matrix on a mapped file is read in the order of the file.
     """
     if words.flags.c_contiguous or words.ndim != 2:
         return np.ascontiguousarray(words)
     found = np.empty(words.shape, words.dtype)
-    for first in range(0, words.shape[1], _COLUMNS):
-        found[:, first : first + _COLUMNS] = words[:, first : first + _COLUMNS]
+    room = np.empty((_TILE, _TILE + _GAP), words.dtype)
+    for first in range(0, words.shape[0], _TILE):
+        for left in range(0, words.shape[1], _TILE):
+            area = slice(first, first + _TILE), slice(left, left + _TILE)
+            tile = words[area]
+            part = room[: tile.shape[1], : tile.shape[0]].T
+            part[...] = tile
+            found[area] = part
     return found
 
 
-def columns_of_words(words: Array, *, rows: Sequence[int] = _IN_ORDER, columns: Sequence[int] = _IN_ORDER) -> Array:
+def columns_of_words(
+    words: Array, *, rows: Sequence[int] = _IN_ORDER, columns: Sequence[int] = _IN_ORDER, is_row_major: bool = True
+) -> Array:
     """A matrix of nibbles, eight columns of a row in a word, as one of eight rows of a column in a word.
 
     Eight words of eight nibbles are turned as a matrix of 8 x 8 by exchanging halves three times, as one turns a matrix of bits (H. Warren,
@@ -120,28 +130,46 @@ def columns_of_words(words: Array, *, rows: Sequence[int] = _IN_ORDER, columns: 
         words: uint32 [R, C], R a multiple of 8: nibble columns[j] of word (r, c) is the number of row r and column 8 c + j.
         rows: which row of eight each nibble of a result is of.
         columns: where in a word the nibbles of its eight columns stand.
+        is_row_major: whether rows of the result lie one after another in memory, else its columns, which takes less time where those of
+            `words` are rows.
 
     Returns:
         uint32 [8 C, R / 8]: nibble i of word (n, w) is that of row 8 w + rows[i] and column n.
     """
     count, width = words.shape
-    turned = np.empty((width, _PER_WORD, count // _PER_WORD), np.uint32)
-    for first in range(0, count, _TILE[0]):
-        for left in range(0, width, _TILE[1]):
-            tile = words[first : first + _TILE[0], left : left + _TILE[1]].view(np.uint32)
-            part = np.ascontiguousarray(tile.reshape(-1, _PER_WORD, tile.shape[1]).transpose(1, 2, 0)[list(rows)])
-            for half, mask in _HALVES:
-                shift = np.uint32(4 * half)
-                for low in (place for place in range(_PER_WORD) if not place & half):
-                    moved = part[low] >> shift
-                    moved ^= part[low + half]
-                    moved &= mask
-                    part[low + half] ^= moved
-                    moved <<= shift
-                    part[low] ^= moved
-            end = first // _PER_WORD + part.shape[2]
-            turned[left : left + tile.shape[1], :, first // _PER_WORD : end] = part[list(columns)].transpose(1, 0, 2)
-    return turned.reshape(width * _PER_WORD, count // _PER_WORD)
+    groups = count // _PER_WORD
+    made = np.empty((width, _PER_WORD, groups) if is_row_major else (groups, width, _PER_WORD), np.uint32)
+    source, places = words.reshape(groups, _PER_WORD, width).transpose(1, 0, 2), made.transpose((1, 2, 0) if is_row_major else (2, 0, 1))
+    if words.strides[0] < words.strides[1]:  # what lies together in the source is copied together
+        source, places = source.swapaxes(1, 2), places.swapaxes(1, 2)
+    room = np.empty(_PER_WORD * _TILE_OF_WORDS[0] * (_TILE_OF_WORDS[1] + _GAP), np.uint32)
+    spare = np.empty(room.size // 2, np.uint32)
+    for first in range(0, source.shape[1], _TILE_OF_WORDS[0]):
+        for left in range(0, source.shape[2], _TILE_OF_WORDS[1]):
+            area = slice(first, first + _TILE_OF_WORDS[0]), slice(left, left + _TILE_OF_WORDS[1])
+            tile = source[:, *area]
+            part = room[: tile[..., 0].size * (tile.shape[2] + _GAP)].reshape(*tile.shape[:2], -1)
+            for place, row in enumerate(rows):
+                part[place, :, :-_GAP] = tile[row]
+            _exchange_halves(part, spare)
+            for place, column in enumerate(columns):
+                places[place, *area] = part[column, :, :-_GAP]
+    found = made.reshape((-1, groups) if is_row_major else (groups, -1))
+    return found if is_row_major else found.T
+
+
+def _exchange_halves(words: Array, spare: Array) -> None:
+    """Turn each 8 x 8 nibbles of words [8, …], in place; `spare` is room for half as many words."""
+    for half, mask in _HALVES:
+        pairs = words.reshape(_PER_WORD // (2 * half), 2, half, -1)
+        low, high = pairs[:, 0], pairs[:, 1]
+        moved, shift = spare[: low.size].reshape(low.shape), np.uint32(4 * half)
+        np.right_shift(low, shift, out=moved)
+        moved ^= high
+        moved &= mask
+        high ^= moved
+        moved <<= shift
+        low ^= moved
 
 
 def _values_of_e4m3() -> Array:
@@ -245,6 +273,8 @@ class BlockWeight:
 
     def shares_scales(self, count: int) -> bool:
         """Whether so many outputs after each other have the same scales."""
+        if not np.array_equal(to_float32(self.scale[:1]), to_float32(self.scale[min(count, self.outputs) - 1 :][:1])):
+            return False  # which of most weights is so
         scale = to_float32(self.scale)
         return bool((np.repeat(scale[::count], count, axis=0)[: self.outputs] == scale).all())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, LayerKind, Needs, Parts, Written
 from qconvert.checkpoints.fitting import Misfit, dtype_of, find_nearest_weight, fit_weight, signal_to_noise
-from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, unpack, word_count
+from qconvert.checkpoints.weight import E2M1, BlockWeight, columns_of_words, pack, to_row_major, unpack, word_count
 from qconvert.formats.checkpoints import SUMMARIES
 
 WRITTEN = [container for container in CONTAINERS if container.write is not None]
@@ -104,15 +105,22 @@ def test_streams_of_words(bits: int, count: int, seed: int) -> None:
     np.testing.assert_array_equal(unpack(words, bits, count), codes)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(8, 1), (16, 3), (520, 2), (24, 300)])
-def test_words_of_rows_become_words_of_columns(rows: int, columns: int) -> None:
+@pytest.mark.parametrize("is_row_major", [True, False])
+@pytest.mark.parametrize("lies_in_rows", [True, False])
+@pytest.mark.parametrize(("rows", "columns"), [(8, 1), (16, 3), (520, 2), (24, 300), (1032, 130)])
+def test_words_of_rows_become_words_of_columns(rows: int, columns: int, lies_in_rows: bool, is_row_major: bool) -> None:
     numbers = np.random.default_rng(0).integers(0, 16, (rows, 8 * columns), np.uint8)
-    np.testing.assert_array_equal(columns_of_words(pack(numbers, 4)), pack(np.ascontiguousarray(numbers.T), 4))
+    words = pack(numbers, 4) if lies_in_rows else np.asfortranarray(pack(numbers, 4))
+    turn = partial(columns_of_words, words, is_row_major=is_row_major)
+    found = turn()
+    assert found.flags.c_contiguous if is_row_major else found.flags.f_contiguous
+    np.testing.assert_array_equal(found, pack(np.ascontiguousarray(numbers.T), 4))
     order = (3, 0, 7, 1, 2, 6, 4, 5)
     mixed = numbers.reshape(-1, 8, 8 * columns)[:, order].reshape(rows, -1)
-    np.testing.assert_array_equal(columns_of_words(pack(numbers, 4), rows=order), pack(np.ascontiguousarray(mixed.T), 4))
+    np.testing.assert_array_equal(turn(rows=order), pack(np.ascontiguousarray(mixed.T), 4))
     mixed = numbers.reshape(rows, -1, 8)[:, :, order].reshape(rows, -1)
-    np.testing.assert_array_equal(columns_of_words(pack(numbers, 4), columns=order), pack(np.ascontiguousarray(mixed.T), 4))
+    np.testing.assert_array_equal(turn(columns=order), pack(np.ascontiguousarray(mixed.T), 4))
+    np.testing.assert_array_equal(to_row_major(words.T), words.T)
 
 
 def named(name: str) -> Container:

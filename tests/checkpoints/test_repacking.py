@@ -312,11 +312,11 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, layer: str, act: Callable[[], 
     """Have `act` done where a layer is to be read; return the layers that were read before, as they come."""
     read, seen = CheckpointSource.weight, list[str]()
 
-    def read_or_stop(source: CheckpointSource, name: str) -> Any:
+    def read_or_stop(source: CheckpointSource, name: str, **how: Any) -> Any:
         if name == layer:
             act()
         seen.append(name)
-        return read(source, name)
+        return read(source, name, **how)
 
     monkeypatch.setattr(CheckpointSource, "weight", read_or_stop)
     return seen
