@@ -17,7 +17,7 @@ from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Integers, Kernel
 from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
-from qconvert.kernels.torch import PROGRAM, few_roundings, program
+from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
 
 __all__ = ["ROWS"]
 
@@ -102,5 +102,5 @@ ROWS = (
     Kernel(("MaxPool",), _INT8),
     Kernel(("Conv",), runs="float", tolerance=_conv),
     Kernel(("TopK", "NonMaxSuppression", "SelectBoxes", "DetectionPostProcess"), runs="float", tolerance=program, fault=_order_fault),
-    *PROGRAM,
+    *IN_FLOAT,
 )

@@ -124,6 +124,11 @@ def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     return Integers((found,), "overflows" if overflows else "")
 
 
+def _square_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """A Square is written as a Mul of a tensor by itself, which is fused to QLinearMul."""
+    return _mul_integers(graph, Op("Mul", op.inputs * 2, op.outputs), [*stored, *stored])
+
+
 def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAveragePool adds the float values of a window one by one, and the zero point before it rounds (qlinear_pool.cc)."""
     data, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
@@ -253,7 +258,8 @@ _OF_BYTES = (
 
 def _without_optimizer(row: Kernel) -> Kernel:
     """Return a row without the optimizer: files in QDQ form run in float, and only those in QOperator form have integer kernels."""
-    reference = _softmax_overflow if row.reference is _softmax_integers else row.reference if row.reference is compute_in_float32 else None
+    kept = compute_in_float32 if row.reference in (compute_in_float32, _square_integers) else None
+    reference = _softmax_overflow if row.reference is _softmax_integers else kept
     return replace(row, reference=reference, rounds_bias=False)
 
 
@@ -280,6 +286,7 @@ ROWS = (
     Kernel(("Relu", "Clip", "Concat", "Max", "Min"), runs="stored", tolerance=_float, reference=compute_in_float32),
     Kernel(("ArgMax", "ArgMin"), runs="stored", tolerance=_float),
     Kernel(("Resize",), runs="stored", tolerance=_resize, layout=_resize_layout),
+    Kernel(("Square",), _BYTES, "float", tolerance=_float, reference=_square_integers),
     Kernel(("Sub", "Requantize"), runs="float", tolerance=_sum, reference=compute_in_float32),
     Kernel(("ReduceMean", "ReduceSum"), runs="float", tolerance=_sum),
     Kernel(("ConvTranspose",), runs="float", rounds_bias=True, tolerance=_product),

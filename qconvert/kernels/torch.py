@@ -20,7 +20,7 @@ from qconvert.kernels.tolerances import Found, fine, partial_sums
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.sizes import SAME
 
-__all__ = ["INDUCTOR", "MODULES", "OBSTACLES", "PROGRAM", "TRUSTED", "few_roundings", "kernel_obstacle", "program"]
+__all__ = ["INDUCTOR", "IN_FLOAT", "MODULES", "OBSTACLES", "PROGRAM", "TRUSTED", "few_roundings", "kernel_obstacle", "program"]
 
 #: (graph, operator) -> why no kernel takes the operator, in words that follow "it runs in float:"; "" where one does.
 Obstacle = Callable[[Graph, Op], str]
@@ -243,14 +243,16 @@ _FEW = ("Add", "Sub", "Mul", "Div", "ReduceMean", "ReduceSum", "AveragePool", "G
 #: Layers of qnnpack, which has an integer bias: a float32 multiplies, ties to even (qnnpack/src/q8gemm, q8conv, q8dwconv).
 _OF_QNNPACK = Kernel(("Conv", "ConvTranspose", "Gemm"), ("uint8",), "float", lacks=_unlike_qnnpack, tolerance=program,
                      reference=Requantizer("single_float32", "reciprocal"))  # fmt: skip
-#: Programs in float32.
-PROGRAM = (_OF_QNNPACK, Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="float", tolerance=program))
+#: What computes in float32.
+IN_FLOAT = (Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="float", tolerance=program))
+#: Programs in float32, whose layers the engine of the file may run.
+PROGRAM = (_OF_QNNPACK, *IN_FLOAT)
 #: Files that PyTorch runs itself.
 TRUSTED = (
     _OF_QNNPACK,
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
     Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, reference=_reorder_channels),
-    *PROGRAM,
+    *IN_FLOAT,
 )
 #: torch.ao.nn.quantized and the operators quantized::.
 MODULES = (
