@@ -25,7 +25,6 @@ _FALLBACK = "XNNPACK takes what these targets write; tests/test_kernel_tolerance
 UNREACHED = {
     "litert:default": {**dict.fromkeys(("Conv", "Gemm", "Mul", "Add", "Sub", "Requantize"), _FALLBACK)},
     "litert:reference": {"ReduceSum": "the row says that it is wrong for all"},
-    "mnn:cpu": {"Gemm": "the target writes it as a Conv"},
 }
 UNREACHED["tflite-micro:reference"] = {"SpaceToBatch": "the row says that it is wrong where something is padded"}
 for _kernels in ("litert:default", "litert:reference"):
