@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from tflite_models import TensorSpec, run_litert, single_op
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import integer_range
 from qconvert.kernels import KERNELS
+from qconvert.runtimes.tflite_micro import TFLiteMicro
 
 sys.path.insert(0, str(Path(__file__).parent / "targets"))
 from one_operator import BUILTINS, CASES, random_feed
@@ -83,10 +86,85 @@ def test_no_kernel_is_off_by_more_than_its_reach(name: str, dtype: str, kernels:
     assert max(beyond(name, dtype, kernels, seed)[0] for seed in range(12)) <= 0
 
 
-def test_the_reach_of_requantizing_is_what_8_fractional_bits_need() -> None:
-    """Single elements are off by 0.2 of a step and more; the bound is not much wider."""
-    found = [beyond("REQUANTIZE", "int8", "default", seed) for seed in range(25)]
-    assert -0.1 < max(off for off, _ in found) <= 0
+_BYTES, _SIGNED, _ALL = ("int8", "uint8"), ("int8", "int16"), ("int8", "uint8", "int16")
+#: Operators whose integers rows know, and the types of their data.
+_KNOWN = {
+    "ADD SUB MUL MEAN SUM AVERAGE_POOL_2D RELU RELU6 LEAKY_RELU LOGISTIC TANH SOFTMAX CONV_2D TRANSPOSE_CONV FULLY_CONNECTED": _ALL,
+    "RESIZE_BILINEAR RESIZE_NEAREST_NEIGHBOR REQUANTIZE MAXIMUM MINIMUM CONCATENATION": _ALL,
+    "HARD_SWISH PRELU": _BYTES,
+    "BATCH_MATMUL ABS SQRT EXP LOG RSQRT DEPTHWISE_CONV_2D": _SIGNED,
+    "SQUARED_DIFFERENCE ELU GELU LOG_SOFTMAX L2_NORMALIZATION RELU_N1_TO_1": ("int8",),
+}
+#: Without a kernel, or without a right one.
+_LACKING = {
+    "default": (),
+    "reference": ("SUM", "ELU"),
+    "micro": ("SQRT", "EXP", "LOG", "GELU", "RELU_N1_TO_1", "RELU6", "RESIZE_BILINEAR of int16"),
+}
+#: Their data and results have one quantization; results of others have one that the specification names.
+_SHARED = ("AVERAGE_POOL_2D", "RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR", "MAXIMUM", "MINIMUM", "CONCATENATION")
+_NAMED = (*_FIXED, "LOG_SOFTMAX", "L2_NORMALIZATION")
+_ROOTS = ("EXP", "LOG", "SQRT", "RSQRT")
+#: Of each case: operators, and elements that they have at least.
+_OPERATORS, _ELEMENTS = 6, 60
+
+
+def with_random_scales(name: str, dtype: str, rng: np.random.Generator) -> tuple[Any, list[TensorSpec | None], TensorSpec]:
+    """Options, inputs and result of an operator of CASES, with any zero points, and ratios of scales that make ties among others."""
+    options, inputs, (output,) = CASES[name](dtype, 2 if name == "FULLY_CONNECTED" else 4)
+    low, high = integer_range(dtype)
+    step = 1.0 if name in _ROOTS else 2.0 ** int(rng.integers(-5, 4))  # so that the scale of a bias stays exact
+    middle = int(rng.choice([low, high, (low + high + 1) // 2, int(rng.integers(low, high + 1))]))
+
+    def ratio() -> float:
+        found = 2.0 ** rng.uniform(-2, 2)
+        return float(rng.choice([found, 2.0 ** np.round(np.log2(found)), rng.integers(1, 16) / rng.integers(1, 16)]))
+
+    def change(spec: TensorSpec | None, factor: float) -> TensorSpec | None:
+        if spec is None or spec.scale is None or (spec.name == "w" and spec.data is not None):
+            return spec
+        moves = spec.dtype == dtype != "int16" and name not in _ROOTS
+        return replace(spec, scale=np.float32(spec.scale * factor), zero_point=middle if moves else spec.zero_point)
+
+    others = ratio() if name not in _SHARED else 1.0
+    changed = [change(spec, step * (others if place and spec is not None and spec.name != "bias" and name != "TRANSPOSE_CONV" else 1.0))
+               for place, spec in enumerate(inputs)]  # fmt: skip
+    growth = step if name in _SHARED else step * ratio() * (step * others if name in ("MUL", "SQUARED_DIFFERENCE", "BATCH_MATMUL") else 1.0)
+    result = output if name in _NAMED else change(output, growth)
+    assert result is not None
+    return options, changed, result
+
+
+def compare_with_reference(name: str, dtype: str, kernels: str, seed: int) -> tuple[int, int]:
+    """The elements of an operator whose integers its row knows, and those that differ."""
+    rng = np.random.default_rng((seed, *name.encode(), *dtype.encode()))
+    options, inputs, output = with_random_scales(name, dtype, rng)
+    data = single_op(BUILTINS.get(name, name), options, inputs, [output])
+    feeds = [random_feed(tensor, name, rng) for tensor in inputs if tensor is not None and tensor.data is None]
+    graph, rows = tflite_graph(data), KERNELS["tflite-micro:reference" if kernels == "micro" else f"litert:{kernels}"]
+    op = graph.ops[-1]
+    if rows.fault(graph, op) and name != "SQRT":
+        return 0, 0
+    found = TFLiteMicro(data).run_in_order(feeds)[0] if kernels == "micro" else run_litert(data, feeds, kernels)[0]
+    values = dict(zip(graph.inputs, feeds, strict=True))
+    known = rows.integers(graph, op, [graph.constant(n) if graph[n].is_constant else values[n] for n in op.inputs])
+    assert known is not None, [graph[item] for item in (*op.inputs, *op.outputs)]
+    ways = [np.asarray(way).reshape(found.shape) == found for way in known.ways]
+    return found.size, int((~np.any(ways, axis=0)).sum())
+
+
+def cases() -> Iterator[Any]:
+    for kernels, lacking in _LACKING.items():
+        for name, dtype in ((name, dtype) for names, types in _KNOWN.items() for name in names.split() for dtype in types):
+            if {name, f"{name} of {dtype}"}.isdisjoint(lacking) and (kernels, dtype) != ("micro", "uint8"):
+                yield pytest.param(name, dtype, kernels, marks=[pytest.mark.tflite_micro] if kernels == "micro" else [])
+
+
+@pytest.mark.parametrize(("name", "dtype", "kernels"), list(cases()))
+def test_references_give_the_integers_of_the_runtime(name: str, dtype: str, kernels: str) -> None:
+    tried = [compare_with_reference(name, dtype, kernels, seed) for seed in range(_OPERATORS)]
+    assert sum(elements for elements, _ in tried) >= _ELEMENTS
+    assert not sum(differing for _, differing in tried)
 
 
 def test_int16_softmax_of_values_far_below_the_largest() -> None:

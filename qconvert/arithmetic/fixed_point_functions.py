@@ -1,5 +1,5 @@
-"""Functions of fixed-point numbers as TFLite's kernels compute them, to the last bit: gemmlowp's logistic and tanh of 16 bits
-(fixedpoint/fixedpoint.h), 1 / sqrt(x) as a multiplier, and the division of integers with scales.
+"""Functions of fixed-point numbers as TFLite's kernels compute them, to the last bit: gemmlowp's exp, and logistic and tanh of 16 bits
+(fixedpoint/fixedpoint.h), 1 / sqrt(x) as a multiplier, the logarithm, and the division of integers with scales.
 
 A 16-bit number of b integer bits is an int16 in steps of 2**(b - 15). All 65,536 results of logistic and tanh are LiteRT's
 (tests/checking/test_overflows.py). 1 / sqrt(x) is TFLite's GetInvSqrtQuantizedMultiplierExp (kernels/internal/common.h). The quotient of a
@@ -22,77 +22,124 @@ __all__ = [
     "LARGEST",
     "ONE",
     "THREE_HALVES",
+    "gemmlowp_exp",
     "gemmlowp_logistic",
+    "gemmlowp_reciprocal",
     "gemmlowp_tanh",
     "high_product",
     "inverse_root",
     "saturate_int16",
     "tflite_divide",
+    "tflite_log",
 ]
 
 _LOW, _HIGH = -(2**15), 2**15 - 1
-#: 1 of two integer bits.
-_ONE = 2**13
 #: The powers of two whose exponentials the argument of exp() is made of.
 _EXPONENTS = range(-2, 5)
+#: Bits after the sign, by which the functions below are those of int16 or of int32.
+_SHORT, _BITS = 15, 31
+_TYPES = {_SHORT: np.int16, _BITS: np.int32}
 
 
-def gemmlowp_logistic(values: Array) -> Array:
-    """1 / (1 + exp(-x)) of int16 with 3 integer bits, as int16 in steps of 2**-15."""
+def gemmlowp_logistic(values: Array, bits: int = 3, width: int = _SHORT) -> Array:
+    """1 / (1 + exp(-x)) of int16 with 3 integer bits, as int16 in steps of 2**-15; or of int32 with the width 31, in steps of 2**-31."""
     x = values.astype(np.int64)
-    above = saturate_int16(_newton(_exp(-np.abs(x), 3)) << 1)
-    found = np.where(x > 0, above, _HIGH - above)
-    return np.where(x == 0, 2**14, found).astype(np.int16)
+    above = _saturate(_invert(gemmlowp_exp(-np.abs(x), bits, width), width) << 1, width)
+    found = np.where(x > 0, above, (1 << width) - 1 - above)
+    return np.where(x == 0, 1 << (width - 1), found).astype(_TYPES[width])
 
 
-def gemmlowp_tanh(values: Array, bits: int = 3) -> Array:
-    """tanh(x) of int16 with `bits` integer bits, 0 to 6, as int16 in steps of 2**-15; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
+def gemmlowp_tanh(values: Array, bits: int = 3, width: int = _SHORT) -> Array:
+    """tanh(x) likewise, with `bits` integer bits, 0 to 6; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     x = values.astype(np.int64)
-    above = saturate_int16((_newton(_exp(-np.abs(x), bits + 1)) - _ONE) << 2)
-    return np.asarray(np.sign(x) * above).astype(np.int16)
+    above = _saturate((_invert(gemmlowp_exp(-np.abs(x), bits + 1, width), width) - _constant(1, 2, width)) << 2, width)
+    return np.asarray(np.sign(x) * above).astype(_TYPES[width])
 
 
-def _exp(x: Array, bits: int) -> Array:
-    """exp(x) for x <= 0 of `bits` integer bits, with none: that of a rest in [-1/4, 0) by four terms around -1/8, times powers of two's."""
-    quarter = 1 << (13 - bits)
+def gemmlowp_exp(x: Array, bits: int, width: int = _BITS) -> Array:
+    """exp(x) for x <= 0 of `bits` integer bits, with none: that of a rest in [-1/4, 0) by four terms around -1/8, times powers of two's.
+
+    Args:
+        x: numbers of fixed point.
+        bits: their integer bits.
+        width: their bits after the sign: 31, or 15 for int16.
+    """
+    largest, quarter = (1 << width) - 1, 1 << (width - 2 - bits)
     rest = (x & (quarter - 1)) - quarter
-    y = (rest << bits) + 2**12
-    square = high_product(y, y)
-    cube, fourth = high_product(square, y), high_product(square, square)
-    terms = rounding_divide_by_pot(high_product(rounding_divide_by_pot(fourth, 2) + cube, _constant(1 / 3, 0)) + square, 1)
-    middle = _constant(float(np.exp(-1 / 8)), 0)
-    found = saturate_int16(middle + high_product(y + terms, middle))
+    y = (rest << bits) + (1 << (width - 3))
+    square = high_product(y, y, width)
+    cube, fourth = high_product(square, y, width), high_product(square, square, width)
+    terms = high_product(rounding_divide_by_pot(fourth, 2) + cube, _constant(1 / 3, 0, width), width) + square
+    middle = _constant(float(np.exp(-1 / 8)), 0, width)
+    found = np.minimum(middle + high_product(y + rounding_divide_by_pot(terms, 1), middle, width), largest)
     for exponent in _EXPONENTS:
         if bits > exponent:
-            has = (rest - x) & (1 << (15 - bits + exponent)) != 0
-            found = np.where(has, high_product(found, _constant(float(np.exp(-(2.0**exponent))), 0)), found)
+            has = (rest - x) & (1 << (width - bits + exponent)) != 0
+            found = np.where(has, high_product(found, _constant(float(np.exp(-(2.0**exponent))), 0, width), width), found)
     if bits > _EXPONENTS.stop:  # a power of two above those of the product
-        found = np.where(x < -(1 << (20 - bits)), 0, found)
-    return np.where(x == 0, _HIGH, found)
+        found = np.where(x < -(1 << (width + 5 - bits)), 0, found)
+    return np.where(x == 0, largest, found)
 
 
-def _newton(e: Array) -> Array:
-    """2 / (1 + e) of two integer bits, for e in [0, 1] with none: three steps from a straight line."""
-    half = (e + _HIGH + 1) >> 1
-    found = _constant(48 / 17, 2) + high_product(half, _constant(-32 / 17, 2))
+def _invert(x: Array, width: int) -> Array:
+    """2 / (1 + x) of two integer bits, for x in [0, 1] with none: three steps of Newton's method from a straight line."""
+    half = (x + (1 << width)) >> 1
+    found = _constant(48 / 17, 2, width) + high_product(half, _constant(-32 / 17, 2, width), width)
     for _ in range(3):
-        found = found + saturate_int16(high_product(found, _ONE - high_product(half, found)) << 2)
-    return found
+        error = _constant(1, 2, width) - high_product(half, found, width)
+        found = found + _saturate(high_product(found, error, width) << 2, width)
+    return np.asarray(found)
 
 
-def _constant(value: float, bits: int) -> int:
-    return round(value * 2.0 ** (15 - bits))
+def _constant(value: float, bits: int, width: int) -> int:
+    return round(value * 2.0 ** (width - bits))
 
 
-def high_product(a: Any, b: Any) -> Array:
-    """SaturatingRoundingDoublingHighMul of int16, but for the one product that saturates: a * b / 2**15, halves up."""
-    product = np.asarray(a, np.int64) * b
-    return np.asarray(np.where(product >= 0, (product + 2**14) >> 15, -((2**14 - 1 - product) >> 15)))
+def high_product(a: Any, b: Any, width: int = _SHORT) -> Array:
+    """SaturatingRoundingDoublingHighMul: a * b / 2**width, halves up, of int16, or of int32 with the width 31."""
+    return np.asarray(np.minimum((np.asarray(a, np.int64) * b + (1 << (width - 1))) >> width, (1 << width) - 1))
+
+
+def _saturate(x: Array, width: int) -> Array:
+    return np.clip(x, -(1 << width), (1 << width) - 1)
 
 
 def saturate_int16(x: Array) -> Array:
     """Numbers within those of int16."""
     return np.clip(x, _LOW, _HIGH)
+
+
+#: Terms of a rational function for the logarithm around 2**(-1/4) (TFLite, kernels/internal/common.h).
+_ROOT_OF_TWO = 2.0**0.25
+_NUMERATOR, _DENOMINATOR, _LINEAR, _OFFSET = (
+    _constant(value, 0, _BITS)
+    for value in (11 / 240 * _ROOT_OF_TWO, 1 / 20 * _ROOT_OF_TWO, 1 / 4 * _ROOT_OF_TWO, 2 / _ROOT_OF_TWO - _ROOT_OF_TWO)
+)
+
+
+def tflite_log(x: Array, bits: int, result: int) -> Array:
+    """log(x) of int32 (log_x_for_x_greater_than_or_equal_to_1, kernels/internal/common.h): x is a power of two, by the nearer of its whole
+    and half exponents, times a number around 2**(-1/4), whose logarithm is that of a rational function.
+
+    Args:
+        x: numbers of fixed point with `bits` integer bits, 1 or more.
+        bits: integer bits of x.
+        result: integer bits of the logarithms.
+    """
+    within, zeros = result + 1, _BITS + 1 - _length(x)
+    first = _saturate(high_product(x << (zeros - 1), HALF_ROOT, _BITS) << 1, _BITS)
+    others = _BITS - _length(high_product(x, HALF_ROOT, _BITS))
+    second = _saturate(x << others, _BITS)
+    quarter = 1 << (_BITS - 2 - within)
+    power = np.maximum(((bits - zeros) << (_BITS - within)) + quarter, ((bits - others) << (_BITS - within)) - quarter)
+    near, middle = np.minimum(first, second), _constant(0.5**0.25, 0, _BITS)
+    mean, double = (near + middle + 1) >> 1, (near - middle) << 1
+    square = high_product(double, double, _BITS)
+    numerator = high_product(double, near, _BITS) + high_product(high_product(double, square, _BITS), _NUMERATOR, _BITS)
+    denominator = high_product(mean, _OFFSET + double + high_product(_DENOMINATOR, square, _BITS), _BITS)
+    inverse = _saturate(_invert(denominator + high_product(_LINEAR, double, _BITS), _BITS) << 1, _BITS)
+    fraction = high_product(rounding_divide_by_pot(numerator, within), inverse, _BITS)
+    return _saturate((high_product(power, _constant(float(np.log(2)), 0, _BITS), _BITS) + fraction) << 1, _BITS)
 
 
 #: sqrt(1/2) in 31 bits.
@@ -110,44 +157,21 @@ def inverse_root(values: Array) -> tuple[Array, Array]:
     Args:
         values: int64, 1 or more, below 2**31.
     """
-    found = [_invert_root(int(value)) for value in values.reshape(-1)]
-    multiplier, shift = (np.array([pair[index] for pair in found], np.int64).reshape(values.shape) for index in (0, 1))
-    return multiplier, shift
-
-
-def _invert_root(value: int) -> tuple[int, int]:
-    if value <= 1:
-        return LARGEST, 0
-    shift = 11
-    while value >= 1 << 29:
-        value, shift = value // 4, shift + 1
-    pairs = (32 - value.bit_length() - 1) // 2 - 1
-    shift, value = shift - pairs, value << (2 * pairs)
-    whole = value >> 1
-    half = int(rounding_divide_by_pot(whole, 1))
-    x = ONE
+    less = np.maximum(_length(values) - 28, 0) >> 1  # pairs of bits, until a value is below 2**29
+    value = values >> (2 * less)
+    pairs = ((_BITS - _length(value)) >> 1) - 1
+    shift, whole = 11 + less - pairs, (value << (2 * np.maximum(pairs, 0))) >> 1
+    half, x = rounding_divide_by_pot(whole, 1), np.full(values.shape, ONE, np.int64)
     for _ in range(ITERATIONS):
-        cube = _drop_integer_bits(_multiply_high(_multiply_high(x, x), x), 6)
-        x = _drop_integer_bits(_multiply_high(THREE_HALVES, x) - _multiply_high(half, cube), 3)
-    x = _multiply_high(x, HALF_ROOT)
-    if shift < 0:
-        x, shift = x << -shift, 0
-    return x, -shift
+        cube = _saturate(_times(_times(x, x), x) << 6, _BITS)
+        x = _saturate((_times(THREE_HALVES, x) - _times(half, cube)) << 3, _BITS)
+    x = _times(x, HALF_ROOT) << np.maximum(-shift, 0)
+    is_one = values <= 1
+    return np.where(is_one, LARGEST, x), np.where(is_one, 0, -np.maximum(shift, 0))
 
 
-def _multiply_high(a: int, b: int) -> int:
-    return int(saturating_rounding_doubling_high_mul(a, b))
-
-
-def _drop_integer_bits(x: int, bits: int) -> int:
-    """With fewer integer bits, limited to int32."""
-    return max(-LARGEST - 1, min(LARGEST, x << bits))
-
-
-_BITS = 31
-#: 48 / 17 and -32 / 17 with 29 bits after the point: where Newton's iteration for 1 / x begins (gemmlowp, fixedpoint.h).
-_FIRST, _SLOPE = 1515870810, -1010580540
-_ROUNDS = 3
+def _times(a: Any, b: Any) -> Array:
+    return high_product(a, b, _BITS)
 
 
 def tflite_divide(
@@ -165,7 +189,7 @@ def tflite_divide(
     with np.errstate(over="ignore"):  # float32, as the kernel has it
         ratio = float(np.float32(given.scale[0]) / (np.float32(divisor.scale[0]) * np.float32(output.scale[0])))
     multiplier, shift = (int(item) for item in quantize_multiplier(ratio))
-    inverse, whole = _reciprocal(y)
+    inverse, whole = gemmlowp_reciprocal(y)
     room = _BITS - _length(np.where(x < 0, ~x, x))
     right = whole + room - shift
     quotient = saturating_rounding_doubling_high_mul(saturating_rounding_doubling_high_mul(x << room, inverse), multiplier)
@@ -181,13 +205,8 @@ def _length(values: Array) -> Array:
     return np.asarray(np.frexp(values.astype(np.float64))[1], np.int64)
 
 
-def _reciprocal(values: Array) -> tuple[Array, Array]:
+def gemmlowp_reciprocal(values: Array) -> tuple[Array, Array]:
     """2**31 over the mantissa of integers from 1 to 2**31, and the bits after its leading one (GetReciprocal, internal/common.h)."""
     bits = _length(values)
     fraction = (values << (_BITS + 1 - bits)) - 2**_BITS
-    half = (fraction + 2**_BITS) >> 1
-    found = _FIRST + saturating_rounding_doubling_high_mul(half, _SLOPE)
-    for _ in range(_ROUNDS):
-        error = 2**29 - saturating_rounding_doubling_high_mul(half, found)
-        found = found + np.clip(saturating_rounding_doubling_high_mul(found, error) << 2, -(2**_BITS), 2**_BITS - 1)
-    return np.minimum(found << 1, 2**_BITS - 1), bits - 1
+    return np.minimum(_invert(fraction, _BITS) << 1, 2**_BITS - 1), bits - 1

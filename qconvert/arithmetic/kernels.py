@@ -13,7 +13,6 @@ from qconvert.arithmetic.fixed_point_functions import high_product, saturate_int
 from qconvert.arithmetic.requantize import (
     multiply_by_quantized_multiplier,
     quantize_multiplier,
-    rescale_twice,
     rounding_divide_by_pot,
     saturating_rounding_doubling_high_mul,
     shift_half_up,
@@ -30,10 +29,8 @@ __all__ = [
     "multiply_and_add",
     "onnxruntime_add",
     "onnxruntime_softmax",
-    "tflite_add",
     "tflite_comparison_tables",
     "tflite_hard_swish",
-    "tflite_leaky_relu",
     "tflite_mean",
     "tflite_mean_multiplier",
     "xnnpack_add",
@@ -42,21 +39,6 @@ __all__ = [
     "xnnpack_reduction",
     "xnnpack_requantize",
 ]
-
-
-def tflite_add(a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str) -> Array:
-    """ADD of TFLite's reference and optimised kernels, 8 bits: inputs with a quantization of 2**-20, then requantized.
-
-    Source: add.cc (PopulateAddOptions, left_shift = 20). Args: stored integers and per-tensor quantizations.
-    """
-    scales = [float(item.scale[0]) for item in inputs]
-    common = 2 * max(scales)
-    total: Array = np.zeros((), np.int64)
-    for stored, item, scale in zip((a, b), inputs, scales, strict=True):
-        steps = (np.asarray(stored, np.int64) - item.zero_point[0]) << 20
-        total = total + rescale_twice(steps, scale / common)
-    factor = common / (2.0**20 * float(output.scale[0]))
-    return saturate(rescale_twice(total, factor) + output.zero_point[0], dtype)
 
 
 #: Of the larger multiplier of an addition.
@@ -123,14 +105,6 @@ def xnnpack_leaky_relu(stored: Any, source: Quantization, output: Quantization, 
     negative = positive * np.float32(alpha)
     multiplier = np.where(steps < 0, int(np.rint(256 * negative)), int(np.rint(256 * positive)))
     return saturate(shift_half_up(steps * multiplier, 8) + output.zero_point[0], dtype)
-
-
-def tflite_leaky_relu(stored: Any, source: Quantization, output: Quantization, dtype: str, alpha: float) -> Array:
-    """LEAKY_RELU of TFLite's reference kernels: double rounding, a multiplier for either sign."""
-    steps = np.asarray(stored, np.int64) - source.zero_point[0]
-    positive = float(source.scale[0]) / float(output.scale[0])
-    negative = float(source.scale[0]) * float(np.float32(alpha)) / float(output.scale[0])
-    return saturate(rescale_twice(steps, np.where(steps >= 0, positive, negative)) + output.zero_point[0], dtype)
 
 
 def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, dtype: str) -> Array:

@@ -35,6 +35,7 @@ __all__ = [
     "rounding_divide_by_pot",
     "saturating_rounding_doubling_high_mul",
     "shift_half_up",
+    "short_multipliers",
 ]
 
 
@@ -115,6 +116,18 @@ def rescale_once(acc: Array, scale: Any) -> Array:
     return shift_half_up(acc * multiplier.astype(np.int64), 31 - shift)
 
 
+def short_multipliers(factors: Any) -> tuple[Array, Array]:
+    """Positive real multipliers as (integer below 2**15, right shift): what TFLite makes of them for sums of 64 bits."""
+    fixed, shift = quantize_multiplier(factors)
+    wide = fixed.astype(np.int64)
+    return np.where(wide < 0x7FFF0000, (wide + (1 << 15)) >> 16, 0x7FFF), 15 - shift
+
+
+def _short_multiplier(acc: Array, scale: Array) -> Array:
+    multiplier, bits = short_multipliers(scale)
+    return shift_half_up(acc * multiplier, bits)
+
+
 def _single_rounding_away(acc: Array, scale: Array) -> Array:
     multiplier, shift = quantize_multiplier(scale)
     product = acc * multiplier.astype(np.int64)
@@ -136,6 +149,8 @@ def _float64_even(acc: Array, scale: Array) -> Array:
 #: How kernels turn an accumulator into steps of the output: name -> (int64 accumulator, float64 scale) -> int64.
 #:   tflite_double_rounding  TFLite's reference convolutions, MUL, MEAN: high product, then a shift, ties away
 #:   tflite_ruy              ruy's AVX paths and optimised depthwise: high product, then a shift, ties up
+#:   tflite_16_bits          TFLite's sums of 64 bits of 16-bit data: 16 bits of the multiplier, one shift, ties up
+#:                           (MultiplyByQuantizedMultiplier of int64_t, common.cc)
 #:   tflite_single_rounding  ruy's portable path, and TFLITE_SINGLE_ROUNDING: one shift, ties up
 #:   tvm_to_nearest          TVM's qnn.requantize in int64 with TONEAREST (UPWARD is the one above): one shift, ties away
 #:   tflite_float            TFLite's reference FULLY_CONNECTED: float64 product, ties away
@@ -144,6 +159,7 @@ def _float64_even(acc: Array, scale: Array) -> Array:
 REQUANTIZERS: Mapping[str, Callable[[Array, Array], Array]] = {
     "tflite_double_rounding": rescale_twice,
     "tflite_ruy": _ruy,
+    "tflite_16_bits": _short_multiplier,
     "tflite_single_rounding": rescale_once,
     "tvm_to_nearest": _single_rounding_away,
     "tflite_float": _float64_away,

@@ -20,82 +20,67 @@ from qconvert.arithmetic.requantize import (
     quantize_multiplier,
     rescale_once,
     rescale_twice,
-    shift_half_up,
 )
 from qconvert.arithmetic.rounding import round_half_away, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
+    "BYTE_PAIR_BITS",
     "GEMMLOWP_SCALES",
     "PAIR_BITS",
     "pair_factors",
-    "short_multipliers",
     "tflite_curve",
-    "tflite_logarithm",
     "tflite_pair",
     "tflite_requantize",
     "tflite_softmax",
-    "tflite_sums",
+    "tflite_table",
     "tflite_wrapped_mean",
 ]
 
-#: By how many bits ADD and SUB shift their data to the left (add.cc, sub.cc).
-PAIR_BITS = 15
+#: By how many bits ADD and SUB shift 16-bit data to the left, and 8-bit data (add.cc, sub.cc).
+PAIR_BITS, BYTE_PAIR_BITS = 15, 20
 
 
-def pair_factors(kind: str, inputs: tuple[Quantization, Quantization], output: Quantization) -> tuple[float, float, float]:
+def pair_factors(
+    kind: str, inputs: tuple[Quantization, Quantization], output: Quantization, bits: int = PAIR_BITS
+) -> tuple[float, float, float]:
     """The real multipliers of both operands and of their sum, difference or product in tflite_pair().
 
     Args:
         kind: Add, Sub or Mul.
         inputs, output: quantizations.
+        bits: by which the kernel shifts the operands of a sum to the left.
     """
     first, second = (float(item.scale[0]) for item in inputs)
     if kind == "Mul":
         return 1.0, 1.0, float(effective_scale(inputs[0].scale[0], inputs[1].scale[0], output.scale[0], "float32"))
     common = 2 * max(first, second)
-    return first / common, second / common, common / (2.0**PAIR_BITS * float(output.scale[0]))
+    return first / common, second / common, common / (2.0**bits * float(output.scale[0]))
 
 
-def tflite_pair(kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization) -> Array:
-    """ADD, SUB and MUL of int16: operands of sums are brought to a quantization of 2**-15, the result to its own, each with two roundings.
+def tflite_pair(
+    kind: str, a: Any, b: Any, inputs: tuple[Quantization, Quantization], output: Quantization, dtype: str = "int16", *, plain: bool = False
+) -> Array:
+    """ADD, SUB and MUL of TFLite's own kernels: operands of sums are brought to a quantization of 2**-15, of 8-bit data 2**-20, the result
+    to its own, each with two roundings.
 
-    Operands of an ADD that have one shape are rounded once (measured, LiteRT 2.3).
+    Operands of an ADD of int16 that have one shape are rounded once by the optimized kernel (measured, LiteRT 2.3).
 
     Args:
         kind: Add, Sub or Mul.
         a, b: stored integers.
-        inputs, output: quantizations.
+        inputs, output: quantizations, per tensor.
+        dtype: of all three.
+        plain: whether the kernel is the reference one.
     """
-    *factors, last = pair_factors(kind, inputs, output)
-    x, y = np.asarray(a, np.int64), np.asarray(b, np.int64)
+    bits = PAIR_BITS if dtype == "int16" else BYTE_PAIR_BITS
+    *factors, last = pair_factors(kind, inputs, output, bits)
+    x, y = (np.asarray(stored, np.int64) - item.zero_point[0] for stored, item in zip((a, b), inputs, strict=True))
     if kind != "Mul":
-        rounded = rescale_once if kind == "Add" and x.shape == y.shape else rescale_twice
-        x, y = (rounded(steps << PAIR_BITS, factor) for steps, factor in zip((x, y), factors, strict=True))
+        is_once = not plain and dtype == "int16" and kind == "Add" and x.shape == y.shape
+        x, y = ((rescale_once if is_once else rescale_twice)(steps << bits, factor) for steps, factor in zip((x, y), factors, strict=True))
     total = x * y if kind == "Mul" else x - y if kind == "Sub" else x + y
-    return saturate(rescale_twice(total, last), "int16")
-
-
-def tflite_sums(total: Any, factors: Any, output: Quantization, dtype: str) -> Array:
-    """Stored results of TFLite's convolutions of 16-bit data: sums of 64 bits by 16 bits of the multiplier, ties up.
-
-    Source: MultiplyByQuantizedMultiplier of int64_t (common.cc).
-
-    Args:
-        total: sums, the bias among them, the outputs along the last axis.
-        factors: real multipliers, one or one for each output.
-        output: the result's quantization.
-        dtype: its type.
-    """
-    multiplier, bits = short_multipliers(factors)
-    return saturate(shift_half_up(np.asarray(total, np.int64) * multiplier, bits) + output.zero_point[0], dtype)
-
-
-def short_multipliers(factors: Any) -> tuple[Array, Array]:
-    """Positive real multipliers as (integer below 2**15, right shift): what TFLite makes of them for sums of 64 bits."""
-    fixed, shift = quantize_multiplier(factors)
-    wide = fixed.astype(np.int64)
-    return np.where(wide < 0x7FFF0000, (wide + (1 << 15)) >> 16, 0x7FFF), 15 - shift
+    return saturate(rescale_twice(total, last) + output.zero_point[0], dtype)
 
 
 _POINTS, _EACH = 512, 128
@@ -134,7 +119,7 @@ def tflite_wrapped_mean(values: Array, total: Array, given: Quantization, output
     return saturate(scaled + int(output.zero_point[0]), dtype), overflows
 
 
-def tflite_softmax(values: Array, scale: float, beta: float, axis: int) -> tuple[Array, bool]:
+def tflite_softmax(values: Array, scale: float, beta: float, axis: int, precision: str = "float32") -> tuple[Array, bool]:
     """SOFTMAX of int16, whose result has the scale 2**-15, and whether its 32 bits overflow.
 
     Source: SoftmaxInt16 (reference/softmax.h), with its tables of exp(x) and 1 / (1 + x) (kernels/activations.cc).
@@ -144,13 +129,17 @@ def tflite_softmax(values: Array, scale: float, beta: float, axis: int) -> tuple
         scale: of the data.
         beta: what they are multiplied by.
         axis: of the sums.
+        precision: of scale * beta: float32 in LiteRT, which makes its tables in float64, and float64 in tflite-micro, whose tables are of
+            float32.
     """
     steps = np.moveaxis(values.astype(np.int64), axis, -1)
-    below, overflows = _multiply_wrapped(steps - steps.max(axis=-1, keepdims=True), scale * beta / _FINEST)
+    below, overflows = _multiply_wrapped(
+        steps - steps.max(axis=-1, keepdims=True), float(effective_scale(scale, beta, 1.0, precision)) / _FINEST
+    )
     shares = _look_up(np.clip(below + 32767, -32768, 32767), _exponential())
     total = shares.sum(axis=-1, keepdims=True)
     _, bits = np.frexp(total.astype(np.float64))
-    reciprocal = _look_up(np.clip((((total << (31 - bits)) + 2**13) >> 14) - 3 * 2**15, -32768, 32767), _reciprocal())
+    reciprocal = _look_up(np.clip((((total << (31 - bits)) + 2**13) >> 14) - 3 * 2**15, -32768, 32767), _reciprocal(precision))
     right = bits.astype(np.int64) - 1
     found = np.clip((shares * reciprocal + (np.int64(1) << (right - 1))) >> right, 0, 32767)
     return np.moveaxis(found, -1, axis).astype(np.int16), overflows
@@ -194,31 +183,28 @@ def tflite_curve(values: Array, scale: float, function: str, reference: bool = F
     return found.astype(np.int16), not np.array_equal(wrapped, product)
 
 
-def tflite_logarithm(values: Array, scale: float, result: float) -> tuple[Array, bool]:
-    """LOG of int16, and whether the difference of two neighbouring points of its table, which has 16 bits, overflows.
+def tflite_table(values: Array, function: Callable[[Array], Array], scale: float, result: float) -> tuple[Array, bool]:
+    """A function of int16 by lines between 513 points, such as EXP and LOG, and whether the difference of two neighbouring points, which
+    has 16 bits, overflows.
 
-    Source: LUTPopulate in float32 and LUTLookup (kernels/internal/common.h), and LogPrepare (kernels/elementwise.cc), which takes the
-    smallest result for the logarithm of what is not above zero.
+    Source: LUTPopulate in float32 and LUTLookup (kernels/internal/common.h).
 
     Args:
         values: stored integers.
+        function: of real numbers in float32.
         scale, result: of the data and of the result.
     """
-    low, high, least = (np.float32(factor) * np.float32(step) for factor, step in ((-32768, scale), (32767, scale), (-32768, result)))
-    step = (high - low) / np.float32(_POINTS)
-    inverse = np.float32(65536) / (np.float32(32767) * np.float32(result) - least)
-
-    def scale_log(points: Array) -> Array:
-        exact = np.log(points.astype(np.float64), where=points > 0, out=np.full(points.shape, np.float64(least)))
-        return np.asarray(exact.astype(np.float32) * inverse)  # C's logf is that of float64, rounded
-
+    low, high, least, most = (np.float32(end) * np.float32(step) for step in (scale, result) for end in (-32768, 32767))
+    step, inverse = (high - low) / np.float32(_POINTS), np.float32(65536) / (most - least)
     places = np.arange(_POINTS, dtype=np.float32)
     starts = low + places * step
-    points, middle, following = (scale_log(at) for at in (starts, starts + step / 2, low + (places + np.float32(1)) * step))
-    stored = round_half_away(points)
-    off = round_half_away((following + stored.astype(np.float32)) / np.float32(2)) - round_half_away(middle)
-    last = round_half_away(scale_log(np.array([high])))
-    table = np.clip(np.append(stored - round_half_away(off / 2), last), -32768, 32767).astype(np.int64)
+    at = starts, starts + step / 2, low + (places + np.float32(1)) * step, np.array([high])
+    with np.errstate(all="ignore"):
+        points, middle, following, last = (function(x) * inverse for x in at)
+        stored = round_half_away(points)
+        off = round_half_away((following + stored.astype(np.float32)) / np.float32(2)) - round_half_away(middle)
+        table = np.append(stored - round_half_away(off / 2), round_half_away(last))
+        table = np.clip(table, -32768, 32767).astype(np.int64)
     steps = values.astype(np.int64) + 2**15
     differences = np.diff(table).astype(np.int16).astype(np.int64)
     found = table[steps // _EACH] + ((differences[steps // _EACH] * (steps % _EACH) + _EACH // 2) >> 7)
@@ -261,14 +247,14 @@ def _exponential() -> Array:
 
 
 @cache
-def _reciprocal() -> Array:
-    return _table(lambda x: 1 / (1 + x), 0.0, 1.0)
+def _reciprocal(precision: str) -> Array:
+    return _table(lambda x: 1 / (1 + x), 0.0, 1.0, "float32" if precision == "float64" else "float64")
 
 
-def _table(function: Callable[[Array], Array], low: float, high: float) -> Array:
+def _table(function: Callable[[Array], Array], low: float, high: float, dtype: str = "float64") -> Array:
     """513 points of a function of values up to 1, moved by half of what the lines are off in the middle (LUTPopulate, likewise)."""
     step = (high - low) / _POINTS
-    points = low + np.arange(_POINTS + 1) * step
+    points = low + np.arange(_POINTS + 1, dtype=dtype) * step
     scaled, middle = function(points) * 2**15, function(points[:-1] + step / 2) * 2**15
     stored = round_half_away(scaled)
     off = round_half_away((scaled[1:] + stored[:-1]) / 2) - round_half_away(middle)

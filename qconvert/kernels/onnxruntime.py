@@ -104,7 +104,7 @@ def _add_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
 def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearMul of bytes: a float32 multiplies the product of the steps, and the zero point joins before it is rounded (MlasQLinearMul,
     qlmul.cpp)."""
-    if any(value is None for value in stored) or not Requantizer.takes(graph, op):
+    if any(value is None for value in stored) or not _PRODUCTS.takes(graph, op):
         return None
     a, b, y = (quantization for name in (*op.inputs, *op.outputs) if (quantization := graph[name].quantization) is not None)
     steps = [np.asarray(value, np.int64) - quantization.zero_point[0] for value, quantization in zip(stored, (a, b), strict=True)]

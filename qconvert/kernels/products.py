@@ -24,49 +24,53 @@ from qconvert.operators import kind_of, output_axis
 __all__ = ["Requantizer", "accumulate_products", "bias_quantization", "channel_axis", "rounded_bias"]
 
 _BYTES = ("int8", "uint8")
-_ACCUMULATORS = 2.0**31
+#: Bits of the data -> types of data and result, of the other factor, and of a bias, and from where on the kernel has no accumulator.
+_TYPES = {8: (_BYTES, _BYTES, "int32", 2.0**31), 16: (("int16",), ("int8", "int16"), "int64", 2.0**47)}
+_STEPS = 2.0**31
 
 
 @dataclass(frozen=True, slots=True)
 class Requantizer:
-    """The reference of a Conv, ConvTranspose, Gemm, MatMul or Mul of bytes.
+    """The reference of a Conv, ConvTranspose, Gemm, MatMul or Mul.
 
-    The sum of the products of integers less their zero points, with the bias, is exact in int32; the kernel multiplies it by first scale *
-    second scale / result scale and rounds.
+    The sum of the products of integers less their zero points, with the bias, is exact in int32, or in int64 for data of 16 bits;
+    the kernel multiplies it by first scale * second scale / result scale and rounds to int32.
 
     Attributes:
         rounding: a name of arithmetic.REQUANTIZERS.
         precision: in which the kernel computes the multiplier; see arithmetic.effective_scale().
+        bits: of data and result, 8 or 16.
     """
 
     rounding: str
     precision: str = "float64"
+    bits: int = 8
 
     def __call__(self, graph: Graph, op: Op, stored: Sequence[Array | None]) -> Integers | None:
-        """Compute the integers for stored inputs; None if data are missing or float, or the accumulator leaves int32."""
+        """Compute the integers for stored inputs; None if data are missing or float, or the accumulator is too large."""
         if any(value is None for value in stored[:2]) or not self.takes(graph, op):
             return None
         total = accumulate_products(graph, op, stored)
-        if float(np.abs(total).max(initial=0)) >= _ACCUMULATORS:
+        if float(np.abs(total).max(initial=0)) >= _TYPES[self.bits][3]:
             return None
         multiplier = self.multiplier(graph, op)
         along = (-1, *[1] * (total.ndim - 1 - channel_axis(op, total.ndim))) if multiplier.size > 1 else ()
+        if float(np.abs(total * multiplier.reshape(along)).max(initial=0)) >= _STEPS:
+            return None
         steps = self.steps(total.astype(np.int64), multiplier.reshape(along))
         quantization = graph[op.outputs[0]].quantization
         assert quantization is not None
         return Integers.clip_to_limits(graph, op, steps + int(quantization.zero_point[0]))
 
-    @staticmethod
-    def takes(graph: Graph, op: Op) -> bool:
-        """Whether an operator multiplies bytes, with one scale for the first factor and the result, and its bias, if any, has the
-        quantization of the accumulator."""
+    def takes(self, graph: Graph, op: Op) -> bool:
+        """Whether an operator multiplies data of these bits, with one scale for the first factor and the result, and its bias, if any, has
+        the quantization of the accumulator."""
         first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
         quantizations = first.quantization, second.quantization, result.quantization
-        if any(quantization is None or quantization.block_size for quantization in quantizations) or {
-            first.dtype,
-            second.dtype,
-            result.dtype,
-        } - {*_BYTES}:
+        types, factors, bias_type, _ = _TYPES[self.bits]
+        if any(quantization is None or quantization.block_size for quantization in quantizations):
+            return False
+        if first.dtype not in types or result.dtype not in types or second.dtype not in factors:
             return False
         data, weights, output = (quantization for quantization in quantizations if quantization is not None)
         along = output_axis(op, second.rank or 0) if kind_of(op).sums_products else None
@@ -75,7 +79,7 @@ class Requantizer:
         if not op.has(2):
             return True
         bias = graph[op.inputs[2]]
-        if bias.dtype != "int32" or bias.quantization is None or bias.quantization.zero_point.any():
+        if bias.dtype != bias_type or bias.quantization is None or bias.quantization.zero_point.any():
             return False
         stated, products = bias.quantization.scale, data.scale * weights.scale
         return stated.size in (1, products.size) and bool(is_accumulator_scale(stated, products))

@@ -20,14 +20,21 @@ from qconvert.operators.properties import ELEMENTWISE
 __all__ = ["all_codes", "compare_products", "integers_for_all", "tried_tolerance"]
 
 _BYTES = ("int8", "uint8")
+_WITH_16_BITS = (*_BYTES, "int16", "uint16")
 
 
-def all_codes(graph: Graph, op: Op) -> list[Array] | None:
-    """Return the codes of one or two operands, shaped to broadcast to all pairs; None unless elementwise on bytes with one scale."""
+def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Array] | None:
+    """Return the codes of one or two operands, shaped to broadcast to all pairs; None unless elementwise, with one scale for each tensor.
+
+    Args:
+        graph, op: the operator.
+        types: of operands and result; those of two operands are bytes.
+    """
     tensors = [graph[name] for name in (*op.inputs, *op.outputs) if name]
     if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1 or not 2 <= len(tensors) <= 3:
         return None
-    if any(tensor.dtype not in _BYTES or tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in tensors):
+    types = types if len(tensors) == 2 else _BYTES
+    if any(tensor.dtype not in types or tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in tensors):
         return None
     codes = [codes_of(tensor.dtype) for tensor in tensors[:-1]]
     return [codes[0].reshape(-1, 1), codes[1]] if len(codes) > 1 else codes
@@ -69,7 +76,7 @@ def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
 
     None without a reference or all_codes(), or if the reference overflows on some input.
     """
-    codes, quantization = all_codes(graph, op), graph[op.outputs[0]].quantization
+    codes, quantization = all_codes(graph, op, _WITH_16_BITS), graph[op.outputs[0]].quantization
     found = kernel.compute_integers(graph, op, codes) if codes is not None else None
     if codes is None or found is None or found.fault or quantization is None:
         return None

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 
-from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, tflite_sums
+from qconvert.arithmetic import DYNAMIC_ROUNDINGS, effective_scale, requantize
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Shape
 from qconvert.operators.attributes import (
@@ -203,7 +203,7 @@ def conv(call: Call) -> Array | ExactResult:
         return real
     sums = total + (call.raw(2).astype(np.int64) if call.has(2) else 0)
     factors = effective_scale(quantizations[0].scale, quantizations[1].scale, quantizations[2].scale)
-    stored = channels_first(call, tflite_sums(sums, factors, quantizations[2], call.results[0].dtype))
+    stored = channels_first(call, requantize(sums, factors, int(quantizations[2].zero_point[0]), call.results[0].dtype, "tflite_16_bits"))
     return ExactResult(real, clip_stored(call, stored))
 
 

@@ -185,7 +185,7 @@ def _is_exact(graph: Graph, op: Op) -> bool:
 
 
 def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: Computed) -> Proved:
-    if not Requantizer.takes(side.graph, side.op):
+    if not kernels[1].takes(side.graph, side.op):
         return found("?", why="its accumulator, bias or weights are none that the kernels' arithmetic is known for")
     if kernels[0] == kernels[1]:
         return found("E0", "identical parameters")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qconvert.arithmetic import tflite_logarithm
 from qconvert.graph import Graph, Op
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.kernels.litert.references_of_functions import lookup_table_of_16_bits
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import same_pads
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FACTORS",
     "average_pool",
+    "clip",
     "elu",
     "exponential",
     "factor_fault",
@@ -114,8 +115,10 @@ def product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor
 
 
 def squared_difference(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
-    """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc)."""
-    yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, 2**14, "(2 * larger input scale)^2 / output scale"
+    """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc). The square of a difference of
+    int16, shifted left by the factor, has to fit 32 bits."""
+    limit = _wide(data, 2**14, 1)
+    yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, limit, "(2 * larger input scale)^2 / output scale"
 
 
 def rescaling(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
@@ -190,6 +193,12 @@ def average_pool(graph: Graph, op: Op) -> str:
     return "" if own or not any(pads) or (share == 1).all() else "its padding is neither counted nor SAME"
 
 
+def clip(graph: Graph, op: Op) -> str:
+    """RELU6 of tflite-micro clips by the quantization of its data (activations.cc, Relu6Quantized)."""
+    rescales = not graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
+    return "its kernel does not rescale" if rescales and graph.is_from("tflite") else ""
+
+
 def elu(graph: Graph, op: Op) -> str:
     return "" if float(op["alpha"]) == 1.0 else "its kernel supports only alpha 1"
 
@@ -210,12 +219,8 @@ def square_root(graph: Graph, op: Op) -> str:
 
 def logarithm(graph: Graph, op: Op) -> str:
     """Points of 16-bit tables are the smallest result up to zero, and the next may be more than 16 bits above it."""
-    data, result = (graph[name] for name in (op.inputs[0], op.outputs[0]))
-    if data.dtype != "int16" or any(item.quantization is None or not item.quantization.is_per_tensor for item in (data, result)):
-        return ""
-    scales = (float(item.quantization.scale[0]) for item in (data, result) if item.quantization is not None)
-    overflows = tflite_logarithm(np.arange(-(2**15), 2**15), *scales)[1]
-    return "neighbouring points of its 16-bit table differ by more than 16 bits" if overflows else ""
+    found = lookup_table_of_16_bits(graph, op, [np.arange(-(2**15), 2**15)])
+    return "neighbouring points of its 16-bit table differ by more than 16 bits" if found is not None and found.fault else ""
 
 
 def local_response(graph: Graph, op: Op) -> str:

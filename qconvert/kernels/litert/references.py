@@ -1,103 +1,135 @@
-"""The integers of LiteRT's kernels, XNNPACK's and TFLite's own, also where their 32 bits overflow or C leaves the result undefined; the
-sources are in arithmetic."""
+"""The integers of LiteRT's kernels of two values, and of its conversions: XNNPACK's and TFLite's own, also where their 32 bits overflow
+or C leaves the result undefined; the sources are in arithmetic, or in the docstrings.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import (
-    tflite_add,
+    BYTE_PAIR_BITS,
+    INTEGER_FACTORS,
+    PAIR_BITS,
+    pair_factors,
+    rescale_twice,
+    round_half_away,
+    shift_half_up,
     tflite_comparison_tables,
-    tflite_curve,
     tflite_divide,
-    tflite_hard_swish,
-    tflite_leaky_relu,
-    tflite_logarithm,
+    tflite_pair,
     tflite_requantize,
-    tflite_softmax,
-    tflite_wrapped_mean,
     xnnpack_add,
-    xnnpack_leaky_relu,
     xnnpack_requantize,
 )
+from qconvert.arithmetic import requantize as requantize_sums
 from qconvert.arithmetic.additions import Addition
-from qconvert.arithmetic.rounding import round_half_away
+from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import Integers, activated_range
+from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, to_integers
+from qconvert.kernels.products import Requantizer
+from qconvert.operators import kind_of
 
 __all__ = [
     "COMPARISONS",
-    "add",
     "add_by_xnnpack",
+    "choose",
     "compare",
-    "curve",
+    "concatenate",
     "divide",
-    "hard_swish",
-    "leaky_relu",
-    "logarithm",
-    "lookup_table",
-    "mean",
+    "multiply_dense",
+    "pair",
     "requantize",
     "requantize_by_xnnpack",
-    "softmax",
+    "squared_difference",
+    "subtract_by_xnnpack",
 ]
 
 COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
                 "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
 
 
-def _to_integers(found: tuple[Array, bool]) -> Integers:
-    """Return the integers of a kernel that computes all elements alike, with the fault if something overflows."""
-    return Integers((found[0],), "overflows" if found[1] else "")
-
-
-def _quantizations(graph: Graph, names: Sequence[str]) -> list[Quantization]:
-    """Return the quantizations of tensors; none unless each has one scale."""
-    quantizations = [graph[name].quantization for name in names]
-    found = [quantization for quantization in quantizations if quantization is not None and quantization.is_per_tensor]
-    return found if len(found) == len(quantizations) else []
-
-
-def _add_bytes(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
+def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
     names = *op.inputs, *op.outputs
-    quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
-    if len(quantizations) != 3 or types not in ({"int8"}, {"uint8"}) or any(value is None for value in stored):
+    quantizations = quantizations_of(graph, names)
+    if len(quantizations) != 3 or len({graph[name].dtype for name in names}) > 1 or any(value is None for value in stored):
         return None
     return Integers.clip_to_limits(
         graph, op, kernel(stored[0], stored[1], (quantizations[0], quantizations[1]), quantizations[2], graph[op.outputs[0]].dtype)
     )
 
 
-def add(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """ADD of bytes by TFLite's own kernels; see arithmetic.tflite_add()."""
-    return _add_bytes(graph, op, stored, tflite_add)
+def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+    """ADD and SUB by TFLite's own kernels; see arithmetic.tflite_pair(). What they give is not known where the last multiplier is no
+    fraction, as their preparation demands (add.cc, sub.cc)."""
+    found = quantizations_of(graph, (*op.inputs, op.outputs[0]))
+    bits = PAIR_BITS if graph[op.outputs[0]].dtype in ("int16", "uint16") else BYTE_PAIR_BITS
+    if len(found) != 3 or pair_factors(op.kind, (found[0], found[1]), found[2], bits)[2] >= 1:
+        return None
+    return _add(graph, op, stored, partial(tflite_pair, op.kind, plain=plain))
 
 
 def add_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """ADD of bytes by XNNPACK; see arithmetic.xnnpack_add()."""
-    return _add_bytes(graph, op, stored, xnnpack_add)
+    return _add(graph, op, stored, xnnpack_add)
 
 
-def leaky_relu(graph: Graph, op: Op, stored: Sequence[Any], own: bool) -> Integers | None:
-    """LEAKY_RELU of bytes; see arithmetic.xnnpack_leaky_relu() and tflite_leaky_relu().
+@on_steps(2)
+def subtract_by_xnnpack(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization) -> Array:
+    """SUB of bytes by XNNPACK: its addition with the second multiplier below zero (xnn_create_subtract_nd_qs8)."""
+    (first, second), shift = INTEGER_FACTORS["xnnpack"]((given[0], given[1]), output)
+    return shift_half_up(steps[0] * first - steps[1] * second, shift)
 
-    Args:
-        graph, op, stored: as of any reference.
-        own: by TFLite's own kernel, not by XNNPACK's.
-    """
-    quantizations, dtype = _quantizations(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
-    if not quantizations or graph[op.inputs[0]].dtype != dtype or dtype not in ("int8", "uint8"):
+
+@on_steps(2)
+def squared_difference(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization, bits: int = 7) -> Array | None:
+    """SQUARED_DIFFERENCE: operands are brought to a quantization of twice the larger scale, with so many bits more
+    (squared_difference.cc, which demands a last multiplier below 1)."""
+    scales = [float(item.scale[0]) for item in given]
+    common = 2 * max(scales)
+    first, second = (rescale_twice(item << bits, scale / common) for item, scale in zip(steps, scales, strict=True))
+    factor = common**2 / (2.0 ** (2 * bits) * float(output.scale[0]))
+    return rescale_twice((first - second) ** 2, factor) if factor < 1 else None
+
+
+def multiply_dense(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """FULLY_CONNECTED of int16; the optimized kernel computes without a bias in a way of its own, which is not known."""
+    return Requantizer("tflite_float", bits=16)(graph, op, stored) if op.has(2) else None
+
+
+def choose(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """What chooses among stored integers of one quantization, such as MAXIMUM and SELECT_V2."""
+    tensors = [graph[name] for name in (*kind_of(op).data(op), op.outputs[0])]
+    if any(value is None for value in stored) or any(not tensors[0].shares_quantization(tensor) for tensor in tensors):
         return None
-    kernel = tflite_leaky_relu if own else xnnpack_leaky_relu
-    return Integers((kernel(stored[0], quantizations[0], quantizations[1], dtype, float(op["alpha"])),))
+    if not tensors[0].is_quantized or len({tensor.dtype for tensor in tensors}) > 1:
+        return None
+    return Integers((evaluate_op(graph, op, stored)[0].stored,))
+
+
+def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """CONCATENATION of uint8, which brings each part to the quantization of the result in float32 (ConcatenationWithScaling,
+    reference/concatenation.h)."""
+    names = (*op.inputs, op.outputs[0])
+    quantizations = quantizations_of(graph, names)
+    if not quantizations or {graph[name].dtype for name in names} != {"uint8"} or any(value is None for value in stored):
+        return None
+    *given, output = quantizations
+    parts = []
+    for value, own in zip(stored, given, strict=True):
+        factor = own.scale[0] * (np.float32(1) / output.scale[0])
+        scaled = np.asarray(value, np.float32) * factor + np.float32(-int(own.zero_point[0])) * factor
+        parts.append(value if own == output else round_half_away(scaled) + int(output.zero_point[0]))
+    return Integers.clip_to_limits(graph, op, np.concatenate(parts, int(op["axis"])))
 
 
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
-    quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
     return (
         Integers((xnnpack_requantize(stored[0], quantizations[0], quantizations[1], graph[op.outputs[0]].dtype),))
         if quantizations
@@ -105,101 +137,38 @@ def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Intege
     )
 
 
-def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
-    quantizations, dtype = _quantizations(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
-    return (
-        Integers((tflite_hard_swish(stored[0], quantizations[0], quantizations[1], dtype),))
-        if quantizations and dtype in ("int8", "uint8")
-        else None
-    )
-
-
-def lookup_table(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """A function of bytes: the kernel computes a table in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
-    elementwise.cc)."""
-    quantizations = _quantizations(graph, (op.inputs[0], op.outputs[0]))
-    if not quantizations:
-        return None
-    given, result = quantizations
-    one, steps = np.float32(1), np.asarray(stored[0], np.int64) - given.zero_point[0]
-    with np.errstate(all="ignore"):
-        values = _FUNCTIONS[op.kind](np.float32(given.scale[0]) * steps.astype(np.float32)) * (one / np.float32(result.scale[0]))
-    whole = round_half_away(np.clip(values.astype(np.float64), -(2.0**31), 2.0**31))
-    return Integers.clip_to_limits(graph, op, whole + result.zero_point[0])
-
-
-_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
-    "Sigmoid": lambda x: np.asarray(np.float32(1) / (np.float32(1) + np.exp(-x))),
-    "Tanh": np.tanh,
-    "Exp": np.exp,
-    "Log": np.log,
-}
-
-
-def requantize(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    result, quantizations = graph[op.outputs[0]], _quantizations(graph, (op.inputs[0], op.outputs[0]))
-    return _to_integers(tflite_requantize(stored[0], quantizations[0], quantizations[1], result.dtype)) if quantizations else None
-
-
-def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Quantization | None:
-    """The quantization of int16 data, if the result is int16 too and there are any."""
-    names = op.inputs[0], op.outputs[0]
-    quantizations = _quantizations(graph, names)
-    return quantizations[0] if quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names) else None
-
-
-def mean(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    """MEAN of int16. The result's scale may be far below that of the data if calibration saw only means of 0."""
-    quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
-    if quantization is None or not results or results[0] == quantization:  # of one quantization the kernel divides
-        return None
-    axes = tuple(int(axis) for axis in stored[1].reshape(-1)) if len(stored) > 1 and stored[1] is not None else ()
-    total = stored[0].astype(np.int64).sum(axis=axes or None, keepdims=bool(op["keepdims"]))
-    return _to_integers(tflite_wrapped_mean(stored[0], np.asarray(total), quantization, results[0], "int16"))
-
-
-def softmax(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    quantization = _sixteen_bits(graph, op, stored)
-    return (
-        None
-        if quantization is None
-        else _to_integers(tflite_softmax(stored[0], float(quantization.scale[0]), float(op["beta"]), int(op["axis"])))
-    )
-
-
-def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
-    """Sigmoid and Tanh of int16.
+def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+    """QUANTIZE from integers to integers by TFLite's own kernel; see arithmetic.tflite_requantize().
 
     Args:
         graph, op, stored: as of any reference.
-        plain: of the reference kernels, not of the optimized ones.
+        plain: of the reference kernels. The optimized one of bytes takes ties of the second rounding up (optimized_ops.h, Requantize).
     """
-    quantization = _sixteen_bits(graph, op, stored)
-    return None if quantization is None else _to_integers(tflite_curve(stored[0], float(quantization.scale[0]), op.kind, plain))
-
-
-def logarithm(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
-    quantization, results = _sixteen_bits(graph, op, stored), _quantizations(graph, op.outputs)
-    if quantization is None or not results:
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    quantizations = quantizations_of(graph, (data.name, result.name))
+    if not quantizations:
         return None
-    return _to_integers(tflite_logarithm(stored[0], float(quantization.scale[0]), float(results[0].scale[0])))
+    if plain or {data.dtype, result.dtype} - {"int8", "uint8"}:
+        return to_integers(tflite_requantize(stored[0], quantizations[0], quantizations[1], result.dtype))
+    steps = np.asarray(stored[0], np.int64) - int(quantizations[0].zero_point[0])
+    factor, zero_point = float(quantizations[0].scale[0]) / float(quantizations[1].scale[0]), int(quantizations[1].zero_point[0])
+    return Integers((requantize_sums(steps, factor, zero_point, result.dtype, "tflite_ruy"),))
 
 
 def divide(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """DIV, also with quotients that need shifts undefined in C."""
     names = *op.inputs, *op.outputs
-    quantizations, types = _quantizations(graph, names), {graph[name].dtype for name in names}
+    quantizations, types = quantizations_of(graph, names), {graph[name].dtype for name in names}
     if any(value is None for value in stored[:2]) or not quantizations or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
     limits = activated_range(graph, op)
     values, divisors = np.broadcast_arrays(*stored)
-    return _to_integers(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits))
+    return to_integers(tflite_divide(values, divisors, quantizations[0], quantizations[1], quantizations[2], limits))
 
 
 def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
-    quantizations, types = _quantizations(graph, op.inputs), [graph[name].dtype for name in op.inputs]
+    quantizations, types = quantizations_of(graph, op.inputs), [graph[name].dtype for name in op.inputs]
     if any(value is None for value in stored[:2]) or not quantizations or not set(types) <= {"int8", "uint8"}:
         return None
     tables = [tflite_comparison_tables(quantization, dtype) for quantization, dtype in zip(quantizations, types, strict=True)]

@@ -17,6 +17,8 @@ from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.kernel import Kernel, Kernels
 from qconvert.kernels.litert import forms, limits, references
+from qconvert.kernels.litert import references_along_axes as axes
+from qconvert.kernels.litert import references_of_functions as functions
 from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.limits import factor_fault
 from qconvert.kernels.products import Requantizer
@@ -38,86 +40,164 @@ _SUMS, _PRODUCTS, _RESCALED = factor_fault(limits.sums, "ADD"), factor_fault(lim
 _DIFFERENCES, _TABLES, _EXPONENTIAL = factor_fault(limits.sums), factor_fault(limits.tables), factor_fault(limits.exponential)
 
 
-def _rows(plain: bool) -> tuple[Kernel, ...]:
-    """Return the rows of TFLite's own kernels: the reference or the optimized ones. Both round alike except where `plain` is read."""
-    either = partial(Kernel, as_fast_in_float=True)
-    twice = Requantizer("tflite_double_rounding")
-    conv, dense = (twice, Requantizer("tflite_float")) if plain else (None, None)
-    curve, total = partial(references.curve, plain=plain), limits.reduce_sum if plain else factor_fault(limits.total)
+def _rows(of: str) -> tuple[Kernel, ...]:
+    """Return the rows of TFLite's own kernels, which round alike except where `of` is read.
+
+    Args:
+        of: "optimized" or "reference" kernels of LiteRT, or "micro", those of tflite-micro, which are the reference ones with multipliers
+            in float64.
+    """
+    plain, micro = of != "optimized", of == "micro"
+    either = partial(Kernel, as_fast_in_float=not micro)
+    twice, short = Requantizer("tflite_double_rounding"), Requantizer("tflite_16_bits", bits=16)
+    conv = twice if plain else None
+    dense = Requantizer("tflite_float") if of == "reference" else conv
+    wide_dense = short if micro else Requantizer("tflite_float", bits=16) if plain else references.multiply_dense
+    precision = "float64" if micro else "float32"
+    products = [Requantizer("tflite_double_rounding", precision, bits) for bits in (8, 16)]
+    matrices = [replace(item, precision="float64" if micro else "product") for item in (twice, short)]
+    pair, requantize, mean, curve = (
+        partial(function, plain=plain) for function in (references.pair, references.requantize, axes.mean, functions.curve)
+    )
+    curve_of_bytes = functions.curve_in_fixed_point if micro else functions.lookup_table
+    total_fault, total = {
+        "optimized": (factor_fault(limits.total), axes.total_in_float),
+        "reference": (limits.reduce_sum, None),
+        "micro": (factor_fault(limits.total), axes.total),
+    }[of]
+    relu, absolute, leaky_relu, parametric_relu, softmax_of_16_bits = (
+        partial(function, precision=precision)
+        for function in (
+            functions.relu,
+            functions.absolute,
+            functions.leaky_relu,
+            functions.parametric_relu,
+            axes.softmax_of_16_bits,
+        )
+    )
     return (
         # Products and their sums.
         Kernel(("Conv", "ConvTranspose"), _BYTES, tolerance=off.rounded_twice, fault=limits.volume, reference=conv),
-        Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, arithmetic=forms.convolution),
-        Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume),
+        Kernel(("Conv",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short, arithmetic=forms.convolution),
+        Kernel(("ConvTranspose",), _INT16, tolerance=off.sixteen_bits, fault=limits.volume, reference=short),
         Kernel(("Gemm",), _BYTES, tolerance=off.rounded_twice, reference=dense),
-        Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits),
-        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=twice),
-        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(limits.linear, "BATCH_MATMUL")),
-        Kernel(("Mul",), _BYTES, tolerance=off.rounded_twice, fault=_PRODUCTS, reference=Requantizer("tflite_double_rounding", "float32")),
-        Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, arithmetic=forms.pair),
+        Kernel(("Gemm",), _INT16, tolerance=off.sixteen_bits, reference=wide_dense),
+        Kernel(("MatMul",), _INT8, tolerance=off.rounded_twice, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[0]),
+        Kernel(("MatMul",), _INT16, tolerance=off.sixteen_bits, fault=factor_fault(limits.linear, "BATCH_MATMUL"), reference=matrices[1]),
+        Kernel(("Mul",), _BYTES, fault=_PRODUCTS, reference=products[0]),
+        Kernel(("Mul",), _INT16, tolerance=off.twice_on_16_bits, fault=_PRODUCTS, reference=products[1], arithmetic=forms.pair),
         Kernel(("ReduceProd",), _SIGNED, tolerance=off.reduce_prod),
         # Sums of two values, averages.
-        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=references.add),
-        Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, arithmetic=forms.pair),
-        Kernel(("Sub",), _BYTES, tolerance=off.added_twice, fault=_DIFFERENCES),
-        Kernel(("Sub",), _INT16, tolerance=off.added_twice, fault=_DIFFERENCES, arithmetic=forms.pair),
-        Kernel(("SquaredDifference",), _INT8, tolerance=off.squared_difference, fault=factor_fault(limits.squared_difference)),
-        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=references.mean, arithmetic=forms.reduction),
-        Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED),
-        Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=total, arithmetic=forms.reduction),
+        Kernel(("Add",), _BYTES, tolerance=off.added_twice, fault=_SUMS, reference=pair),
+        Kernel(("Add",), _INT16, tolerance=off.added_twice, fault=_SUMS, reference=pair, arithmetic=forms.pair),
+        Kernel(("Sub",), _BYTES, tolerance=off.added_twice, fault=_DIFFERENCES, reference=pair),
+        Kernel(("Sub",), _INT16, tolerance=off.added_twice, fault=_DIFFERENCES, reference=pair, arithmetic=forms.pair),
         Kernel(
-            ("AveragePool",), _BYTES, one_quantization="all", fault=limits.average_pool, tolerance=partial(off.average_pool, twice=True)
+            ("SquaredDifference",),
+            _INT8,
+            tolerance=off.squared_difference,
+            fault=factor_fault(limits.squared_difference),
+            reference=references.squared_difference,
         ),
-        Kernel(("AveragePool",), _INT16, one_quantization="all", fault=limits.average_pool, tolerance=off.sixteen_bits),
+        Kernel(("ReduceMean",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=mean, arithmetic=forms.reduction),
+        Kernel(("GlobalAveragePool",), _ALL, tolerance=off.mean, fault=_RESCALED, reference=mean),
+        Kernel(("ReduceSum",), _ALL, tolerance=off.mean, fault=total_fault, reference=total, arithmetic=forms.reduction),
+        Kernel(
+            ("AveragePool",),
+            _BYTES,
+            one_quantization="all",
+            fault=limits.average_pool,
+            tolerance=partial(off.average_pool, twice=True),
+            reference=axes.average_pool,
+        ),
+        Kernel(
+            ("AveragePool",),
+            _INT16,
+            one_quantization="all",
+            fault=limits.average_pool,
+            tolerance=off.sixteen_bits,
+            reference=axes.average_pool,
+        ),
         # What chooses among values.
         Kernel(("MaxPool", "ReduceMax", "ReduceMin", "GlobalMaxPool"), _ALL),
-        Kernel(("Max", "Min"), _ALL, one_quantization="all", tolerance=off.by_sign),
-        Kernel(("Where",), _BYTES, one_quantization="all", tolerance=off.by_sign),
-        Kernel(("Concat",), _SIGNED, one_quantization="all", tolerance=off.by_sign),
-        Kernel(("Concat",), ("uint8",), tolerance=off.by_sign),  # it requantizes (concatenation.cc; measured)
-        Kernel(("Resize",), _BYTES, one_quantization="all", tolerance=partial(off.interpolation, fraction_of_size=True)),
+        Kernel(("Max", "Min"), _ALL, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
+        Kernel(("Where",), _BYTES, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
+        Kernel(("Concat",), _SIGNED, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
+        Kernel(("Concat",), ("uint8",), tolerance=off.by_sign, reference=references.concatenate),
+        Kernel(
+            ("Resize",),
+            _INT8,
+            one_quantization="all",
+            tolerance=partial(off.interpolation, fraction_of_size=True),
+            reference=axes.interpolate,
+        ),
+        Kernel(
+            ("Resize",),
+            ("uint8",),
+            one_quantization="all",
+            tolerance=partial(off.interpolation, fraction_of_size=True),
+            reference=axes.interpolate_in_float if plain else None,  # XNNPACK takes what the optimized kernel, of several forms, would
+        ),
         Kernel(("ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _BYTES),
         # Functions of one value.
-        Kernel(("Relu",), _ALL, tolerance=off.rescaling, fault=_RESCALED),
-        Kernel(("Clip",), _ALL, tolerance=off.rescaling),
-        Kernel(("Abs",), _SIGNED, tolerance=off.rescaling),
-        Kernel(("LeakyRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED, reference=partial(references.leaky_relu, own=True)),
-        Kernel(("LeakyRelu",), _INT16, tolerance=off.by_sign, fault=_RESCALED),
-        Kernel(("PRelu",), _BYTES, tolerance=off.by_sign, fault=_RESCALED),
+        Kernel(("Relu",), _ALL, fault=_RESCALED, reference=relu),
+        Kernel(("Clip",), _ALL, tolerance=off.rescaling, reference=None if micro else functions.clip),
+        Kernel(("Abs",), _SIGNED, reference=absolute),
+        Kernel(("LeakyRelu",), _ALL, fault=_RESCALED, reference=leaky_relu),
+        Kernel(("PRelu",), _BYTES, fault=_RESCALED, reference=parametric_relu),
         Kernel(
             ("HardSwish",),
             _BYTES,
-            tolerance=off.table,
             fault=factor_fault(limits.hard_swish),
-            reference=references.hard_swish,
+            reference=functions.hard_swish,
             arithmetic=forms.curve,
         ),
-        *(() if plain else (Kernel(("Elu",), _INT8, tolerance=off.table, fault=limits.elu),)),
-        Kernel(("Gelu",), _INT8, tolerance=off.table),
-        Kernel(("Sqrt",), _SIGNED, tolerance=off.cut_off, fault=limits.square_root, arithmetic=forms.root),
-        Kernel(("Exp",), _INT8, tolerance=off.table, reference=references.lookup_table),
-        Kernel(("Rsqrt",), _INT8, tolerance=off.table),
-        Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table),
-        Kernel(("Log",), _INT8, tolerance=off.table, reference=references.lookup_table),
-        Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=limits.logarithm, reference=references.logarithm),
-        either(("Sigmoid",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_TABLES, reference=references.lookup_table),
-        either(("Tanh",), _BYTES, result=_TANH, tolerance=off.table, fault=_TABLES, reference=references.lookup_table),
-        either(("Sigmoid",), _INT16, result=_SIGMOID, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
-        either(("Tanh",), _INT16, result=_TANH, tolerance=partial(off.curve, plain=plain), fault=_TABLES, reference=curve),
+        *(() if of == "reference" else (Kernel(("Elu",), _INT8, fault=limits.elu, reference=functions.lookup_table),)),
+        Kernel(("Gelu",), _INT8, reference=functions.lookup_table),
+        Kernel(("Sqrt",), _SIGNED, fault=limits.square_root, reference=functions.square_root, arithmetic=forms.root),
+        Kernel(("Exp", "Log"), _INT8, reference=functions.lookup_table),
+        Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=functions.inverse_square_root),
+        Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table, reference=functions.lookup_table_of_16_bits),
+        Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=limits.logarithm, reference=functions.lookup_table_of_16_bits),
+        either(("Sigmoid",), _BYTES, result=_SIGMOID, fault=_TABLES, reference=curve_of_bytes),
+        either(("Tanh",), _BYTES, result=_TANH, fault=_TABLES, reference=curve_of_bytes),
+        either(("Sigmoid",), _INT16, result=_SIGMOID, fault=_TABLES, reference=curve),
+        either(("Tanh",), _INT16, result=_TANH, fault=_TABLES, reference=curve),
         # Along an axis.
-        either(("Softmax",), _BYTES, result=_SIGMOID, tolerance=off.table, fault=_EXPONENTIAL),
-        either(("Softmax",), _INT16, result=_SIGMOID, tolerance=off.softmax_on_16_bits, fault=_EXPONENTIAL, reference=references.softmax),
-        either(("LogSoftmax",), _INT8, result=_LOG_SOFTMAX, tolerance=off.log_softmax if plain else off.table, fault=_EXPONENTIAL),
-        Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=limits.lp_normalization),
+        either(
+            ("Softmax",),
+            _BYTES,
+            result=_SIGMOID,
+            tolerance=off.table,
+            fault=_EXPONENTIAL,
+            reference=axes.softmax if plain else axes.softmax_by_table,
+        ),
+        either(
+            ("Softmax",),
+            _INT16,
+            result=_SIGMOID,
+            tolerance=off.softmax_on_16_bits,
+            fault=_EXPONENTIAL,
+            reference=softmax_of_16_bits,
+        ),
+        either(
+            ("LogSoftmax",),
+            _INT8,
+            result=_LOG_SOFTMAX,
+            tolerance=off.log_softmax if plain else off.table,
+            fault=_EXPONENTIAL,
+            reference=axes.log_softmax if plain else axes.log_softmax_by_table,
+        ),
+        Kernel(("LpNormalization",), _INT8, result=_TANH, tolerance=off.by_sign, fault=limits.lp_normalization, reference=axes.normalize),
         Kernel(("DetectionPostProcess",), ("uint8",), tolerance=off.table),
         # Conversions, and kernels that a target leaves alone, whose operators a file may have nevertheless.
-        Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=references.requantize),
-        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=references.requantize),
-        Kernel(("Div",), runs="float", tolerance=off.division, reference=references.divide),
-        Kernel(tuple(references.COMPARISONS), runs="float", reference=references.compare),
-        Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table),
+        Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=requantize),
+        Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=requantize),
+        Kernel(("Div",), runs="float", tolerance=off.division, reference=None if micro else references.divide),
+        Kernel(tuple(references.COMPARISONS), runs="float", reference=None if micro else references.compare),
+        Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table),  # C's erfc and tanh of float are off in their last bits
         Kernel(("PRelu", "Where"), _INT16, "float", tolerance=off.by_sign),
-        Kernel(("Resize",), _INT16, "float", tolerance=partial(off.interpolation, fraction_of_size=True)),
+        Kernel(("Resize",), _INT16, "float", tolerance=partial(off.interpolation, fraction_of_size=True), reference=axes.interpolate),
         *((Kernel(("LRN",), runs="float", fault=limits.local_response),) if plain else ()),
         Kernel((), _INT16, "float", tolerance=off.sixteen_bits),
         Kernel(runs="float", tolerance=off.table),
@@ -138,6 +218,20 @@ def _tflite_weights(graph: Graph, op: Op) -> str:
     """Refuse weights that XNNPACK leaves to TFLite's own kernels; the runtime lists its other refusals (Runtime.taken_by)."""
     weights = graph[op.inputs[1]] if op.has(1) else None
     return "such weights" if weights is not None and "int4" in weights.dtype else ""
+
+
+def _other_ratios(graph: Graph, op: Op) -> str:
+    """XNNPACK leaves ratios of scales outside of [2^-8, 2^7] to TFLite's own kernels, also those of negative values of a LeakyRelu
+    (xnn_create_leaky_relu_nc_qs8, xnn_create_convert_nc_qs8)."""
+    if words := _other_types(graph, op):
+        return words
+    quantizations = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
+    if any(quantization is None or not quantization.is_per_tensor for quantization in quantizations):
+        return ""
+    given, output = (quantization.scale[0] for quantization in quantizations if quantization is not None)
+    ratio = given / output
+    ratios = [ratio] if op.kind != "LeakyRelu" else [ratio, abs(ratio * np.float32(op["alpha"]))]
+    return "" if all(2.0**-8 <= item <= 2.0**7 for item in ratios) else "such scales"
 
 
 def _steps_grow(graph: Graph, op: Op) -> str:
@@ -163,6 +257,20 @@ def _other_types(graph: Graph, op: Op) -> str:
     return "" if same else "other types"
 
 
+def _other_quantizations(graph: Graph, op: Op) -> str:
+    """XNNPACK concatenates what has one quantization; before what a file of another format has, a QUANTIZE brings others to it."""
+    result = graph[op.outputs[0]]
+    shares = all(graph[name].shares_quantization(result) for name in op.inputs)
+    return "" if shares or not graph.is_from("tflite") else "several quantizations"
+
+
+def _other_factor(graph: Graph, op: Op) -> str:
+    """XNNPACK multiplies by a second factor of int8 with the zero point 0."""
+    factor = graph[op.inputs[1]]
+    points = None if factor.quantization is None else factor.quantization.zero_point - (128 if factor.dtype == "uint8" else 0)
+    return "such a factor" if points is None or points.any() else ""
+
+
 def _tflite_activations(graph: Graph, op: Op) -> str:
     """TFLite has no Clip: one of another format becomes a QUANTIZE if quantizations differ, then a MAXIMUM and a MINIMUM."""
     return "TFLite's own activations" if graph.is_from("tflite") else _other_types(graph, op)
@@ -177,21 +285,35 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
     return (
         *xnnpack(("Conv", "ConvTranspose", "Gemm", "Mul"), tolerance=off.rounded_once, lacks=_tflite_weights, reference=products),
-        *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once),
-        *xnnpack(("Add",), tolerance=off.added_once, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
-        *xnnpack(("Sub",), tolerance=off.added_once, lacks=_steps_grow),
-        *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations),
-        *xnnpack(("LeakyRelu",), tolerance=off.eight_bits, reference=partial(references.leaky_relu, own=False), arithmetic=forms.line_form),
-        *xnnpack(("Concat", "Max", "Min", "Where"), tolerance=off.brought_to_one_quantization),
-        *xnnpack(("Resize",), tolerance=partial(off.interpolation, fraction_of_size=False), arithmetic=forms.interpolation),
-        *xnnpack(("AveragePool",), tolerance=partial(off.average_pool, twice=False)),
-        Kernel(("Requantize",), _BYTES, lacks=_other_types, tolerance=off.eight_bits, reference=requantized, arithmetic=forms.line_form),
+        *xnnpack(("MatMul",), tolerance=off.rounded_once, lacks=_other_factor, reference=products),
+        *xnnpack(("ReduceMean", "ReduceSum", "GlobalAveragePool"), tolerance=off.averaged_once, reference=axes.reduce_by_xnnpack),
+        *xnnpack(("Add",), tolerance=None, lacks=_other_steps, reference=references.add_by_xnnpack, arithmetic=forms.addition),
+        *xnnpack(("Sub",), tolerance=None, lacks=_steps_grow, reference=references.subtract_by_xnnpack),
+        *xnnpack(("Clip",), tolerance=off.eight_bits, lacks=_tflite_activations, reference=functions.clip_by_xnnpack),
+        *xnnpack(
+            ("LeakyRelu",),
+            tolerance=off.eight_bits,
+            lacks=_other_ratios,
+            reference=functions.leaky_relu_by_xnnpack,
+            arithmetic=forms.line_form,
+        ),
+        *xnnpack(("Elu", "Sigmoid", "Tanh"), reference=functions.curve_by_xnnpack),
+        *xnnpack(("Concat",), tolerance=off.brought_to_one_quantization, lacks=_other_quantizations, reference=references.choose),
+        *xnnpack(("Max", "Min", "Where"), tolerance=off.brought_to_one_quantization, reference=references.choose),
+        *xnnpack(
+            ("Resize",),
+            tolerance=partial(off.interpolation, fraction_of_size=False),
+            reference=axes.interpolate_by_xnnpack,
+            arithmetic=forms.interpolation,
+        ),
+        *xnnpack(("AveragePool",), tolerance=partial(off.average_pool, twice=False), reference=axes.average_pool),
+        Kernel(("Requantize",), _BYTES, tolerance=off.eight_bits, lacks=_other_ratios, reference=requantized, arithmetic=forms.line_form),
     )
 
 
 #: TFLite's own reference kernels.
-REFERENCE = _rows(plain=True)
-_OPTIMIZED = _rows(plain=False)
+REFERENCE = _rows("reference")
+_OPTIMIZED = _rows("optimized")
 #: What LiteRT runs by default.
 DEFAULT = (*_by_xnnpack(_OPTIMIZED), *_OPTIMIZED)
 _BOTH = Kernels(DEFAULT), Kernels(REFERENCE)
@@ -206,25 +328,23 @@ def _either(graph: Graph, op: Op, exact: Array) -> Found:
 MIXED = (Kernel(runs="float", tolerance=_either),)
 
 
-def _micro(kinds: tuple[str, ...], types: tuple[str, ...]) -> tuple[Kernel, ...]:
-    """Return the rows of tflite-micro's kernels; they require and round as the reference ones. Their overflows were not measured."""
-    rows = (*_among(_OPTIMIZED, ("Elu", "ReduceSum"), _ALL), *REFERENCE)  # LiteRT's reference kernels have no ELU, and another SUM
-    return tuple(replace(row, reference=None, as_fast_in_float=False) for row in _among(rows, kinds, types))
-
-
+_OF_MICRO = (
+    Kernel(("SquaredDifference",), _INT16, fault=factor_fault(limits.squared_difference),
+           tolerance=partial(off.squared_difference, bits=0), reference=partial(references.squared_difference, bits=0)),
+    Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign, reference=references.choose),
+    *_rows("micro"),
+)  # fmt: skip
 #: tflite-micro, which has no uint8 kernels.
 MICRO = (
-    Kernel(("Clip",), _INT8, one_quantization="all"),  # RELU6 clips integers, whatever the result's scale (activations.cc; measured)
-    Kernel(("Where",), _INT16, one_quantization="all", tolerance=off.by_sign),
-    Kernel(("SquaredDifference",), _INT16, tolerance=partial(off.squared_difference, bits=0),
-           fault=factor_fault(limits.squared_difference)),
-    *_micro(("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid", "Tanh",
-             "Softmax", "LeakyRelu", "Relu", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum", "GlobalAveragePool",
-             "Where", "SquaredDifference"), _SIGNED),
-    *_micro(("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin", "GlobalMaxPool",
-             "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
+    # RELU6 clips integers, whatever the result's scale (activations.cc; measured).
+    Kernel(("Clip",), _INT8, one_quantization="all", fault=limits.clip, reference=functions.clip),
+    *_among(_OF_MICRO, ("Conv", "ConvTranspose", "Gemm", "MatMul", "AveragePool", "MaxPool", "Add", "Sub", "Mul", "Concat", "Sigmoid",
+                        "Tanh", "Softmax", "LeakyRelu", "Relu", "Max", "Min", "Abs", "Rsqrt", "ReduceMean", "ReduceSum",
+                        "GlobalAveragePool", "Where", "SquaredDifference"), _SIGNED),
+    *_among(_OF_MICRO, ("Resize", "HardSwish", "PRelu", "Elu", "LogSoftmax", "LpNormalization", "ReduceMax", "ReduceMin",
+                        "GlobalMaxPool", "ArgMax", "ArgMin", "SpaceToDepth", "DepthToSpace"), _INT8),
     Kernel(("SpaceToBatch",), _INT8, fault=limits.space_to_batch),
     Kernel(("SpaceToBatch",), runs="float", fault=partial(limits.space_to_batch, in_float=True)),
     Kernel(("BatchToSpace",), _INT8),
-    *(row.as_float_row() for row in REFERENCE),
+    *(replace(row.as_float_row(), reference=row.reference) for row in _OF_MICRO),
 )  # fmt: skip

@@ -9,19 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import GEMMLOWP_SCALES
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
 
 __all__ = [
-    "added_once",
     "added_twice",
     "average_pool",
     "averaged_once",
     "brought_to_one_quantization",
     "by_sign",
-    "curve",
-    "cut_off",
     "division",
     "eight_bits",
     "growth",
@@ -172,11 +168,6 @@ def averaged_once(graph: Graph, op: Op, exact: Array) -> Found:
     return 4 * fine(exact), False
 
 
-def added_once(graph: Graph, op: Op, exact: Array) -> Found:
-    """XNNPACK's."""
-    return np.maximum(fine(exact), 4e-4), False
-
-
 def mean(graph: Graph, op: Op, exact: Array) -> Found:
     """A sum, by one multiplier that holds the number n of elements, 2^floor(log2(n)) in its shift (reference_ops::QuantizedMeanOrSum)."""
     data = graph[op.inputs[0]].static_shape
@@ -230,23 +221,6 @@ def sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 def twice_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     return fine(exact) + _second_rounding(graph, op), False
-
-
-def curve(graph: Graph, op: Op, exact: Array, plain: bool) -> Found:
-    """Straight lines between 256 points of sigmoid, 1 / 24 apart (integer_ops/logistic.h and tanh.h), or gemmlowp's kernels, of which the
-    bounds are those of all 65,536 inputs. Where 32 bits overflow, see references.py.
-
-    Of 2^-15 the lines are off by 0.7, the points, which are rounded, by 0.3, and the input, which is rounded to 1 / 12288, by 0.3;
-    tanh(x) is 2 * sigmoid(2x) - 1, so each counts twice, and the input more where the curve is steepest.
-
-    Args:
-        graph, op, exact: as of any tolerance.
-        plain: of the reference kernels, not of the optimized ones.
-    """
-    quantization = graph[op.inputs[0]].quantization
-    own = not plain and quantization is not None and float(quantization.scale[0]) in GEMMLOWP_SCALES[op.kind]
-    steps = {"Sigmoid": 6.4 if own else 1.3, "Tanh": 11.8 if own else 3.2}[op.kind]
-    return np.full(exact.shape, steps * 2.0**-15 / _step(graph, op)), True
 
 
 def _step(graph: Graph, op: Op) -> float:
@@ -309,11 +283,6 @@ def reduce_prod(graph: Graph, op: Op, exact: Array) -> Found:
         off = min(off * widest + 0.5, most)
     found = fine(exact) + off * step + count * 2.0**-15 * np.abs(exact)
     return np.where((data.dtype in _SIXTEEN) & (np.abs(exact) > 2.0**15), 2.0**17, found), True
-
-
-def cut_off(graph: Graph, op: Op, exact: Array) -> Found:
-    """A value that is cut off, not rounded, after float32 arithmetic (elementwise.cc, SqrtEval)."""
-    return fine(exact) + 0.5, False
 
 
 def division(graph: Graph, op: Op, exact: Array) -> Found:

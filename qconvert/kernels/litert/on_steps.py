@@ -1,0 +1,55 @@
+"""What references of LiteRT's kernels share: most compute on steps, stored integers less their zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.kernels.kernel import Integers
+
+__all__ = ["on_steps", "quantizations_of", "to_integers"]
+
+
+def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Callable[..., Integers | None]]:
+    """Return a decorator that makes a reference of a function (operator, steps of the data, their quantizations, quantization of the
+    result, options by name) -> steps of the result, None where they are not known.
+
+    The reference knows integers where data and result have one type and one scale each.
+
+    Args:
+        operands: how many inputs are data, the first ones.
+    """
+
+    def decorate(compute: Callable[..., Array | None]) -> Callable[..., Integers | None]:
+        @wraps(compute)
+        def reference(graph: Graph, op: Op, stored: Sequence[Any], **options: Any) -> Integers | None:
+            names = (*op.inputs[:operands], op.outputs[0])
+            if len({graph[name].dtype for name in names}) > 1 or any(value is None for value in stored[:operands]):
+                return None
+            quantizations = quantizations_of(graph, names)
+            if not quantizations:
+                return None
+            *given, output = quantizations
+            steps = [np.asarray(value, np.int64) - int(item.zero_point[0]) for value, item in zip(stored, given, strict=False)]
+            found = compute(op, steps, given, output, **options)
+            return None if found is None else Integers.clip_to_limits(graph, op, found + int(output.zero_point[0]))
+
+        return reference
+
+    return decorate
+
+
+def quantizations_of(graph: Graph, names: Sequence[str]) -> list[Quantization]:
+    """Return the quantizations of tensors; none unless each has one scale."""
+    quantizations = [graph[name].quantization for name in names]
+    found = [quantization for quantization in quantizations if quantization is not None and quantization.is_per_tensor]
+    return found if len(found) == len(quantizations) else []
+
+
+def to_integers(found: tuple[Array, bool]) -> Integers:
+    """Return the integers of a kernel that computes all elements alike, with the fault if something overflows."""
+    return Integers((found[0],), "overflows" if found[1] else "")

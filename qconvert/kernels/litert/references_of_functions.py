@@ -1,0 +1,268 @@
+"""The integers of LiteRT's kernels of functions of one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import erfc
+from typing import Any
+
+import numpy as np
+
+from qconvert.arithmetic import (
+    effective_scale,
+    multiply_by_quantized_multiplier,
+    quantize,
+    quantize_multiplier,
+    rescale_twice,
+    round_half_away,
+    round_half_even,
+    rounding_divide_by_pot,
+    tflite_curve,
+    tflite_hard_swish,
+    tflite_table,
+    xnnpack_leaky_relu,
+)
+from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh, inverse_root
+from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.graph.activations import clip_range
+from qconvert.kernels.kernel import Integers
+from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, to_integers
+from qconvert.kernels.litert.references import requantize, requantize_by_xnnpack
+
+__all__ = [
+    "absolute",
+    "clip",
+    "clip_by_xnnpack",
+    "curve",
+    "curve_by_xnnpack",
+    "curve_in_fixed_point",
+    "hard_swish",
+    "inverse_square_root",
+    "leaky_relu",
+    "leaky_relu_by_xnnpack",
+    "lookup_table",
+    "lookup_table_of_16_bits",
+    "parametric_relu",
+    "relu",
+    "square_root",
+]
+
+_Given = Sequence[Quantization]
+
+
+def _multiplier(given: Quantization, output: Quantization, precision: str, slope: Any = 1.0) -> float:
+    """Return scale * slope / scale of the result, as TFLite computes it in float32, and tflite-micro in float64."""
+    return float(effective_scale(given.scale[0], slope, output.scale[0], precision))
+
+
+@on_steps()
+def relu(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, precision: str = "float32") -> Array:
+    """RELU (QuantizedReluX, activations.cc)."""
+    return np.maximum(rescale_twice(steps[0], _multiplier(given[0], output, precision)), 0)
+
+
+@on_steps()
+def absolute(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, precision: str = "float32") -> Array:
+    """ABS (AbsEvalQuantized, elementwise.cc)."""
+    size = np.abs(steps[0])
+    return size if given[0].scale[0] == output.scale[0] else rescale_twice(size, _multiplier(given[0], output, precision))
+
+
+@on_steps()
+def leaky_relu(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, precision: str = "float32") -> Array:
+    """LEAKY_RELU of TFLite's own kernels: a multiplier for either sign (LeakyReluPrepare, activations.cc)."""
+    above, below = (rescale_twice(steps[0], _multiplier(given[0], output, precision, slope)) for slope in (1.0, op["alpha"]))
+    return np.where(steps[0] >= 0, above, below)
+
+
+@on_steps(2)
+def parametric_relu(op: Op, steps: Sequence[Array], given: _Given, output: Quantization, precision: str = "float32") -> Array:
+    """PRELU (PreluPrepare, activations.cc; reference/prelu.h)."""
+    above = rescale_twice(steps[0], _multiplier(given[0], output, precision))
+    return np.where(steps[0] >= 0, above, rescale_twice(steps[0] * steps[1], _multiplier(given[0], output, precision, given[1].scale[0])))
+
+
+@on_steps()
+def _rescale(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """RELU6 and its like before they clip (QuantizedReluX, activations.cc)."""
+    return rescale_twice(steps[0], _multiplier(given[0], output, "float32"))
+
+
+def clip(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """RELU6 and its like (QuantizedReluX, activations.cc); a Clip of another format is a QUANTIZE, a MAXIMUM and a MINIMUM."""
+    return _clip(graph, op, _rescale(graph, op, stored) if graph.is_from("tflite") else requantize(graph, op, stored, plain=True))
+
+
+def clip_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """A Clip of another format, a QUANTIZE, a MAXIMUM and a MINIMUM by XNNPACK."""
+    return _clip(graph, op, requantize_by_xnnpack(graph, op, stored))
+
+
+def _clip(graph: Graph, op: Op, found: Integers | None) -> Integers | None:
+    """Return integers between the bounds of a Clip; None unless these are real constants."""
+    result, ends = graph[op.outputs[0]], [-np.inf, np.inf]
+    for place in (1, 2):
+        if op.has(place):
+            bound = graph[op.inputs[place]]
+            if bound.data is None or bound.is_quantized or "float" not in bound.dtype:
+                return None
+            ends[place - 1] = float(bound.data.reshape(-1)[0])
+    if found is None or result.quantization is None:
+        return None
+    if graph.is_from("tflite"):
+        low, high = clip_range(result, (ends[0], ends[1]))
+    else:
+        low, high = (int(end) for end in quantize(np.array(ends, np.float32), result.quantization, result.dtype))
+    return Integers(tuple(np.clip(way, low, high) for way in found.ways), found.fault)
+
+
+@on_steps()
+def square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """SQRT in float32, of which the fraction is dropped (SqrtEval, elementwise.cc)."""
+    root = np.sqrt(np.maximum(given[0].scale[0] * steps[0].astype(np.float32), 0)) / output.scale[0]
+    return np.asarray(np.trunc(root).astype(np.int64))
+
+
+@on_steps()
+def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """RSQRT of bytes (RsqrtEvalQuantized, elementwise.cc): 20 bits of 1 / sqrt(steps), then the factor of the scales."""
+    multiplier, shift = quantize_multiplier(1 / (np.sqrt(float(given[0].scale[0])) * float(output.scale[0])))
+    inverse, own = inverse_root(np.maximum(steps[0], 1))
+    found = multiply_by_quantized_multiplier(multiply_by_quantized_multiplier(1, inverse, own + 20), multiplier, shift - 20)
+    return np.where(steps[0] > 0, found, 2**31 - 1)
+
+
+def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
+    quantizations, dtype = quantizations_of(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    return (
+        Integers((tflite_hard_swish(stored[0], quantizations[0], quantizations[1], dtype),))
+        if quantizations and dtype in ("int8", "uint8")
+        else None
+    )
+
+
+def leaky_relu_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """LEAKY_RELU of bytes by XNNPACK; see arithmetic.xnnpack_leaky_relu()."""
+    quantizations, dtype = quantizations_of(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    if not quantizations or graph[op.inputs[0]].dtype != dtype:
+        return None
+    return Integers((xnnpack_leaky_relu(stored[0], quantizations[0], quantizations[1], dtype, float(op["alpha"])),))
+
+
+_ONE, _HALF = np.float32(1), np.float32(0.5)
+
+
+def _in_float64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
+    """Return a function that rounds to float32 what float64 gives, as C's library does but for a last bit."""
+    return lambda x: np.asarray(function(x.astype(np.float64)).astype(np.float32))
+
+
+_exp, _tanh, _expm1 = _in_float64(np.exp), _in_float64(np.tanh), _in_float64(np.expm1)
+
+
+#: XNNPACK's, which is other in a last bit than 1 / (1 + exp(-x)) in float32.
+_sigmoid = _in_float64(lambda x: 1 / (1 + np.exp(-x)))
+
+
+def _gelu(x: Array) -> Array:
+    complement = [erfc(value) for value in (x * -np.float32(0.5**0.5)).reshape(-1).tolist()]
+    return np.asarray(_HALF * x * np.array(complement, np.float32).reshape(x.shape))
+
+
+def _gelu_by_tanh(x: Array) -> Array:
+    return np.asarray(_HALF * x * (_ONE + _tanh(np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x))))
+
+
+def _function(op: Op) -> Callable[[Array], Array]:
+    """Return the function of float32 that a kernel makes its table of."""
+    return _gelu_by_tanh if op.kind == "Gelu" and op["approximate"] == "tanh" else _FUNCTIONS[op.kind]
+
+
+_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "Elu": lambda x: np.where(x < 0, _expm1(x), x),
+    "Exp": _exp,
+    "Gelu": _gelu,
+    "Log": _in_float64(np.log),
+    "Rsqrt": lambda x: np.asarray(_ONE / np.sqrt(x)),
+    "Sigmoid": lambda x: np.asarray(_ONE / (_ONE + _exp(-x))),
+    "Tanh": _tanh,
+}
+
+
+def _to_float_steps(function: Callable[[Array], Array], steps: Array, given: Quantization, output: Quantization) -> Array:
+    with np.errstate(all="ignore"):
+        values = function(given.scale[0] * steps.astype(np.float32)) * (_ONE / output.scale[0])
+        return np.asarray(np.clip(values, np.float32(-(2.0**31)), np.float32(2.0**31)))
+
+
+@on_steps()
+def lookup_table(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """A function of bytes: the kernel computes a table in float32 when it is prepared (LUTPopulate in common.h, activations.cc,
+    elementwise.cc)."""
+    return round_half_away(_to_float_steps(_function(op), steps[0], given[0], output).astype(np.float64)).astype(np.int64)
+
+
+#: Integer bits of the data, and the functions with the bits of their results.
+_CURVE_BITS = 4
+_CURVES = {"Sigmoid": (gemmlowp_logistic, 8), "Tanh": (gemmlowp_tanh, 7)}
+
+
+@on_steps()
+def curve_in_fixed_point(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """LOGISTIC and TANH of int8 by tflite-micro: gemmlowp's of 32 bits, with 4 integer bits (reference/integer_ops/logistic.h, tanh.h)."""
+    function, bits = _CURVES[op.kind]
+    multiplier, shift = quantize_multiplier(float(given[0].scale[0]) * 2.0 ** (31 - _CURVE_BITS))
+    radius = int((2**_CURVE_BITS - 1) * 2.0 ** (31 - _CURVE_BITS - int(shift)))
+    data = multiply_by_quantized_multiplier(np.clip(steps[0], -radius, radius), multiplier, shift)
+    found = rounding_divide_by_pot(function(data, _CURVE_BITS, 31), 31 - bits)
+    lowest = 0 if op.kind == "Sigmoid" else -(2**bits)
+    return np.where(steps[0] <= -radius, lowest, np.where(steps[0] >= radius, 2**bits, found))
+
+
+@on_steps()
+def curve_by_xnnpack(op: Op, steps: Sequence[Array], given: _Given, output: Quantization) -> Array:
+    """A function of bytes by XNNPACK's table: the zero point joins before the rounding, whose ties are even
+    (xnn_create_elu_nc_qs8 and its like, init_lut_op)."""
+    zero_point = int(output.zero_point[0])
+    function = _sigmoid if op.kind == "Sigmoid" else _function(op)
+    stored = _to_float_steps(function, steps[0], given[0], output) + np.float32(zero_point)
+    return np.asarray(round_half_even(stored).astype(np.int64) - zero_point)
+
+
+def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:
+    """Return the quantizations of data and result, if both are int16 with one scale."""
+    names = op.inputs[0], op.outputs[0]
+    quantizations = quantizations_of(graph, names)
+    is_known = quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names)
+    return (quantizations[0], quantizations[1]) if is_known else None
+
+
+def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
+    """Sigmoid and Tanh of int16.
+
+    Args:
+        graph, op, stored: as of any reference.
+        plain: of the reference kernels, not of the optimized ones.
+    """
+    found = _sixteen_bits(graph, op, stored)
+    return None if found is None else to_integers(tflite_curve(stored[0], float(found[0].scale[0]), op.kind, plain))
+
+
+#: What the kernels take for the function of what is outside of its domain: the smallest or the largest result.
+_OUTSIDE = {"Log": -32768, "Rsqrt": 32767}
+
+
+def lookup_table_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """A function of int16 by lines between 513 points; see arithmetic.tflite_table()."""
+    found = _sixteen_bits(graph, op, stored)
+    if found is None:
+        return None
+    given, output = (item.scale[0] for item in found)
+
+    def function(x: Array) -> Array:
+        with np.errstate(all="ignore"):
+            outside = np.float32(_OUTSIDE.get(op.kind, 0)) * output
+            return np.where((x > 0) | (op.kind not in _OUTSIDE), _function(op)(x), outside)
+
+    return to_integers(tflite_table(stored[0], function, float(given), float(output)))
