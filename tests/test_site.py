@@ -93,6 +93,7 @@ ASKED_FOR = {
     "mnn": "mnn",
     "torch": "torch",
     "tensorrt": "tensorrt-rtx",
+    "texts": "tokenizers",
 }
 
 

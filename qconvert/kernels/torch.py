@@ -249,7 +249,6 @@ IN_FLOAT = (Kernel(_FEW, runs="float", tolerance=few_roundings), Kernel(runs="fl
 PROGRAM = (_OF_QNNPACK, *IN_FLOAT)
 #: Files that PyTorch runs itself.
 TRUSTED = (
-    _OF_QNNPACK,
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
     Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, reference=_reorder_channels),
     *IN_FLOAT,

@@ -193,6 +193,7 @@ MICRO = {
     "DEPTH_TO_SPACE": "4: int8 float32 plain_int8",
     "SPACE_TO_BATCH_ND": "4: int8 float32 plain_int8",
     "BATCH_TO_SPACE_ND": "4: int8 float32 plain_int8",
+    "FILL": "7: int8 float32 int32 plain_int8",
     "CONCATENATION": "6: int8 int16 float32 int32 int64 bool  5: plain_int8 plain_int16",
     "PACK": "7: int8 int16 float32 int32 int64 plain_int8 plain_int16",
     "UNPACK": "7: int8 int16 float32 int32 plain_int8 plain_int16",

@@ -73,6 +73,7 @@ IDLE = (
     "real_recurrence",
     "restate_attributes",
     "restore_zero_points",
+    "separate_pads",
     "settle_sizes",
     "spread_addends",
     "states_to_io",

@@ -81,8 +81,8 @@ REACHES = {
     ("Conv", "litert:default"): (FINE, False),
     ("Conv", "litert:reference"): (FINE + 2.0**-6, False),
     ("Conv", "onnxruntime"): (10 * FINE, False),
-    ("MatMul", "litert:default"): (FINE + 2.0**-6, False),
-    ("Add", "litert:default"): (np.maximum(FINE, 4e-4), False),
+    ("MatMul", "litert:default"): (FINE, False),
+    ("Add", "litert:default"): (np.full(3, 1e-6), False),
     ("Add", "litert:reference"): (FINE + 2e-3 + 2.0**-18 * (1.5 + 2.0**-7 + 0.01 / 2), False),  # data of scales 0.5 and 0.01
     ("ReduceMean", "litert:reference"): (FINE + 2.0**-5, False),  # 256 / 3 elements: 2 / 2**6 has a shift of 4
     ("ReduceMean", "litert:default"): (4 * FINE, False),
@@ -90,7 +90,7 @@ REACHES = {
     ("LeakyRelu", "litert:default"): (FINE + np.array([0, 50, 255]) / 512, True),
     ("Resize", "litert:default"): (np.full(3, 0.02 + 255 / 1024), True),
     ("Resize", "litert:reference"): (np.full(3, 0.02 + 255 * 8 / 1024), True),
-    ("Sigmoid", "litert:default"): (np.full(3, 0.03), False),
+    ("Sigmoid", "litert:default"): (np.full(3, 1e-6), False),
     ("Sigmoid", "onnxruntime"): (np.full(3, 0.01), False),
     ("Softmax", "onnxruntime"): (np.full(3, 0.01), False),
 }
