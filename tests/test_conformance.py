@@ -14,13 +14,14 @@ from qconvert.operators import KINDS
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: From the best result to the worst. A processor without some instructions may round otherwise, and be explained.
 _RESULTS = ("equal", "explained", "one step")
+#: What each target needs; PyTorch's programs take half a minute.
 _MARKS = {
-    "tflite": "litert",
-    "tflite-micro": "tflite_micro",
-    "ort-x86": "onnxruntime",
-    "portable": "onnxruntime",
-    "torch": "torch",
-    "mnn": "mnn",
+    "tflite": [pytest.mark.litert],
+    "tflite-micro": [pytest.mark.tflite_micro],
+    "ort-x86": [pytest.mark.onnxruntime],
+    "portable": [pytest.mark.onnxruntime],
+    "torch": [pytest.mark.torch, pytest.mark.slow],
+    "tensorrt": [pytest.mark.formats],
 }
 
 
@@ -28,7 +29,7 @@ def test_every_kind_has_an_example_or_a_reason() -> None:
     assert {name for name, kind in KINDS.items() if not examples_of(kind)} == {*WITHOUT_EXAMPLE}
 
 
-@pytest.mark.parametrize("target", [pytest.param(name, marks=getattr(pytest.mark, _MARKS.get(name, "formats"))) for name in TARGETS])
+@pytest.mark.parametrize("target", [pytest.param(name, marks=_MARKS[name]) for name in TARGETS])
 def test_operators_become_what_the_page_says(target: str) -> None:
     known = {
         (item["kind"], item["dtype"]): item for item in json.loads((DOCS / "conformance.json").read_text()) if item["target"] == target
