@@ -17,7 +17,7 @@ from qconvert.conformance.examples import QUANTIZED_KINDS, make_graph, random_op
 from qconvert.conformance.matrix import Cell, conformance, measure_excess, run_file, write_graph
 from qconvert.conversion import load, normalize, run_passes, save
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.evaluate import evaluate
+from qconvert.evaluate import evaluate, stored_inputs
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, equal_data, integer_range, numpy_dtype
 from qconvert.graph.names import quote_nearest
@@ -211,11 +211,11 @@ def try_kernels(
 
 def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, rng: np.random.Generator, folder: Path) -> Tried | None:
     """One problem; None if no row stands for it, its results are floats, or passes made other operators of it."""
+    if graph[graph.outputs[0]].dtype.startswith("float"):
+        return None
     fitted, path = write_graph(graph, target, folder)
     stored = random_operands(fitted, graph.ops[0].kind, rng)
     own = [op for op in fitted.ops if op.kind == graph.ops[0].kind]
-    if graph[graph.outputs[0]].dtype.startswith("float"):
-        return None
     whole = len(own) == 1 and own[0].outputs == fitted.outputs and {*fitted.inputs} <= {*own[0].inputs}
     place = fitted if whole else graph
     if any(place[name].dtype != fitted[name].dtype or place[name].quantization != fitted[name].quantization for name in fitted.inputs):
@@ -227,8 +227,7 @@ def _try_problem(graph: Graph, target: Target, runtime: Runtime, kernels: str, r
         return None
     if (row.reference is not None and not whole) or (row.fault is not None and row.fault(place, op)):
         return None  # in float no kernel of integers ran, and what a row says is wrong proves nothing
-    inputs = [None if not name else stored[name] if name in stored else place.constant(name) for name in op.inputs]
-    off = measure_excess(place, op, inputs, run_file(path, fitted, stored, runtime, kernels)[0], rows)
+    off = measure_excess(place, op, stored_inputs(place, op, stored), run_file(path, fitted, stored, runtime, kernels)[0], rows)
     return Tried(op.kind, graph[graph.inputs[0]].dtype, row, off.size, int((off > 0).sum()), float(off.max(initial=0)))
 
 

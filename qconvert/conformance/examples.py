@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from qconvert.errors import OptionError
-from qconvert.evaluate import evaluate_op
+from qconvert.evaluate import evaluate_op, stored_inputs
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.kernels import Kernels
 from qconvert.operators import KINDS, Kind
 from qconvert.operators.properties import Suits
 from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import infer
+from qconvert.operators.typing import stated_output_type
 
 __all__ = ["QUANTIZED_KINDS", "WITHOUT_EXAMPLE", "Example", "examples_of", "make_graph", "random_operands", "types_of"]
 
@@ -362,7 +363,7 @@ def _operand(kind: Kind, place: int, operand: Operand, scales: _Scales, kernels:
         return Tensor(name, canonical_dtype(operand.dtype), operand.shape, operand)
     data = next((tensor for tensor in before if tensor is not None and kind.role(int(tensor.name[1:])) == "data"), None)
     if role in ("weights", "bias"):
-        return next(_weights(name, role, operand, data, before[1] if role == "bias" else None, scales))
+        return _weights(name, operand, data, before[1] if role == "bias" else None, scales)
     if kind.name == "Quantize" or scales.dtype not in QUANTIZED_TYPES or kind.rule == "plain":
         values = scales.rng.normal(0, 1, operand).astype(np.float32) if role == "filler" else None
         return Tensor(name, "float32", operand, values)
@@ -372,35 +373,29 @@ def _operand(kind: Kind, place: int, operand: Operand, scales: _Scales, kernels:
     return Tensor(name, scales.dtype, operand, codes, quantization)
 
 
-def _weights(
-    name: str, role: str, shape: tuple[int, ...], data: Tensor | None, weights: Tensor | None, scales: _Scales
-) -> Iterator[Tensor]:
-    """Weights with a scale for each output, or a bias on the accumulator's quantization; floats next to floats."""
+def _weights(name: str, shape: tuple[int, ...], data: Tensor | None, weights: Tensor | None, scales: _Scales) -> Tensor:
+    """Return weights with a scale for each output, or a bias on the accumulator's quantization; floats next to floats."""
     rng = scales.rng
     assert data is not None
     if data.quantization is None:
-        yield Tensor(name, "float32", shape, rng.normal(0, 0.3, shape).astype(np.float32))
-    elif weights is None:
+        return Tensor(name, "float32", shape, rng.normal(0, 0.3, shape).astype(np.float32))
+    if weights is None:
         steps = np.exp(rng.uniform(-5, -3, shape[0]))
         steps = (np.exp2(np.rint(np.log2(steps))) if scales.has_ties else steps).astype(np.float32)
         stored = rng.integers(-127, 127, shape, np.int64, endpoint=True).astype(np.int8)
-        yield Tensor(name, "int8", shape, stored, Quantization.per_axis(steps, 0))
-    else:
-        assert weights.quantization is not None
-        wide = "int64" if data.dtype == "int16" else "int32"
-        bias = rng.integers(-2000, 2000, shape).astype(numpy_dtype(wide))
-        yield Tensor(name, wide, shape, bias, Quantization.per_axis(weights.quantization.scale * data.quantization.scale, 0))
+        return Tensor(name, "int8", shape, stored, Quantization.per_axis(steps, 0))
+    assert weights.quantization is not None
+    wide = "int64" if data.dtype == "int16" else "int32"
+    bias = rng.integers(-2000, 2000, shape).astype(numpy_dtype(wide))
+    return Tensor(name, wide, shape, bias, Quantization.per_axis(weights.quantization.scale * data.quantization.scale, 0))
 
 
 def _result(kind: Kind, place: int, example: Example, inputs: Sequence[Tensor], scales: _Scales, kernels: Kernels) -> Tensor:
-    name, words = f"o{place}", kind.types.partition("->")[2].split()
+    name = f"o{place}"
     data = next((tensor for tensor in inputs if kind.role(int(tensor.name[1:])) in ("data", "factor")), inputs[0])
-    word = words[min(place, len(words) - 1)] if words else ""
-    if word.startswith("@"):
-        return Tensor(name, str(example.attributes[word[1:]]), None)
-    if len(word) > 1 and word != "any":
-        return Tensor(name, "int64" if word == "index" else word, None)
-    if kind.name == "Dequantize" or (kind.rule == "index" and not words):
+    if stated := stated_output_type(kind, example.attributes, place):
+        return Tensor(name, stated, None)
+    if kind.name == "Dequantize" or (kind.rule == "index" and not kind.types):
         return Tensor(name, "float32", None)
     if kind.name == "Quantize":
         return Tensor(name, scales.dtype, None, None, scales.of_data())
@@ -414,7 +409,7 @@ def _with_fitting_results(graph: Graph, scales: _Scales) -> Graph:
     """Return the graph of one operator with quantizations of its results that fit its values on random inputs."""
     (op,), rng = graph.ops, np.random.default_rng(1)
     values = random_operands(graph, op.kind, rng)
-    results = evaluate_op(graph, op, [values.get(name, graph[name].data) if name else None for name in op.inputs])
+    results = evaluate_op(graph, op, stored_inputs(graph, op, values))
     tensors = dict(graph.tensors)
     for name, result in zip(op.outputs, results, strict=True):
         if result.real is not None and tensors[name].quantization is not None:

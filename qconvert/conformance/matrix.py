@@ -13,7 +13,7 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.conformance.examples import examples_of, make_graph, random_operands, types_of
 from qconvert.conversion import load, normalize, save
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate, evaluate_op
+from qconvert.evaluate import evaluate, evaluate_op, stored_inputs
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.kernels import Kernels
@@ -152,14 +152,11 @@ def _try_operator(
     is_whole = len(fitted.ops) == 1 and fitted.ops[0].kind == kind
     row = rows.of(fitted, fitted.ops[0]) if is_whole else None
     basis = "" if row is None else "reference" if row.reference is not None else "tolerance" if row.tolerance is not None else ""
-    inputs = (
-        [None if not name else fed[name] if name in fed else fitted.constant(name) for name in fitted.ops[0].inputs] if is_whole else []
-    )
     is_float = graph[graph.outputs[0]].dtype.startswith("float")
     if largest == 0 or (is_float and largest <= _FLOAT_ERROR):
         result = "equal" if largest == 0 else "explained"
     elif any(rows.fault(fitted, op) for op in fitted.ops) or (
-        is_whole and not measure_excess(fitted, fitted.ops[0], inputs, results[0], rows).any()
+        is_whole and not measure_excess(fitted, fitted.ops[0], stored_inputs(fitted, fitted.ops[0], fed), results[0], rows).any()
     ):
         result = "explained"
     else:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
+from qconvert.arithmetic.storage import DTYPES
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.kind import Broken, Kind
 
-__all__ = ["input_type", "type_problems"]
+__all__ = ["input_type", "output_type", "stated_output_type", "type_problems"]
 
 #: Types of positions and counts.
 _INDEX = ("int32", "int64")
@@ -16,8 +18,26 @@ _INDEX = ("int32", "int64")
 
 def input_type(kind: Kind, index: int) -> str:
     """The word of Kind.types for input `index`; "" where it says nothing."""
-    words = kind.types.split("->")[0].split()
-    return words[min(index, len(words) - 1)] if words else ""
+    return _pick_word(kind.types.partition("->")[0], index)
+
+
+def output_type(kind: Kind, index: int) -> str:
+    """The word of Kind.types for output `index`; "" where it says nothing."""
+    return _pick_word(kind.types.partition("->")[2], index)
+
+
+def stated_output_type(kind: Kind, attributes: Mapping[str, Any], index: int) -> str:
+    """Return the type that a kind says of output `index`, indices being int64; "" if it is that of the data."""
+    word = output_type(kind, index)
+    if word.startswith("@"):
+        return str(attributes[word[1:]])
+    return "int64" if word == "index" else word if word in DTYPES else ""
+
+
+def _pick_word(words: str, index: int) -> str:
+    """Return the word for a tensor of one side, of which the last word stands for all further ones."""
+    listed = words.split()
+    return listed[min(index, len(listed) - 1)] if listed else ""
 
 
 def type_problems(kind: Kind, op: Op, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor | None]) -> Iterator[Broken]:
@@ -36,11 +56,10 @@ def type_problems(kind: Kind, op: Op, inputs: Sequence[Tensor | None], outputs: 
         return
     same: dict[str, list[Tensor]] = {}
     for words, tensors in zip(kind.types.split("->"), (inputs, outputs), strict=True):
-        listed = words.split()
         for index, tensor in enumerate(tensors):
             if tensor is None or tensor.dtype == "unknown":
                 continue
-            word = listed[min(index, len(listed) - 1)]
+            word = _pick_word(words, index)
             if len(word) == 1:
                 same.setdefault(word, []).append(tensor)
                 continue

@@ -12,6 +12,7 @@ from dataclasses import replace
 from qconvert.errors import format_count
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
+from qconvert.operators.typing import output_type
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -22,10 +23,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Change the type of results that a kind says are indices, and that others read as such or not at all."""
     rewriter, count = Rewriter(graph), 0
     for op in graph.ops:
-        words = kind_of(op).types.partition("->")[2].split()
         for place, name in enumerate(op.outputs):
-            is_index = bool(words) and words[min(place, len(words) - 1)] == "index"
-            if is_index and name and graph[name].dtype == "int64" and _takes_either(rewriter, name):
+            if name and output_type(kind_of(op), place) == "index" and graph[name].dtype == "int64" and _takes_either(rewriter, name):
                 rewriter.define(replace(graph[name], dtype="int32"))
                 count += 1
     return rewriter.finish(), (f"{format_count(count, 'tensor')} of indices: int32 in place of int64",) if count else ()

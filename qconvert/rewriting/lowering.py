@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.arithmetic.storage import Array, canonical_dtype, integer_range, numpy_dtype
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Names, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import KINDS, Kind, kind_of
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, needed_ops, output_shapes
+from qconvert.operators.typing import stated_output_type
 from qconvert.operators.values import Values, apply
 from qconvert.rewriting.rewriter import Rewriter
 
@@ -195,7 +196,7 @@ class Emission:
         read = {name: self.tensor(name) for name in names if name}
         for place, (name, shape) in enumerate(zip(results, output_shapes(read, op), strict=True)):
             like = read[spec.moved_inputs(op)[0]] if spec.rule == "move" else Tensor("", dtype, None)
-            stated = _stated_type(spec, attributes, place)
+            stated = stated_output_type(spec, attributes, place)
             like = Tensor("", stated, None) if stated else like
             self.tensors[name] = replace(like, name=name, shape=merge_shapes(name, shape, None), data=None)
         self.ops.append(op)
@@ -296,15 +297,6 @@ class Emission:
     def _is_computed_with(self, name: str) -> bool:
         """Whether an operator of the formula reads float values of a tensor."""
         return any(name in item.inputs and not self.tensor(item.outputs[0]).is_quantized for item in self.ops)
-
-
-def _stated_type(kind: Kind, attributes: Mapping[str, Any], place: int) -> str:
-    """Return the type that a kind says of a result, indices being int64; "" if it is that of the data."""
-    words = kind.types.partition("->")[2].split()
-    word = words[min(place, len(words) - 1)] if words else ""
-    if word.startswith("@"):
-        return str(attributes[word[1:]])
-    return "int64" if word == "index" else word if word in DTYPES else ""
 
 
 def _is_whole(data: Array, dtype: str) -> bool:
