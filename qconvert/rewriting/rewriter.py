@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.storage import canonical_dtype
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
-from qconvert.operators.shapes_and_functions import needed_ops
+from qconvert.operators.shapes_and_functions import UNKNOWN, needed_ops
 
 __all__ = ["Rewriter"]
 
@@ -141,6 +141,22 @@ class Rewriter:
         pairs = zip(("lowest", "highest"), bounds, strict=True)
         names = ["" if bound is None else self.constant(f"{result}/{word}", float(bound)) for word, bound in pairs]
         return Op("Clip", (data, *names), (result,), {}, source)
+
+    def pad(self, data: Tensor, widths: Sequence[int], result: str, source: str = "") -> str:
+        """Put a Pad with zero before the operator that is visited, and return the name of what it gives.
+
+        Args:
+            data: the tensor that is padded.
+            widths: before each of its axes, then after each.
+            result: with whose name those of the new tensors begin.
+            source: where it comes from.
+        """
+        sides = zip(data.shape or (), widths[: len(widths) // 2], widths[len(widths) // 2 :], strict=True)
+        shape = tuple(size + low + high if isinstance(size, int) else size if not (low or high) else UNKNOWN for size, low, high in sides)
+        amounts = self.constant(f"{result}/pads", list(widths))
+        name = self.add(f"{result}/padded", data, shape=shape)
+        self.emit(Op("Pad", (data.name, amounts), (name,), {}, source))
+        return name
 
     def fresh(self, wanted: str) -> str:
         """Return a name that is free; define() gives it a tensor."""

@@ -258,11 +258,7 @@ class TorchForms:
             return data.name, pads
         last = window.layout == "channels_last"
         wide = [0, *pads[:2], 0, 0, *pads[2:], 0] if last else [0, 0, *pads[:2], 0, 0, *pads[2:]]
-        shape = tuple(size + wide[axis] + wide[axis + 4] if isinstance(size, int) else size for axis, size in enumerate(data.shape or ()))
-        amounts = self._rewriter.constant(f"{op.outputs[0]}/pads", wide)
-        name = self._rewriter.add(f"{op.outputs[0]}/padded", data, shape=shape)
-        self._rewriter.emit(Op("Pad", (data.name, amounts), (name,), {}, op.source))
-        return name, (0, 0, 0, 0)
+        return self._rewriter.pad(data, wide, op.outputs[0], op.source), (0, 0, 0, 0)
 
     def _on_quantization(self, op: Op, name: str, quantization: Quantization) -> str:
         tensor = self._rewriter[name]
