@@ -23,7 +23,7 @@ from qconvert.conversion import convert
 from qconvert.conversion.judging import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings, QParams
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, format_some
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METADATA, VERSION, origin
 from qconvert.operators import kind_of
@@ -85,14 +85,13 @@ def find_stand_in(source: Side, result: Side) -> StandIn:
     altered, layers = dict(_compare_encodings(graph, encodings)), _find_layers(graph, encodings)
     missing = [name for name, given in layers.items() if not given]
     said = f"{words}; the scales and integers of {len(layers) - len(missing)} layers are read and compared"
-    floats = f"{len(missing)} layers have no scales in the file and are float: " + ", ".join(map(repr, missing[:_NAMED]))
-    more = f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    floats = f"{len(missing)} layers have no scales in the file and are float: " + format_some([*map(repr, missing)], _NAMED)
     real = _find_unquantized(graph, encodings)
     unrounded = f"{len(real)} results of operators have no scale in the file, which quantizes them with own operators or not at all"
-    notes = [said, *([f"{floats}{more}"] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
+    notes = [said, *([floats] if missing else []), *([unrounded + f", such as {real[0]!r}"] if real else [])]
     outputs = _find_unrounded_outputs(graph, real)
     if outputs:
-        listed = ", ".join(map(repr, outputs[:_NAMED])) + (f" and {len(outputs) - _NAMED} more" if len(outputs) > _NAMED else "")
+        listed = format_some([*map(repr, outputs)], _NAMED)
         notes.append(
             f"floats of {listed}, which {result.path.name} does not quantize, are compared after quantization with the source's scale"
         )

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from qconvert.checking.attributes_and_limits import operator_limits
 from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
 from qconvert.conversion.judging import LIMIT
-from qconvert.errors import OptionError
+from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph
 from qconvert.operators import kind_of
 
@@ -145,8 +145,7 @@ def _format_difference(item: OutputComparison) -> str:
 def describe_growth(findings: Iterable[Finding]) -> str:
     """Return, in words, the operators whose differences add up."""
     places = [op.operator for op in findings if op.equal < 1]
-    listed = ", ".join(places[:_LISTED]) + (f" and {len(places) - _LISTED} more" if len(places) > _LISTED else "")
-    return f"which the differences of {listed or 'single operators'} add up to, each explained alone"
+    return f"which the differences of {format_some(places, _LISTED) or 'single operators'} add up to, each explained alone"
 
 
 def compare_with_float(graph: Graph, outputs: Sequence[OutputComparison], least: float) -> tuple[str, list[str]]:

@@ -89,7 +89,7 @@ class TextInputs:
         ids = [part for text in texts for part in _cut(_encode(tokenizer, Path(text)), window)][:samples]
         if not ids:
             raise OptionError("the texts have fewer than 2 tokens", file=", ".join(map(str, texts)), rule="no-samples")
-        feeds = [_feed(graph, name, part, length if isinstance(length, int) else len(part)) for part in ids]
+        feeds = [_make_feed(graph, name, part, length if isinstance(length, int) else len(part)) for part in ids]
         return cls(feeds, ids, output, tokenizer)
 
     @property
@@ -171,7 +171,7 @@ def _kind(name: str) -> str | None:
     return next((kind for kind in ("mask", "position", "token_type", "past", "cache") if kind in name.lower()), None)
 
 
-def _feed(graph: Graph, ids: str, tokens: Array, length: int) -> dict[str, Array]:
+def _make_feed(graph: Graph, ids: str, tokens: Array, length: int) -> dict[str, Array]:
     """The inputs of a window of `length` places: ids, and what the model takes besides, with nothing before the window."""
     found = {}
     for name in graph.inputs:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from qconvert.errors import format_some
 from qconvert.tables import Rows, Shown, format_sentence, format_text
 
 if TYPE_CHECKING:  # the command line starts without numpy
@@ -154,8 +155,7 @@ class Partition(Shown):
 
 def _shorten_list(names: tuple[str, ...]) -> str:
     """Return the first names of a list, and the number of further ones."""
-    listed = ", ".join(_shorten_name(format_text(name)) for name in names[:_NAMES])
-    return f"{listed} and {len(names) - _NAMES} more" if len(names) > _NAMES else listed
+    return format_some([_shorten_name(format_text(name)) for name in names], _NAMES)
 
 
 def _shorten_name(name: str) -> str:

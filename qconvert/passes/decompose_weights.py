@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
 
@@ -66,7 +67,7 @@ def _is_multiplied_in_blocks(rewriter: Rewriter, op: Op) -> bool:
     if weights.dtype not in ("int8", "uint8") or weights.rank != 2 or weights.static_shape is None:
         return False
     return all(
-        reader.kind in ("Gemm", "MatMul")
+        kind_of(reader).is_matrix_product
         and reader.inputs[1] == op.outputs[0]
         and weights.static_shape[int(reader.kind == "Gemm" or bool(reader["trans_b"]))] % _SMALLEST_BLOCK == 0
         for reader in readers

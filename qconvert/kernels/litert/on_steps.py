@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.kernels.kernel import Integers
 
-__all__ = ["on_steps", "quantizations_of", "to_integers"]
+__all__ = ["on_steps", "quantizations_of", "quantizations_of_16_bits", "to_integers"]
 
 
 def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Callable[..., Integers | None]]:
@@ -48,6 +48,14 @@ def quantizations_of(graph: Graph, names: Sequence[str]) -> list[Quantization]:
     quantizations = [graph[name].quantization for name in names]
     found = [quantization for quantization in quantizations if quantization is not None and quantization.is_per_tensor]
     return found if len(found) == len(quantizations) else []
+
+
+def quantizations_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:
+    """Return the quantizations of data and result, if there are data and both are int16 with one scale."""
+    names = op.inputs[0], op.outputs[0]
+    quantizations = quantizations_of(graph, names)
+    is_known = quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names)
+    return (quantizations[0], quantizations[1]) if is_known else None
 
 
 def to_integers(found: tuple[Array, bool]) -> Integers:

@@ -28,7 +28,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_exp, gemmlowp_rec
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
 from qconvert.kernels.kernel import Integers
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, to_integers
+from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, quantizations_of_16_bits, to_integers
 
 __all__ = [
     "average_pool",
@@ -135,11 +135,10 @@ def total_in_float(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | No
 
 def softmax_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any], precision: str = "float32") -> Integers | None:
     """SOFTMAX of int16; see arithmetic.tflite_softmax()."""
-    names = op.inputs[0], op.outputs[0]
-    quantizations = quantizations_of(graph, names)
-    if not quantizations or not stored[0].size or any(graph[name].dtype != "int16" for name in names):
+    found = quantizations_of_16_bits(graph, op, stored)
+    if found is None:
         return None
-    return to_integers(tflite_softmax(stored[0], float(quantizations[0].scale[0]), float(op["beta"]), int(op["axis"]), precision))
+    return to_integers(tflite_softmax(stored[0], float(found[0].scale[0]), float(op["beta"]), int(op["axis"]), precision))
 
 
 def _below_largest(op: Op, steps: Array) -> Array:
@@ -262,7 +261,7 @@ def _spatial_lines(graph: Graph, op: Op, data: Array, line: Any) -> list[tuple[i
     return [(axis, line(mode, data.shape[axis], result[axis])) for axis in axes]
 
 
-def _interpolated(graph: Graph, op: Op, stored: Sequence[Any], line: Any, one: Any) -> Array | None:
+def _sum_neighbours(graph: Graph, op: Op, stored: Sequence[Any], line: Any, one: Any) -> Array | None:
     """Return the sums of four neighbours, each times both of its shares, of which `one` is all; None if they are not known."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
     if stored[0] is None or not data.is_quantized or data.dtype != result.dtype or not data.shares_quantization(result):
@@ -315,7 +314,7 @@ def _line_of_11_bits(mode: str, size: int, wanted: int) -> _Line:
 
 def interpolate_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_BILINEAR of bytes by XNNPACK: shares of 11 bits, ties up (qs8-ibilinear)."""
-    found = _interpolated(graph, op, stored, _line_of_11_bits, np.int64(2**11))
+    found = _sum_neighbours(graph, op, stored, _line_of_11_bits, np.int64(2**11))
     return nearest(graph, op, stored) if found is None else Integers.clip_to_limits(graph, op, shift_half_up(found, 22))
 
 
@@ -330,7 +329,7 @@ def _line_of_10_bits(mode: str, size: int, wanted: int) -> _Line:
 
 def interpolate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_BILINEAR of int8 and int16 by TFLite's own kernels: coordinates of 10 bits, ties away from zero."""
-    found = _interpolated(graph, op, stored, _line_of_10_bits, np.int64(2**10))
+    found = _sum_neighbours(graph, op, stored, _line_of_10_bits, np.int64(2**10))
     return nearest(graph, op, stored) if found is None else Integers.clip_to_limits(graph, op, average_away(found, 2**20))
 
 
@@ -346,5 +345,5 @@ def _line_of_float(mode: str, size: int, wanted: int) -> _Line:
 
 def interpolate_in_float(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """RESIZE_BILINEAR of uint8 by TFLite's reference kernel: float32, and half of a step added before the fraction is dropped."""
-    found = _interpolated(graph, op, stored, _line_of_float, np.float32(1))
+    found = _sum_neighbours(graph, op, stored, _line_of_float, np.float32(1))
     return nearest(graph, op, stored) if found is None else Integers.clip_to_limits(graph, op, np.trunc(found + np.float32(0.5)))

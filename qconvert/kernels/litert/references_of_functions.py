@@ -26,7 +26,7 @@ from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlow
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.activations import clip_range
 from qconvert.kernels.kernel import Integers
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, to_integers
+from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, quantizations_of_16_bits, to_integers
 from qconvert.kernels.litert.references import requantize, requantize_by_xnnpack
 
 __all__ = [
@@ -230,14 +230,6 @@ def curve_by_xnnpack(op: Op, steps: Sequence[Array], given: _Given, output: Quan
     return np.asarray(round_half_even(stored).astype(np.int64) - zero_point)
 
 
-def _sixteen_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:
-    """Return the quantizations of data and result, if both are int16 with one scale."""
-    names = op.inputs[0], op.outputs[0]
-    quantizations = quantizations_of(graph, names)
-    is_known = quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names)
-    return (quantizations[0], quantizations[1]) if is_known else None
-
-
 def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
     """Sigmoid and Tanh of int16.
 
@@ -245,7 +237,7 @@ def curve(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers 
         graph, op, stored: as of any reference.
         plain: of the reference kernels, not of the optimized ones.
     """
-    found = _sixteen_bits(graph, op, stored)
+    found = quantizations_of_16_bits(graph, op, stored)
     return None if found is None else to_integers(tflite_curve(stored[0], float(found[0].scale[0]), op.kind, plain))
 
 
@@ -255,7 +247,7 @@ _OUTSIDE = {"Log": -32768, "Rsqrt": 32767}
 
 def lookup_table_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """A function of int16 by lines between 513 points; see arithmetic.tflite_table()."""
-    found = _sixteen_bits(graph, op, stored)
+    found = quantizations_of_16_bits(graph, op, stored)
     if found is None:
         return None
     given, output = (item.scale[0] for item in found)

@@ -42,7 +42,7 @@ def _steps_first(kind: str) -> Formula:
 lstm_steps_first, gru_steps_first, rnn_steps_first = map(_steps_first, CELLS)
 
 
-def _unrolled(kind: str) -> Formula:
+def _unroll_steps(kind: str) -> Formula:
     """The recurrence with its steps one after the other, where all sequences have one length."""
     states = CELLS[kind].states
 
@@ -55,7 +55,7 @@ def _unrolled(kind: str) -> Formula:
     return Formula(kind, unroll)
 
 
-unrolled_lstm, unrolled_gru, unrolled_rnn = map(_unrolled, CELLS)
+unrolled_lstm, unrolled_gru, unrolled_rnn = map(_unroll_steps, CELLS)
 
 
 def _unroll_recurrence(kind: str, stated: Mapping[str, Any], inputs: Sequence[Value], first: Sequence[Value], more: Sequence[Value]) -> Any:
