@@ -25,6 +25,12 @@ def test_every_room_has_its_floor(house: ModuleType) -> None:
     assert rooms == {*house.ORDER, "formats"} - ({"formats"} - rooms)
 
 
+def test_every_folder_of_modules_is_a_package() -> None:
+    """Without it Python imports the folder all the same, but tools that read the code, as the site's does, find nothing in it."""
+    folders = {path.parent for path in (ROOT / "qconvert").rglob("*.py")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
 def test_no_arrow_goes_upwards(house: ModuleType) -> None:
     """A room imports rooms before it alone, so there is no circle either."""
     order = house.ORDER
