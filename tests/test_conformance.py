@@ -10,6 +10,7 @@ import pytest
 from qconvert.conformance.examples import WITHOUT_EXAMPLE, examples_of
 from qconvert.conformance.matrix import TARGETS, conformance
 from qconvert.operators import KINDS
+from qconvert.plugins import target_named
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 #: From the best result to the worst. A processor without some instructions may round otherwise, and be explained.
@@ -43,3 +44,23 @@ def test_operators_become_what_the_page_says(target: str) -> None:
             changed.append((cell, expected))
     assert not changed, f"python docs/make_conformance.py writes what has changed: {changed[:5]}"
     assert seen == {*known}
+
+
+#: Options of the ONNX writer; each tries 500 operators in five seconds.
+_FORMS = ({"form": "qoperator"}, {"opset": 13}, *({"opset": opset} for opset in (15, 17, 18, 19, 20, 22, 24, 26)))
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(
+    "options", [pytest.param(options, marks=[pytest.mark.slow] * (options.get("opset", 13) > 13), id=str(options)) for options in _FORMS]
+)
+def test_forms_and_opsets_of_onnx_give_the_same_results(options: dict[str, object]) -> None:
+    """An operator is refused, with the opset that it needs, or it runs; onnxruntime has no RoiAlign of opset 22 (1.31)."""
+    target = target_named("ort-x86")
+    chosen = target.derive(name="ort-x86 otherwise", write_options={**target.write_options, **options})
+    cells = list(conformance(chosen, TARGETS["ort-x86"]))
+    wrong = [cell for cell in cells if cell.runs == "fails" or cell.result == "different"]
+    assert {cell.kind for cell in wrong} <= ({"RoiAlign"} if options.get("opset", 0) >= 22 else set()), wrong  # type: ignore[operator]
+    refused = {cell.reason for cell in cells if cell.runs == "refused" and cell.kind != "Bitcast"}
+    assert all("opset" in reason for reason in refused) and bool(refused) == (0 < options.get("opset", 0) < 21)  # type: ignore[operator]
+    assert sum(cell.result == "equal" for cell in cells) > 390

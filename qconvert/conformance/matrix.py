@@ -95,8 +95,8 @@ def write_graph(graph: Graph, target: Target, folder: Path) -> tuple[Graph, Path
         QConvertError: the target or its format refuses it.
     """
     fitted, _ = normalize(graph, target)
-    path = folder / f"m{'.pt2' if target.name == 'torch' else format_named(target.format).suffixes[0]}"
-    save(fitted, path, target.format, force=True)
+    path = folder / f"m{format_named(target.format).suffix_for(target.write_options)}"
+    save(fitted, path, target.format, force=True, **target.write_options)
     return fitted, path
 
 

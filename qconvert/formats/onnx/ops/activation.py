@@ -17,7 +17,7 @@ from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
 from qconvert.kernels.litert.forms import hard_swish_form
-from qconvert.rewriting.lowering import conditions, since
+from qconvert.rewriting.lowering import Scope, conditions, since
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -70,7 +70,19 @@ def write_hard_swish(op: Op, b: Builder) -> None:
     b.finish(op, b.node("Mul", [value, *gate], hint=f"{op.outputs[0]}/real_result")[0])
 
 
-@conditions(since(24))
+def _source_opset(metadata: Mapping[str, str]) -> int:
+    """The opset of the ONNX file that the graph was read from; 0 if it was none."""
+    opset = metadata.get(SOURCE_OPSET, "")
+    return int(opset) if metadata.get(SOURCE_FORMAT) == "onnx" and opset.isdigit() else 0
+
+
+def _lacks_swish(op: Op, scope: Scope) -> str:
+    """onnxruntime has no kernel of Swish as of 1.32, so that only what has the operator already keeps it."""
+    is_source = _source_opset(scope.metadata) >= 24
+    return since(24)(op, scope) or ("" if is_source else "onnxruntime has no kernel of it")
+
+
+@conditions(_lacks_swish)
 def write_swish(op: Op, b: Builder) -> None:
     """Swish."""
     b.finish(op, b.node("Swish", b.float_values(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
@@ -84,8 +96,7 @@ def write_mish(op: Op, b: Builder) -> None:
 
 def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
     """Whether the source may have onnxruntime's own operators, which compute the same bits as the Gelu of opset 20."""
-    opset = metadata.get(SOURCE_OPSET, "")
-    return metadata.get(SOURCE_FORMAT) == "onnx" and opset.isdigit() and int(opset) < 20
+    return 0 < _source_opset(metadata) < 20
 
 
 @conditions(lambda op, scope: "" if _has_own_gelu(scope.metadata) else since(20)(op, scope))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Op, Quantization
+from qconvert.graph import Graph, Op, Quantization
 
-__all__ = ["READERS", "WRITERS", "write_data_movement"]
+__all__ = ["OPSETS", "READERS", "WRITERS", "write_data_movement"]
 
 #: Integer types for which onnxruntime's CPU provider lacks a kernel of a data movement operator (1.31).
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
@@ -365,3 +366,5 @@ READERS: dict[str, ReadFunction] = {
     "Range": read_range,
     "Trilu": read_trilu,
 }
+
+OPSETS: dict[str, Callable[[Graph, Op], int]] = {"Trilu": lambda graph, op: 14}
