@@ -44,7 +44,7 @@ class Cell:
 
     Attributes:
         kind, dtype, target: of the operator; "plain" for the types of a kind that is never quantized.
-        runs: "integers", "floats" or "refused"; "fails" where the runtime does not take the file.
+        runs: "integers", "floats" or "refused"; "fails" where the runtime does not take the file, or qconvert cannot read it.
         form: kinds that the written file has for it, each once; the kind alone where the format has it;
             empty where files of the format are not read.
         kernel: what is known of the runtime's kernel: "reference" (its integers), "tolerance" or "".
@@ -123,17 +123,20 @@ def _try_operator(
     stored = random_operands(graph, kind, rng)
     try:
         fitted, path = write_graph(graph, target, folder)
-        verdicts = list(target.verdicts(fitted))
-        found = load(path, target.format).ops if format_named(target.format).read is not None else ()
-        form = tuple(dict.fromkeys(op.kind for op in found if op.kind == kind or op.kind not in _AROUND))
     except QConvertError as error:
         return Cell(kind, dtype, target.name, "refused", reason=error.reason)
+    verdicts = list(target.verdicts(fitted))
+    refused = [verdict.rule for _, verdict in verdicts if verdict.runs == "refused"]
+    if refused:
+        return Cell(kind, dtype, target.name, "refused", reason=refused[0])
+    try:
+        found = load(path, target.format).ops if format_named(target.format).read is not None else ()
+    except QConvertError as error:
+        return Cell(kind, dtype, target.name, "fails", reason=error.reason)
+    form = tuple(dict.fromkeys(op.kind for op in found if op.kind == kind or op.kind not in _AROUND))
     own = [(op, verdict) for op, verdict in verdicts if op.kind == kind] or [
         (op, verdict) for op, verdict in verdicts if op.kind not in _AROUND and KINDS[op.kind].rule != "move"
     ]
-    refused = [verdict.rule for _, verdict in verdicts if verdict.runs == "refused"]
-    if refused:
-        return Cell(kind, dtype, target.name, "refused", form, reason=refused[0])
     on_integers = all(verdict.runs == "integers" for _, verdict in own)
     runs = "integers" if on_integers else "floats"
     reason = "" if on_integers else next(verdict.rule for _, verdict in own if verdict.runs != "integers")

@@ -19,10 +19,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, scale_and_zero_point
+from qconvert.arithmetic import affine_range, dequantize, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
+from qconvert.operators.properties import ANY
 from qconvert.passes.stored_types import UNSIGNED
 from qconvert.plugins import Target, kernels_of_source
 from qconvert.rewriting import Rewriter
@@ -97,19 +98,30 @@ def _read_as_weights(graph: Graph) -> set[str]:
 
 
 def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
-    """Return why the kernel's result would be rounded twice; "" if it is exact, or need not be."""
-    if not any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):
-        return ""
+    """Return why the kernel's result would be rounded twice; "" if it is exact, or need not be.
+
+    Where float is slower, a second rounding of up to one step is left to the kernel.
+    """
     result = graph[op.outputs[0]]
     fixed = target.kernels.fixed_qparams(op.kind, result.dtype)
     if fixed is None or result.quantization is None:
         return ""
     wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
-    return (
-        ""
-        if result.shares_quantization(replace(result, quantization=wanted))
-        else "their kernel fixes another scale and would require a second rounding"
-    )
+    if result.shares_quantization(replace(result, quantization=wanted)):
+        return ""
+    if any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):
+        return "their kernel fixes another scale and would require a second rounding"
+    return "their kernel fixes a scale that loses more than a step of the result's" if _is_lossy(graph, op, result, wanted) else ""
+
+
+def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool:
+    """Whether a kernel that fixes a quantization gives results more than a step away: its steps are coarser, or its range is smaller."""
+    assert result.quantization is not None
+    step = float(result.quantization.scale.min())
+    own, others = affine_range(result.quantization, result.dtype), affine_range(fixed, result.dtype)
+    low, high = kind_of(op).interval(graph, op, dict.fromkeys(op.inputs, ANY))
+    lost = max(float(others[0].max()) - max(float(own[0].min()), low), min(float(own[1].max()), high) - float(others[1].min()))
+    return float(fixed.scale[0]) > step or lost > step
 
 
 class _Isolating:

@@ -1,6 +1,6 @@
 """match_scales: results get the scales that the target's kernels fix, and operands one common scale where kernels demand it.
 
-A Requantize stands only where scales differ. Before Concat, Max, Min and Where it is exact, since these move or compare: what they
+A Requantize stands only where scales differ. Before Concat, Max, Min, Where and Clip it is exact, since these move or compare: what they
 give is rounded once either way; constants are rounded here. After a Softmax or a Sigmoid it rounds a second time. An average with a scale
 of its own becomes a depthwise convolution by 1 / elements of the window, which is rounded once, ties to even; that is exact where the
 average rounds so and float32 holds 1 / elements. Where padding does not count it stays, with a Requantize after.
@@ -82,7 +82,7 @@ class _Matching:
         sides = self._target.kernels.one_quantization(op.kind, result.dtype)
         if sides != "all":
             return (self._unify_scales(op, None) if sides == "data" else op,)
-        if kind_of(op).chooses:
+        if kind_of(op).chooses or kind_of(op).clips:  # both commute with rounding
             return (self._join(op, result),)
         if op.kind == "AveragePool" and self._is_convolution(op, result):
             return (self._convolve(op, result),)

@@ -185,6 +185,17 @@ def test_padding_is_put_on_the_quantization_if_it_is_a_number_of_it(value: float
     same(graph, changed)
 
 
+def test_what_fills_gaps_is_moved_with_the_data() -> None:
+    """InteriorPad and SparseToDense have to be given it, real zero too."""
+    for value in (0.0, 1.0):
+        tensors = [Tensor("x", "int8", (2, 3), None, q(0.25, 4)), constant("v", np.float32(value))]
+        ops = [dq("x"), Op("InteriorPad", ("x_real", "v"), ("r",), {"low": (0, 1), "high": (1, 0), "interior": (1, 0)})]
+        graph = make([*ops, Op("Quantize", ("r",), ("y",))], [*tensors, stored("y", 0.25, 4)], "x", "y")
+        changed, _ = applied(graph, "absorb_quantization")
+        assert kinds(changed) == ["InteriorPad"] and changed[changed.ops[0].inputs[1]].data == 4 + value / 0.25
+        same(graph, changed)
+
+
 def test_what_is_left_of_pairs() -> None:
     ops = [dq("x"), Op("Quantize", ("x_real",), ("a",)), dq("a"), Op("Quantize", ("a_real",), ("y",))]
     tensors = [Tensor("x", "int8", (1, 50), None, q(0.1, 3)), stored("a", 0.1, 3), stored("y", 0.07, -9)]

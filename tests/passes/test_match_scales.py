@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qconvert import check, convert, load, save
+from qconvert.conversion import normalize
 from qconvert.evaluate import evaluate
 from qconvert.graph import Graph, Op, Quantization, Tensor
 from qconvert.kernels import Kernel, Kernels
@@ -75,3 +76,33 @@ def test_constants_that_are_joined_are_rounded_at_once(tmp_path: Path) -> None:
     assert [op.kind for op in load(tmp_path / "m.tflite").ops] == ["Concat"]
     report = check(tmp_path / "m.onnx", tmp_path / "m.tflite", per_op=True)
     assert report.passed and all(item.equal == 1 for item in report.outputs)
+
+
+def test_a_clip_is_rounded_once_at_its_bounds_too() -> None:
+    """On the coarser quantization of its data a bound would be another number."""
+    x = Tensor("x", "int8", (256,), None, Quantization.per_tensor(0.05, 3))
+    bounds = [Tensor(name, "float32", (), np.array(value, np.float32)) for name, value in (("low", -0.52), ("high", 0.93))]
+    y = Tensor("y", "int8", (256,), None, Quantization.per_tensor(0.011, 3))
+    graph = Graph("g", {t.name: t for t in (x, *bounds, y)}, (Op("Clip", ("x", "low", "high"), ("y",)),), ("x",), ("y",))
+    found, _ = match_scales.run(graph, target_named("tflite-micro"))
+    assert [op.kind for op in found.ops] == ["Requantize", "Clip"]
+    codes = np.arange(-128, 128, dtype=np.int8)
+    np.testing.assert_array_equal(evaluate(found, {"x": codes})["y"], evaluate(graph, {"x": codes})["y"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "scale", "zero", "runs"),
+    [
+        ("LogSoftmax", 0.2, 127, "floats"),  # the kernel ends at -16
+        ("LogSoftmax", 0.0625, 127, "integers"),
+        ("Softmax", 1 / 255, -128, "integers"),
+        ("Softmax", 1 / 900, -128, "floats"),  # its steps are 1/256
+        ("Sigmoid", 1 / 128, -128, "integers"),
+    ],
+)
+def test_a_scale_that_a_kernel_fixes_loses_no_more_than_a_step(kind: str, scale: float, zero: int, runs: str) -> None:
+    x, y = Tensor("x", "int8", (4, 9), None, GRID), Tensor("y", "int8", (4, 9), None, Quantization.per_tensor(scale, zero))
+    graph = Graph("g", {"x": x, "y": y}, (Op(kind, ("x",), ("y",)),), ("x",), ("y",))
+    target = target_named("tflite-micro")
+    found, _ = normalize(graph, target)
+    assert [verdict.runs for op, verdict in target.verdicts(found) if op.kind == kind] == [runs]

@@ -129,16 +129,17 @@ class Absorber:
         first = self._rewriter[names[0]] if names and names[0] else None
         if first is None or first.quantization is None or not all(n and self._rewriter[n].shares_quantization(first) for n in names):
             return False
-        filler = self._stored_filler(op, first) if op.kind == "Pad" else ""
+        fillers = spec.positions(op, "filler")
+        filled = [self._stored_filler(op, index, first) for index in fillers]
         outputs = spec.results_of(op)
         quantizations = [self._moved_quantization(op, first, name) for name in outputs]
-        if filler is None or any(quantization is None for quantization in quantizations):
+        if None in filled or None in quantizations:
             return False
         inputs = list(op.inputs)
-        for index, name in zip(data, names, strict=True):
-            inputs[index] = name
-        if op.kind == "Pad":
-            inputs[2:] = [filler] if filler else []
+        for index, name in zip((*data, *fillers), (*names, *filled), strict=True):
+            inputs[index] = str(name)
+        while not inputs[-1]:
+            inputs.pop()
         if first.data is not None and len(outputs) == 1 and self._move_constant(op, first, quantizations[0], inputs):
             return True
         written = [
@@ -188,12 +189,12 @@ class Absorber:
                 return quantization.with_axis(axis)
         return None
 
-    def _stored_filler(self, op: Op, data: Tensor) -> str | None:
-        """Return the padding value with the quantization of the data: "" for real zero, None if it is not with the quantization or not
-        known."""
-        if op["mode"] != "constant" or len(op.inputs) < 3 or not op.inputs[2]:
+    def _stored_filler(self, op: Op, index: int, data: Tensor) -> str | None:
+        """Return what fills gaps, input `index`, with the quantization of the data: "" for real zero if the input may be absent, None if it
+        is not with the quantization or not known."""
+        if op.attributes.get("mode", "constant") != "constant" or not op.inputs[index]:
             return ""
-        value, quantization = self._known.get(op.inputs[2]), data.quantization
+        value, quantization = self._known.get(op.inputs[index]), data.quantization
         if value is None or value.size != 1 or quantization is None or not quantization.is_per_tensor:
             return None
         real = float(value.reshape(-1)[0])
@@ -201,7 +202,7 @@ class Absorber:
         steps = np.float32(stored[0].astype(np.float32) - np.float32(quantization.zero_point[0])) * quantization.scale[0]
         if steps != np.float32(real):
             return None
-        if stored[0] == quantization.zero_point[0]:
+        if stored[0] == quantization.zero_point[0] and index >= kind_of(op).inputs[0]:
             return ""
         filler = stored.reshape(()).astype(numpy_dtype(data.dtype))
         return self._rewriter.constant(f"{op.outputs[0]}/padding", filler, data.dtype, quantization)
