@@ -36,10 +36,10 @@ _INTRODUCTION = """\
 One operator of each kind and type, with random scales and data, is converted for each target, written, read again and run in the target's
 runtime; its results are compared with the exact value, rounded once. docs/conformance.json has the same for programs, with reasons.
 
-A cell has one entry for each type. **i** runs on integers, **f** in float (between Dequantize and Quantize where it is quantized), **–** is
-refused, with a reason; **✗** is a fault: the runtime does not take the file, or it cannot be read again. Then the result: **=** equal in every element, **≈**
-within what the kernel's row in kernels/ says, or in the last bits of floats, **1** at most one step of the result away, **≠** further. **∘** says
-that other operators stand for it in the file, by a formula or a pass. TensorRT's files are not run here.
+A cell has one entry for each type. **i** runs on integers, **f** in float (between Dequantize and Quantize where it is quantized), **–**
+is refused, with a reason; **✗** is a fault: the runtime does not take the file, or it cannot be read again. Then the result: **=** equal
+in every element, **≈** within what the kernel's row in kernels/ says, or in the last bits of floats, **1** at most one step of the result
+away, **≠** further. **∘** says that other operators stand for it in the file, by a formula or a pass. TensorRT's files are not run here.
 """
 
 
