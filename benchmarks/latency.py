@@ -1,12 +1,12 @@
 """Processor time of each operator of a .tflite model in LiteRT and in onnxruntime, and the forms that cost most beyond LiteRT's.
 
-    python benchmarks/latency.py [MODELS.tflite ...] [--targets ort-x86,ort-x86-vnni] [--runs N] [--operators N]
-        [--json FILE] [--markdown docs/measured/latency.md]
+    python benchmarks/latency.py [MODELS.tflite ...] [--targets ort-x86,ort-x86:weights_by_cpu,ort-x86-vnni] [--runs N]
+        [--operators N] [--json FILE] [--markdown docs/measured/latency.md]
 
-Without models: the .tflite fixtures. One thread. Whole models: the least processor time of N runs of each, in turns. An operator in
-LiteRT: the least time of a model of that operator alone, less that of an empty one (XNNPACK runs a whole graph as one operator, so its own
-profile does not tell). An operator in onnxruntime: the median of its nodes in onnxruntime's profile of the whole model; a node belongs
-to the operator of the source whose tensor it leads to first.
+Without models: the .tflite fixtures. A target may be followed by an option that is set to true. One thread. Whole models: the least
+processor time of N runs of each, in turns. An operator in LiteRT: the least time of a model of that operator alone, less that of an empty
+one (XNNPACK runs a whole graph as one operator, so its own profile does not tell). An operator in onnxruntime: the median of its nodes in
+onnxruntime's profile of the whole model; a node belongs to the operator of the source whose tensor it leads to first.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from measures import Array, OnnxModel, SourceModel, profile_nodes, random_inputs
 from page import Section, machine, publish
 
@@ -55,10 +56,11 @@ class Measured:
 
 @dataclass
 class Whole:
-    """One model: milliseconds of processor time in LiteRT and, by target, in onnxruntime."""
+    """One model: milliseconds of processor time in LiteRT and, by target, in onnxruntime; whether all targets give equal outputs."""
 
     model: str
     source: float
+    equal: bool
     results: dict[str, float] = field(default_factory=dict)
 
 
@@ -148,16 +150,19 @@ def measure(path: Path, targets: list[str], options: argparse.Namespace, folder:
     source = SourceModel(accepted_copy(path.read_bytes()))
     values = random_inputs(source, 1)[0]
     runners: dict[str, Callable[[], object]] = {"": partial(source.run, values)}
-    feeds = {}
+    feeds, outputs = {}, []
     for target in targets:
         result = folder / f"{target}.onnx"
         result.unlink(missing_ok=True)
-        convert(path, result, target=target)
+        name, _, option = target.partition(":")
+        convert(path, result, target=name, **{option: True} if option else {})
         session = OnnxModel(result, source)
         feeds[target] = session.feeds(values)
         runners[target] = partial(session.run_fed, feeds[target])
+        outputs.append(session.run(values))
+    equal = all(np.array_equal(a, b) for other in outputs[1:] for a, b in zip(outputs[0], other, strict=True))
     best = processor_time(runners, options.runs)
-    whole = Whole(model, best.pop(""), best)
+    whole = Whole(model, best.pop(""), equal, best)
     if not options.operators:
         return whole, []
     empty = _empty(folder, options.runs)
@@ -185,7 +190,7 @@ def _empty(folder: Path, runs: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("models", nargs="*", type=Path)
-    parser.add_argument("--targets", default="ort-x86,ort-x86-vnni")
+    parser.add_argument("--targets", default="ort-x86,ort-x86:weights_by_cpu,ort-x86-vnni")
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--operators", type=int, default=3, help="operators of each model that are listed; 0: none are measured")
     parser.add_argument("--json", type=Path, help="all operators")
@@ -208,12 +213,18 @@ def main() -> None:
     command = "python benchmarks/latency.py"
     ratios = {target: [item.results[target] / item.source for item in wholes] for target in targets}
     lines = [
-        [item.model, f"{item.source:.3f}", *(f"{item.results[t]:.3f} ({item.results[t] / item.source:.2f})" for t in targets)]
+        [
+            item.model,
+            f"{item.source:.3f}",
+            *(f"{item.results[t]:.3f} ({item.results[t] / item.source:.2f})" for t in targets),
+            "yes" if item.equal else "no",
+        ]
         for item in wholes
     ]
-    lines.append(["median of the ratios", "", *(f"{statistics.median(ratios[target]):.2f}" for target in targets)])
+    lines.append(["median of the ratios", "", *(f"{statistics.median(ratios[target]):.2f}" for target in targets), ""])
+    head = ["model", "LiteRT (ms)", *(f"{target} (ms, ratio)" for target in targets), "outputs equal"]
     publish(
-        Section("Whole models", ["model", "LiteRT (ms)", *(f"{target} (ms, ratio)" for target in targets)], lines, machine()),
+        Section("Whole models", head, lines, machine()),
         options.markdown,
         command,
     )

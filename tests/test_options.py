@@ -147,7 +147,7 @@ def test_passes_and_formats_list_their_options() -> None:
     assert (layout["name"], layout["type"], layout["default"], layout["choices"]) == ("io_layout", "str", "", ["nchw", "nhwc"])
     assert "match_scales" in passes["float_io"]["after"] and passes["isolate_float"]["requires"] == ["absorbed"]
     formats = {item["name"]: item for item in json.loads(run("formats", "--json").stdout)["formats"]}
-    beside = {"calibration_cache", "trt_version", "trt_calibrator"}
+    beside = {"calibration_cache", "trt_version", "trt_calibrator", "weights_by_cpu"}
     assert {item["name"] for item in formats["onnx"]["write_options"]} == {"opset", "external_data", "form", "numerics", "guards", *beside}
     assert "nearest" in run("passes").stdout and "onnx, writing" in run("formats").stdout
 

@@ -89,11 +89,14 @@ def _result(report: ConversionReport) -> str:
 
 
 def _hints(report: ConversionReport) -> Iterator[str]:
-    """A target that is faster on this CPU, and the command to run next: a check where something runs both files."""
+    """An option and a target that are faster on this CPU, and the command to run next: a check where something runs both files."""
     from qconvert.runtimes.onnx_rewrites import has_vnni
 
     if report.target == "ort-x86" and has_vnni():
-        yield "faster on this CPU, which has VNNI, and as exact: the same command with --target ort-x86-vnni --force"
+        yield (
+            "faster on this CPU, which has VNNI, and as exact: the same command with --target ort-x86-vnni --force, "
+            "or for CPUs with and without VNNI, with -O weights_by_cpu=true --force"
+        )
     yield from (_line(change) for change in report.changes if change.by == report.target)
     if {"-", "nothing"}.intersection((report.source, report.result)) or report.scales:
         return

@@ -235,6 +235,7 @@ class ConvertOptions(ReadOptions, total=False):
     numerics: Literal["exact", "strict", "fast"]
     requantize: bool
     guards: bool
+    weights_by_cpu: bool
     calibration_cache: _File
     trt_version: str
     trt_calibrator: Literal["EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration"]

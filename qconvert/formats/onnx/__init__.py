@@ -70,6 +70,7 @@ _WRITE_OPTIONS = (
     FORM,
     NUMERICS,
     Option("guards", bool, True, "ONNX: nodes that keep onnxruntime's optimizer from changing values."),
+    Option("weights_by_cpu", bool, False, "ONNX: onnxruntime (from 1.17 on) chooses unsigned or signed weights by the CPU, when it loads."),
     Option("calibration_cache", str, "", "ONNX: a float model, and its scales in this file (TensorRT up to 10).", scales="tensorrt-cache"),
     *CACHE,
 )

@@ -21,6 +21,7 @@ from qconvert.formats.onnx.model import DEFAULT_DOMAINS, Model
 from qconvert.formats.onnx.old_opsets import lift_opset
 from qconvert.formats.onnx.signatures import check_signatures
 from qconvert.formats.onnx.verify import node_label, verify
+from qconvert.formats.onnx.weights_by_cpu import take_unsigned_weights
 from qconvert.formats.onnx.wire import OWN_FILE, without_large_constants
 
 __all__ = [
@@ -80,6 +81,7 @@ def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
     if proto.functions:
         proto = inline_functions(proto)
     check_signatures(proto)
+    take_unsigned_weights(proto)
     return proto
 
 

@@ -20,6 +20,7 @@ from qconvert.formats.onnx.model import all_nodes
 from qconvert.formats.onnx.noted_operators import relabelled_notes
 from qconvert.formats.onnx.ops import OPSETS
 from qconvert.formats.onnx.ops.pool import may_tie
+from qconvert.formats.onnx.weights_by_cpu import choose_weights
 from qconvert.formats.reading.notes import decomposition_notes, noted_signatures
 from qconvert.graph import Array, Graph
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
@@ -59,7 +60,7 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
         path: the file; it is overwritten.
         options: "opset" (int, 0 for the default), "provenance" (str -> str, goes into metadata_props), "external_data" (bool:
             constants go to a file next to `path` even if they are less than 1 GiB), "form" ("qdq", the default, "qoperator", with QDQ
-            for operators without such a form, or "qonnx"), "numerics" and "guards" as in build().
+            for operators without such a form, or "qonnx"), "numerics", "guards" and "weights_by_cpu" as in build().
 
     Raises:
         OptionError: the opset does not exist or is too low for a type in the graph, or there is no such form.
@@ -69,7 +70,8 @@ def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ..
     kept: Counter[tuple[str, str]] = Counter()
     form = str(options.get("form") or "qdq")
     model = build(graph, int(options.get("opset") or 0), dict(options.get("provenance") or {}), storage, form, kept,
-                  str(options.get("numerics") or "exact"), bool(options.get("guards", True)))  # fmt: skip
+                  str(options.get("numerics") or "exact"), bool(options.get("guards", True)),
+                  bool(options.get("weights_by_cpu")))  # fmt: skip
     if model.ByteSize() > _LARGEST_FILE:
         raise QConvertError("the model is above 2 GB, the limit of one ONNX file", where=graph.name, rule="file-too-large")
     path.write_bytes(model.SerializeToString())
@@ -89,12 +91,13 @@ def build(
     kept: Counter[tuple[str, str]] | None = None,
     numerics: str = "exact",
     guards: bool = True,
+    weights_by_cpu: bool = False,
 ) -> Any:
     """The onnx.ModelProto of `graph`; see write().
 
     `numerics` is "exact" or "fast", as in conversion.convert(). `storage` makes TensorProtos of the constants; `kept` counts the
     operators that have no QOperator form, with the reasons. `guards`: whether nodes stand in the way of onnxruntime's optimizer where it
-    would change values.
+    would change values. `weights_by_cpu`: whether onnxruntime chooses between unsigned weights and signed ones when it loads a QDQ file.
     """
     from onnx import helper
 
@@ -131,6 +134,8 @@ def build(
     model = helper.make_model(proto, opset_imports=imports, producer_name="qconvert")
     model.ir_version = helper.find_min_ir_version_for(imports[:1])
     helper.set_model_props(model, _properties(source, builder, named, provenance, forms.decomposed))
+    if weights_by_cpu and form == "qdq" and not regions:
+        choose_weights(model, builder.initializers)
     if regions and not make_region_functions(model, [forms.owners.get(id(node), "") for node in nodes], targets) and kept is not None:
         kept[_FLAT] += 1
     return model
