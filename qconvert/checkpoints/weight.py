@@ -37,10 +37,13 @@ _PER_WORD = 8
 #: Rows and columns that are turned at once, 256 KB.
 _TILE = 256
 _IN_ORDER = tuple(range(_PER_WORD))
-#: Rows of eight and columns of words that are turned at once, 512 KB.
-_TILE_OF_WORDS = 128, 128
+#: Of the number of one of eight places.
+_BITS_OF_PLACES = 4, 2, 1
+#: Rows of eight and columns of words that are turned at once, 1 MB, and the longest such rows where they may be long.
+_TILE_OF_WORDS = 256, 128
+_LONGEST_ROW = 2048
 #: Words after each row of a tile: rows a power of two apart would share few lines of a cache.
-_GAP = 16
+_GAP = 1
 #: How far rows of a matrix of nibbles are exchanged, and which nibbles of a word stay.
 _HALVES = ((4, np.uint32(0x0000FFFF)), (2, np.uint32(0x00FF00FF)), (1, np.uint32(0x0F0F0F0F)))
 
@@ -124,12 +127,12 @@ def columns_of_words(
     """A matrix of nibbles, eight columns of a row in a word, as one of eight rows of a column in a word.
 
     Eight words of eight nibbles are turned as a matrix of 8 x 8 by exchanging halves three times, as one turns a matrix of bits (H. Warren,
-    Hacker's Delight, 7-3).
+    Hacker's Delight, 7-3). Which words are exchanged by how many nibbles depends on both orders.
 
     Args:
         words: uint32 [R, C], R a multiple of 8: nibble columns[j] of word (r, c) is the number of row r and column 8 c + j.
-        rows: which row of eight each nibble of a result is of.
-        columns: where in a word the nibbles of its eight columns stand.
+        rows: which row of eight each nibble of a result is of; each bit of a row's number is one of the nibble's.
+        columns: where in a word the nibbles of its eight columns stand; likewise.
         is_row_major: whether rows of the result lie one after another in memory, else its columns, which takes less time where those of
             `words` are rows.
 
@@ -139,31 +142,49 @@ def columns_of_words(
     count, width = words.shape
     groups = count // _PER_WORD
     made = np.empty((width, _PER_WORD, groups) if is_row_major else (groups, width, _PER_WORD), np.uint32)
-    source, places = words.reshape(groups, _PER_WORD, width).transpose(1, 0, 2), made.transpose((1, 2, 0) if is_row_major else (2, 0, 1))
-    if words.strides[0] < words.strides[1]:  # what lies together in the source is copied together
-        source, places = source.swapaxes(1, 2), places.swapaxes(1, 2)
-    room = np.empty(_PER_WORD * _TILE_OF_WORDS[0] * (_TILE_OF_WORDS[1] + _GAP), np.uint32)
+    source = words.reshape(groups, 2, 2, 2, width).transpose(1, 2, 3, 0, 4)
+    places = made.reshape((width, 2, 2, 2, groups) if is_row_major else (groups, width, 2, 2, 2))
+    places = places.transpose((1, 2, 3, 4, 0) if is_row_major else (2, 3, 4, 0, 1))
+    # the axis of three that each bit of a nibble's place stands for
+    of_rows = [_BITS_OF_PLACES.index(rows[bit]) for bit in _BITS_OF_PLACES]
+    of_columns = [[columns[bit] for bit in _BITS_OF_PLACES].index(bit) for bit in _BITS_OF_PLACES]
+    if is_row_major:  # the axes are permuted where they are not those of neighbours in memory
+        exchanged, places = of_rows, places.transpose(*(of_columns[of_rows.index(axis)] for axis in range(3)), 3, 4)
+    else:
+        exchanged, source = of_columns, source.transpose(*(of_rows[of_columns.index(axis)] for axis in range(3)), 3, 4)
+    is_turned = words.strides[0] < words.strides[1]
+    if is_turned:  # what lies together in the source is copied together
+        source, places = source.swapaxes(3, 4), places.swapaxes(3, 4)
+    high, wide = _TILE_OF_WORDS
+    if is_turned is is_row_major:  # eight words lie together on one side, and long rows on the other
+        wide = min(source.shape[4], _LONGEST_ROW)
+        high = max(_TILE_OF_WORDS[0] * _TILE_OF_WORDS[1] // wide, 1)
+    room = np.empty(_PER_WORD * high * (wide + _GAP), np.uint32)
     spare = np.empty(room.size // 2, np.uint32)
-    for first in range(0, source.shape[1], _TILE_OF_WORDS[0]):
-        for left in range(0, source.shape[2], _TILE_OF_WORDS[1]):
-            area = slice(first, first + _TILE_OF_WORDS[0]), slice(left, left + _TILE_OF_WORDS[1])
-            tile = source[:, *area]
-            part = room[: tile[..., 0].size * (tile.shape[2] + _GAP)].reshape(*tile.shape[:2], -1)
-            for place, row in enumerate(rows):
-                part[place, :, :-_GAP] = tile[row]
-            _exchange_halves(part, spare)
-            for place, column in enumerate(columns):
-                places[place, *area] = part[column, :, :-_GAP]
+    for first in range(0, source.shape[3], high):
+        for left in range(0, source.shape[4], wide):
+            area = slice(first, first + high), slice(left, left + wide)
+            tile = source[..., *area]
+            part = room[: tile[..., 0].size * (tile.shape[4] + _GAP)].reshape(*tile.shape[:4], -1)
+            part[..., :-_GAP] = tile
+            _exchange_halves(part, exchanged, spare)
+            places[..., *area] = part[..., :-_GAP]
     found = made.reshape((-1, groups) if is_row_major else (groups, -1))
     return found if is_row_major else found.T
 
 
-def _exchange_halves(words: Array, spare: Array) -> None:
-    """Turn each 8 x 8 nibbles of words [8, …], in place; `spare` is room for half as many words."""
-    for half, mask in _HALVES:
-        pairs = words.reshape(_PER_WORD // (2 * half), 2, half, -1)
+def _exchange_halves(words: Array, axes: Sequence[int], spare: Array) -> None:
+    """Exchange nibbles four, two and one places apart of the words whose indices differ in an axis of three, in place.
+
+    Args:
+        words: [2, 2, 2, …].
+        axes: the axis for each of these distances; with 0, 1, 2 each 8 x 8 nibbles are turned.
+        spare: room for half as many words.
+    """
+    for axis, (places, mask) in zip(axes, _HALVES, strict=True):
+        pairs = words.reshape(2**axis, 2, -1)
         low, high = pairs[:, 0], pairs[:, 1]
-        moved, shift = spare[: low.size].reshape(low.shape), np.uint32(4 * half)
+        moved, shift = spare[: low.size].reshape(low.shape), np.uint32(4 * places)
         np.right_shift(low, shift, out=moved)
         moved ^= high
         moved &= mask
