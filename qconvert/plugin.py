@@ -12,9 +12,11 @@ from qconvert.lazy import lazy_getattr
 
 if TYPE_CHECKING:
     from qconvert.arithmetic import choose_quantization, dequantize, quantize
-    from qconvert.checkpoints.container import Needs
+    from qconvert.checkpoints.config import Config
+    from qconvert.checkpoints.container import Container, Needs, Parts
     from qconvert.checkpoints.fitting import Misfit, fit_weight
     from qconvert.checkpoints.repacking import ConvertedLayer, Repacked, convert_layer, map_in_order, refusal
+    from qconvert.checkpoints.safetensors import Checkpoint
     from qconvert.checkpoints.source import CheckpointSource
     from qconvert.checkpoints.weight import E2M1, BlockWeight
     from qconvert.checkpoints.weight import pack as pack_words
@@ -137,7 +139,9 @@ _HOMES = {
     ),
     "qconvert.plugins.options": "NUMERICS",
     "qconvert.checkpoints.repacking": "ConvertedLayer Repacked convert_layer map_in_order refusal",
-    "qconvert.checkpoints.container": "Needs",
+    "qconvert.checkpoints.config": "Config",
+    "qconvert.checkpoints.container": "Container Needs Parts",
+    "qconvert.checkpoints.safetensors": "Checkpoint",
     "qconvert.checkpoints.fitting": "Misfit fit_weight",
     "qconvert.checkpoints.weight": "pack_words=pack unpack_words=unpack BlockWeight E2M1",
     "qconvert.checkpoints.source": "CheckpointSource",
@@ -208,9 +212,12 @@ __all__ = [
     "Carried",
     "Carrier",
     "Change",
+    "Checkpoint",
     "CheckpointSource",
     "Child",
     "Codegen",
+    "Config",
+    "Container",
     "ConvertedLayer",
     "Cost",
     "Decoding",
@@ -248,6 +255,7 @@ __all__ = [
     "Option",
     "OptionError",
     "Parameters",
+    "Parts",
     "Pass",
     "Pattern",
     "Pieces",

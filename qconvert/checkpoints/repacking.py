@@ -177,12 +177,17 @@ _LARGEST_CARRIED = 200_000_000
 
 
 def repack(
-    path: Path, folder: Path, container: Container, *, requantize: bool = False, progress: Progress = lambda what, done, total: None
+    source: CheckpointSource,
+    folder: Path,
+    container: Container,
+    *,
+    requantize: bool = False,
+    progress: Progress = lambda what, done, total: None,
 ) -> Repacked:
     """Write a checkpoint with the layers of another as a container stores them; all else is carried over as it is.
 
     Args:
-        path: a .safetensors file of the checkpoint.
+        source: the checkpoint.
         folder: an empty one, or one in which a run that was interrupted left files of the same conversion: those that are finished are
             taken over.
         container: which can be written.
@@ -193,14 +198,13 @@ def repack(
         UnsupportedError: it has no layers in blocks, or some have no room in the container: reasons and shares are in the error.
         QConvertError: the checkpoint cannot be read.
     """
-    source = CheckpointSource.of(path)
     if not source.layers:
         raise UnsupportedError(
             "the checkpoint has no weights in blocks",
             remedy="Quantize it with a tool for that first, such as GPTQModel or llm-compressor.",
             rule="no-blocks",
         )
-    return _Repacking(source, container, requantize, progress).run(path, folder)
+    return _Repacking(source, container, requantize, progress).run(folder)
 
 
 class _Repacking:
@@ -219,7 +223,7 @@ class _Repacking:
         self._counts: Counter[str] = Counter()
         self._result = Repacked()
 
-    def run(self, path: Path, folder: Path) -> Repacked:
+    def run(self, folder: Path) -> Repacked:
         files, left = self._source.files(), take_finished_files(folder)
         for name, items in files.items():
             finished = left.get(name)
@@ -239,8 +243,8 @@ class _Repacking:
             index = {"metadata": {"total_size": self._size}, "weight_map": self._places}
             (folder / _INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
         self._write_config(folder)
-        if self._source.config.model:
-            _carry_files(path.parent, folder)
+        if self._source.folder is not None:
+            _carry_files(self._source.folder, folder)
         remove_records(folder)
         self._result.counts = dict(self._counts)
         self._result.notes = list(self._notes())

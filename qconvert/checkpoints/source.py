@@ -32,12 +32,14 @@ class CheckpointSource:
         config: what config.json says.
         layers: those in blocks, by their paths.
         plain: the other tensors, by their names.
+        folder: whose other files belong to the model; None for none.
     """
 
     checkpoint: Checkpoint
     config: Config
     layers: Mapping[str, tuple[Container, Parts]]
     plain: Mapping[str, Array]
+    folder: Path | None = None
 
     @classmethod
     def of(cls, path: Path) -> CheckpointSource:
@@ -51,7 +53,8 @@ class CheckpointSource:
         config = read_config(path)
         config.require_known()
         owners = _owners(layers)
-        return cls(checkpoint, config, layers, {name: item for name, item in checkpoint.tensors.items() if name not in owners})
+        plain = {name: item for name, item in checkpoint.tensors.items() if name not in owners}
+        return cls(checkpoint, config, layers, plain, path.parent if config.model else None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -132,7 +135,7 @@ def _describe_weight(weight: BlockWeight) -> dict[str, Any]:
     }
 
 
-def checkpoint_differences(a: Path, b: Path) -> list[str]:
+def checkpoint_differences(a: CheckpointSource, b: CheckpointSource) -> list[str]:
     """What differs between two checkpoints, one line for each layer or tensor; empty if every real weight is the same.
 
     Weights in blocks are compared by what their integers, scales and zero points stand for, without the rounding of a kernel: in float64,
@@ -140,13 +143,10 @@ def checkpoint_differences(a: Path, b: Path) -> list[str]:
     are rounded counts too. All other tensors are compared bit for bit, a table of embeddings that is in blocks on one side alone by its
     values.
 
-    Args:
-        a, b: .safetensors files of the checkpoints.
-
     Raises:
-        QConvertError: one cannot be read, or is in a form that is not covered.
+        QConvertError: the tensors of a layer do not fit each other.
     """
-    return list(_differences(CheckpointSource.of(a), CheckpointSource.of(b)))
+    return list(_differences(a, b))
 
 
 def _differences(a: CheckpointSource, b: CheckpointSource) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG
 from qconvert.checkpoints.repacking import Repacked
 from qconvert.checkpoints.safetensors import is_checkpoint
+from qconvert.checkpoints.source import CheckpointSource
 from qconvert.conversion.report import ConversionReport
 from qconvert.errors import FileAccessError, OptionError, format_count
 from qconvert.files import whole_file, whole_folder
@@ -19,7 +20,7 @@ from qconvert.plugins.options import check_options, fill_defaults
 from qconvert.plugins.results import describe_worst
 from qconvert.version import __version__
 
-__all__ = ["converted_checkpoint", "repacks"]
+__all__ = ["converted_checkpoint", "holds_checkpoint", "open_checkpoint", "repacks"]
 
 Progress = Callable[[str, int, int], None]
 #: Costs that are listed, the highest first.
@@ -31,6 +32,20 @@ def repacks(source: Path, writer: Format, options: Mapping[str, Any]) -> bool:
     if writer.repack is None or writer.write is None:
         return writer.repack is not None
     return not options.get("graph") and is_checkpoint(source)
+
+
+def holds_checkpoint(path: Path, reader: Format) -> bool:
+    """Whether a file may be opened as a checkpoint, without a graph."""
+    return is_checkpoint(path) or reader.open_checkpoint is not None
+
+
+def open_checkpoint(path: Path, reader: Format) -> CheckpointSource:
+    """The checkpoint of a file that holds one.
+
+    Raises:
+        QConvertError: it cannot be read, is damaged, or has layers in a form that is not covered.
+    """
+    return CheckpointSource.of(path) if reader.open_checkpoint is None else reader.open_checkpoint(path)
 
 
 def converted_checkpoint(
@@ -45,7 +60,7 @@ def converted_checkpoint(
     passes: Sequence[str] = (),
     progress: Progress = lambda what, done, total: None,
 ) -> ConversionReport:
-    """Convert the checkpoint that a .safetensors file belongs to; see convert().
+    """Convert the checkpoint that a file belongs to; see convert().
 
     Raises:
         QConvertError: the source is no checkpoint, has weights for which the result has no room, or cannot be read or written.
@@ -60,9 +75,9 @@ def converted_checkpoint(
             rule="option-not-applicable",
         )
     chosen = fill_defaults(check_options(options, writer.write_options, f"nothing that writes {writer.name}"), writer.write_options)
-    if not is_checkpoint(source):
+    if not holds_checkpoint(source, reader):
         raise OptionError(
-            f"the source is no checkpoint of .safetensors, from which the format {writer.name} is made",
+            f"the source is no checkpoint, such as a .safetensors file, from which the format {writer.name} is made",
             file=str(source),
             rule="not-a-checkpoint",
         )
@@ -72,16 +87,17 @@ def converted_checkpoint(
         raise FileAccessError(
             "exists, and is not empty", file=str(result), remedy="Name another folder, or replace it with --force.", rule="exists"
         )
+    checkpoint = open_checkpoint(source, reader)
     if writer.suffixes:
         named = [Path(chosen[option.name]) for option in writer.write_options if option.is_file and chosen[option.name]]
         with whole_file(result, force=force, reads=[source, *named]) as file:
-            found = writer.repack(source, file, chosen, progress)
+            found = writer.repack(checkpoint, file, chosen, progress)
         return _report(source, result, reader, writer, found, [], started)
     old = [item.name for item in result.iterdir() if _is_of_checkpoint(item)] if result.is_dir() else []
     notes: list[str] = []
     made_of = _describe_conversion(source, writer, chosen)
     with whole_folder(result, old, force=force, reads=[source], tell=notes.append, made_of=made_of) as folder:
-        found = writer.repack(source, folder, chosen, progress)
+        found = writer.repack(checkpoint, folder, chosen, progress)
     return _report(source, result, reader, writer, found, notes, started)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.checkpoints.safetensors import is_checkpoint
 from qconvert.checkpoints.source import checkpoint_differences
+from qconvert.conversion.checkpoints import holds_checkpoint, open_checkpoint
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import load, source_format
 from qconvert.errors import OptionError
@@ -67,7 +67,7 @@ def read_noted_options(metadata: Mapping[str, str], source: Format) -> dict[str,
 def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_format: str = "", **options: Unpack[ReadOptions]) -> list[str]:
     """What differs between two models, one line each; empty if their graphs are equal.
 
-    Of two checkpoints (.safetensors) the weights are compared, whatever container each is in, without options for a graph.
+    Of two checkpoints (.safetensors, .gguf) the weights are compared, whatever container each is in, without options for a graph.
 
     Args:
         a, b: before and after: files, folders of checkpoints, bytes or graphs.
@@ -81,6 +81,7 @@ def diff(a: Model, b: Model, *, exact: bool = False, a_format: str = "", b_forma
     if isinstance(a, Graph) or isinstance(b, Graph):
         return differences.diff(load(a, a_format, **options), load(b, b_format), exact=exact)
     with as_file(a, a_format) as before, as_file(b, b_format) as after:
-        if not options and is_checkpoint(before) and is_checkpoint(after):
-            return checkpoint_differences(before, after)
+        files = [(path, source_format(path, format)) for path, format in ((before, a_format), (after, b_format))]
+        if not options and all(holds_checkpoint(path, reader) for path, reader in files):
+            return checkpoint_differences(*(open_checkpoint(path, reader) for path, reader in files))
         return differences.diff(*load_pair(before, after, options, (a_format, b_format)), exact=exact)

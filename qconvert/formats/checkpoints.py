@@ -11,6 +11,7 @@ from qconvert.plugins import Format, Option, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.checkpoints.repacking import Progress, Repacked
+    from qconvert.checkpoints.source import CheckpointSource
 
 #: Names of containers that are written, and what their layers are; the containers themselves are imported when one is.
 SUMMARIES = {
@@ -35,7 +36,7 @@ SUMMARIES = {
 _OPTIONS = (Option("requantize", bool, False, "Checkpoints: take the nearest weights where the result has no room for the source's."),)
 
 
-def _repack(source: Path, folder: Path, options: Mapping[str, Any], progress: Progress, container: str) -> Repacked:
+def _repack(source: CheckpointSource, folder: Path, options: Mapping[str, Any], progress: Progress, container: str) -> Repacked:
     from qconvert.checkpoints import CONTAINERS
     from qconvert.checkpoints.repacking import repack
 

@@ -14,6 +14,7 @@ from qconvert.plugins.results import Change, Parameters
 
 if TYPE_CHECKING:
     from qconvert.checkpoints.repacking import Repacked
+    from qconvert.checkpoints.source import CheckpointSource
     from qconvert.encodings import Encodings
     from qconvert.graph import Array, Graph, Tensor
     from qconvert.kernels import Kernels
@@ -68,9 +69,10 @@ class Format:
         write_encodings: (Encodings, the graph without quantization that they belong to or None, file, options) -> notes, as of `write`.
         encodings_suffixes: of a format of models that has encodings too, the suffixes of the files that may hold these.
         holds: file -> whether it is of this format by its content; it raises FileAccessError alone. None where the suffix says it.
-        repack: of a format of checkpoints, which have no operators and are not written from a graph: (a .safetensors file, a folder,
-            write options, progress) -> what was done, once the folder has a checkpoint of the same weights. The folder is empty, or has
-            what a run with the same arguments wrote that was interrupted.
+        open_checkpoint: file -> its weights in blocks, without a graph; None if it never has the names and sizes of a whole model.
+        repack: of a format of checkpoints, which have no operators and are not written from a graph: (a checkpoint, a folder, write
+            options, progress) -> what was done, once the folder has a checkpoint of the same weights. The folder is empty, or has what a
+            run with the same arguments wrote that was interrupted.
         read_options, write_options: what `read` and `write`, or `read_encodings` and `write_encodings`, take; `write` gets the mapping
             "provenance" besides.
         normal_form: names of the passes that a graph just read goes through, so that a reader stays literal: one function an operator.
@@ -101,7 +103,8 @@ class Format:
     write_encodings: Callable[[Encodings, Graph | None, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
     encodings_suffixes: tuple[str, ...] = ()
     holds: Callable[[Path], bool] | None = None
-    repack: Callable[[Path, Path, Mapping[str, Any], Callable[[str, int, int], None]], Repacked] | None = None
+    open_checkpoint: Callable[[Path], CheckpointSource] | None = None
+    repack: Callable[[CheckpointSource, Path, Mapping[str, Any], Callable[[str, int, int], None]], Repacked] | None = None
     read_options: tuple[Option, ...] = ()
     write_options: tuple[Option, ...] = ()
     replaces: str = ""

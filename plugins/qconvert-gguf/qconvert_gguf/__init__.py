@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from qconvert.plugin import Change, Format, Graph, Option, Repacked, hookimpl
+from qconvert.plugin import Change, CheckpointSource, Format, Graph, Option, Repacked, hookimpl
 
 #: The version of qconvert's plugin interface that this was made for.
 QCONVERT_API = "1.0"
@@ -40,10 +40,16 @@ def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change
     return write(graph, path, options)
 
 
-def _repack(source: Path, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
+def _repack(source: CheckpointSource, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
     from qconvert_gguf.repacking import repack
 
     return repack(source, path, options, progress)
+
+
+def _open_checkpoint(path: Path) -> CheckpointSource:
+    from qconvert_gguf.checkpoint import open_checkpoint
+
+    return open_checkpoint(path)
 
 
 def _contents(path: Path) -> Mapping[str, Any]:
@@ -61,6 +67,7 @@ def qconvert_formats() -> Iterable[Format]:
             "GGUF: weights in blocks, for a float network that has the operators",
             read=_read,
             write=_write,
+            open_checkpoint=_open_checkpoint,
             repack=_repack,
             recognizes=lambda start: start[:4] == b"GGUF",
             contents=_contents,

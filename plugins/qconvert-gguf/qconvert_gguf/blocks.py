@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.plugin import E2M1, Array, BlockWeight, Needs, pack_words
+from qconvert.plugin import E2M1, Array, BlockWeight, InvalidModelError, Needs, pack_words
 
-__all__ = ["BLOCK", "KINDS", "TYPES", "WRITTEN", "BlockKind", "pack_weight", "unpack_weight"]
+__all__ = ["BLOCK", "KINDS", "TYPES", "WRITTEN", "BlockKind", "pack_weight", "require_finite_scales", "unpack_weight"]
 
 #: Values of a block of the types that are written.
 BLOCK = 32
@@ -68,6 +68,12 @@ def unpack_weight(data: Array, type: str, shape: tuple[int, ...]) -> BlockWeight
             more[name] = np.broadcast_to(more[name], scale.shape).reshape(rows, -1)
     words = pack_words(codes.reshape(rows, shape[-1]), kind.bits)
     return BlockWeight(words, kind.bits, shape[-1], scale.reshape(rows, -1), **more)
+
+
+def require_finite_scales(weight: BlockWeight, name: str) -> None:
+    """Raise InvalidModelError if a scale or an offset of the tensor is not finite."""
+    if not np.isfinite(weight.scales).all() or (weight.offset is not None and not np.isfinite(weight.offset).all()):
+        raise InvalidModelError("a scale is not finite", where=repr(name), rule="scale-not-finite")
 
 
 def pack_weight(weight: BlockWeight, type: str) -> Array:

@@ -9,9 +9,11 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from qconvert.plugin import Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, quote_nearest
+import numpy as np
 
-__all__ = ["is_transposed", "read_names", "require_known", "swap_last_axes"]
+from qconvert.plugin import Array, Graph, InvalidModelError, Op, OptionError, UnsupportedError, map_file, quote_nearest
+
+__all__ = ["is_transposed", "order_of_heads", "read_names", "require_known", "swap_last_axes"]
 
 _LARGEST_NAMES = 2**24
 
@@ -73,6 +75,11 @@ def _find_orientations(graph: Graph, name: str, consumers: Mapping[str, list[Op]
 def _is_matrix_transpose(perm: tuple[int, ...]) -> bool:
     rank = len(perm)
     return rank > 1 and perm == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def order_of_heads(count: int, heads: int) -> Array:
+    """Return the order in which llama.cpp has the rows of queries and keys: the two halves of a head alternate (LlamaModel.permute)."""
+    return np.arange(count).reshape(heads, 2, count // heads // 2).swapaxes(1, 2).reshape(-1)
 
 
 def swap_last_axes(shape: tuple[int, ...]) -> tuple[int, ...]:

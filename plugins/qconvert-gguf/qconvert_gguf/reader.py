@@ -27,7 +27,7 @@ from qconvert.plugin import (
     quote_nearest,
     run_passes,
 )
-from qconvert_gguf.blocks import TYPES, unpack_weight
+from qconvert_gguf.blocks import TYPES, require_finite_scales, unpack_weight
 from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
 from qconvert_gguf.places import is_transposed, read_names, require_known, swap_last_axes
 
@@ -165,8 +165,7 @@ class _Made:
                 rule="blocks-do-not-fit",
             )
         weight = unpack_weight(data, stored.type, shape)
-        if not np.isfinite(weight.scales).all() or (weight.offset is not None and not np.isfinite(weight.offset).all()):
-            raise InvalidModelError("a scale is not finite", where=repr(name), rule="scale-not-finite")
+        require_finite_scales(weight, name)
         values = weight.values().reshape(shape)
         self._require_resemblance(np.swapaxes(values, -1, -2) if is_turned_round else values, own)
         self._add_blocks(own, _with_zero_points(weight), stored.type, shape, is_turned_round)

@@ -33,6 +33,7 @@ from qconvert.plugin import (
 )
 from qconvert_gguf.blocks import KINDS, TYPES, WRITTEN, pack_weight, unpack_weight
 from qconvert_gguf.container import PLAIN, Stored, decode_numbers, read_header, tensor_bytes
+from qconvert_gguf.places import order_of_heads
 
 __all__ = ["repack"]
 
@@ -102,11 +103,11 @@ class _Template:
         return unpack_weight(data, stored.type, stored.shape).values().reshape(stored.shape)
 
 
-def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
+def repack(checkpoint: CheckpointSource, path: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]) -> Repacked:
     """Write a checkpoint as a .gguf file.
 
     Args:
-        source: a .safetensors file of the checkpoint.
+        checkpoint: the source.
         path: the file to write.
         options: "template" and "requantize".
         progress: is called with ("tensors", done, total).
@@ -117,7 +118,6 @@ def repack(source: Path, path: Path, options: Mapping[str, Any], progress: Calla
         UnsupportedError: weights have no place in blocks of GGUF; reasons and shares are in the error.
     """
     template = _Template.of(str(options.get("template") or ""))
-    checkpoint = CheckpointSource.of(source)
     names = _names(checkpoint, template)
     work = _Work(checkpoint, template, names, requantize=bool(options.get("requantize")))
     writer = _make_writer(path, template)
@@ -248,12 +248,12 @@ class _Work:
         return orders[best]
 
     def _row_orders(self, name: str, count: int) -> Iterator[Array]:
-        """Yield llama.cpp's order of the rows of queries and keys: halves of a head alternate (LlamaModel.permute)."""
+        """Yield llama.cpp's order of the rows of queries and keys."""
         part = name.split(".")[-2] if "." in name else ""
         heads = {"attn_q": "attention.head_count", "attn_k": "attention.head_count_kv"}.get(part)
         size = self._template.number(heads) if heads else 0
         if size and count % (2 * size) == 0:
-            yield np.arange(count).reshape(size, 2, count // size // 2).swapaxes(1, 2).reshape(-1)
+            yield order_of_heads(count, size)
 
 
 def _cosine_similarity(values: Array, own: Array) -> float:
