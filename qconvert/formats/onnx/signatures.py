@@ -57,6 +57,10 @@ CONTRIB_SIGNATURES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "Gelu": ("x", {}),
     "FastGelu": ("x bias?", {}),
     "BiasGelu": ("x bias", {}),
+    "GatherBlockQuantized": (
+        "data indices scales zero_points?",
+        {"bits": "INT", "block_size": "INT", "gather_axis": "INT", "quantize_axis": "INT"},
+    ),
     "MatMulIntegerToFloat": ("a b a_scale b_scale a_zero_point? b_zero_point? bias?", {}),
     "MatMulNBits": (
         "a b scales zero_points? g_idx? bias?",

@@ -14,7 +14,9 @@ from tflite_models import run_litert
 
 import qconvert
 from qconvert.errors import InvalidModelError
+from qconvert.evaluate import evaluate
 from qconvert.formats.onnx.writer import build
+from qconvert.graph import integer_range
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 
 ROWS, DEPTH, COLUMNS = 3, 80, 5
@@ -113,3 +115,41 @@ def test_sizes_that_do_not_fit_the_weights_are_an_error(attributes: dict[str, in
 def test_other_forms_stay_nodes(attributes: dict[str, int]) -> None:
     graph = onnx_graph(model(4, 32, False, "float32", stated=attributes)[0])
     assert [op.kind for op in graph.ops] == ["Opaque"]
+
+
+def table(dtype: str, block: int, real: str) -> tuple[bytes, Any]:
+    """Rows of a table in blocks at indices, and the real values (8, 96) of the table."""
+    rng = np.random.default_rng(block)
+    low, high = integer_range(dtype)
+    stored, points = (rng.integers(low, high + 1, shape) for shape in ((8, 96), (8, 96 // block)))
+    scale = rng.uniform(0.01, 0.2, points.shape).astype(real)
+    values = (stored - np.repeat(points, block, 1)) * np.repeat(scale, block, 1).astype(np.float32)
+    number, kind = (getattr(TensorProto, name.upper()) for name in (real.replace("float32", "float"), dtype))
+    constants = [helper.make_tensor(name, kind, item.shape, item.reshape(-1).tolist()) for name, item in (("t", stored), ("z", points))]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["t", "s", "z"], ["real"], axis=1, block_size=block),
+        helper.make_node("Gather", ["real", "i"], ["y"], axis=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, [2, 3])],
+        [helper.make_tensor_value_info("y", number, [2, 3, 96])],
+        [*constants, numpy_helper.from_array(scale, "s")],
+    )
+    found = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(found.SerializeToString()), values.astype(real)
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize(("dtype", "block", "real"), [("uint4", 32, "float32"), ("int4", 16, "float16"), ("int8", 32, "float32")])
+def test_rows_of_tables_in_blocks(dtype: str, block: int, real: str) -> None:
+    data, values = table(dtype, block, real)
+    graph = onnx_graph(data)
+    indices = np.array([[0, 7, 3], [-1, 5, 5]])
+    for source in (graph, onnx_graph(build(graph, 0, {}, form="qoperator").SerializeToString())):
+        np.testing.assert_array_equal(evaluate(source, {"i": indices})["y"], values[indices])
+        written = build(source, 0, {}, form="qoperator")
+        np.testing.assert_array_equal(OnnxRuntime(written.SerializeToString(), optimize=False).run({"i": indices})["y"], values[indices])
+    assert [node.op_type for node in build(graph, 0, {}, form="qoperator").graph.node] == ["GatherBlockQuantized"]
+    assert "DequantizeLinear" in {node.op_type for node in build(onnx_graph(table(dtype, 8, real)[0]), 0, {}, form="qoperator").graph.node}

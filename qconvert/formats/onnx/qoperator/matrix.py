@@ -1,4 +1,4 @@
-"""QLinearMatMul, QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul and MatMulNBits with its packed weights."""
+"""QLinearMatMul, QGemm, MatMulIntegerToFloat, DynamicQuantizeMatMul, MatMulNBits with its packed weights, and rows of such."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qconvert.formats.onnx.qoperator.forms import (
     write_form,
 )
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Op, Quantization, Tensor, numpy_dtype
+from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
 from qconvert.operators import is_dynamic
 
 __all__ = ["READERS", "WRITERS", "read_matmul_nbits", "write_matmul_nbits"]
@@ -81,6 +81,27 @@ def read_matmul_nbits(r: Reading) -> None:
     r.emit("Add", [*product, r.input(5)], dtype=real_type)
 
 
+def read_gather_blocks(r: Reading) -> None:
+    """GatherBlockQuantized of a matrix in bytes, with its zero points, as a Gather of rows of its float values.
+
+    Other tables have a definition (definitions/embedding.py).
+    """
+    bits, block, real_type = int(r.attribute("bits", 4)), int(r.attribute("block_size", 128)), r.tensor(2).dtype
+    packed, scales, points = r.constant(0), r.constant(2), r.constant(3)
+    axes = int(r.attribute("gather_axis", 0)), int(r.attribute("quantize_axis", 1))
+    if packed is None or scales is None or points is None or axes not in ((0, 1), (0, -1)) or bits not in _STORAGE or block < 1:
+        raise NotCoveredError("a table without zero points or computed at run time, or other axes or bits")
+    if packed.dtype != np.uint8 or points.dtype != np.uint8 or packed.ndim != 2 or scales.ndim != 2 or points.ndim != 2:
+        raise NotCoveredError("a table that is no matrix of bytes")
+    stored, zeros = unpack_bits(packed, bits), unpack_bits(points, bits)[:, : scales.shape[1]]
+    if scales.shape != (len(stored), -(-stored.shape[1] // block)) or zeros.shape != scales.shape:
+        raise NotCoveredError("scales that do not fit")
+    quantization = Quantization(scales.astype(np.float32), zeros.astype(np.int64), 1, block)
+    table = r.variant(0, f"unpacked_{_quantization_key(quantization)}", stored.astype(numpy_dtype(_STORAGE[bits])), quantization)
+    (real,) = r.emit("Dequantize", [table], [r.intermediate("table", real_type)], dtype=real_type)
+    r.emit("Gather", [real, r.input(1)], dtype=real_type, axis=0)
+
+
 def _quantization_key(quantization: Quantization) -> str:
     """Tells two readings of one packed constant with different scales apart."""
     import hashlib
@@ -94,27 +115,59 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     reason = _reason(op, b, weights)
     if reason or weights is None or weights.data is None or weights.quantization is None:
         return reason
-    bits = _BITS[weights.dtype]
-    offset = 2 ** (bits - 1) if weights.dtype.startswith("int") else 0
-    quantization, data = weights.quantization.shift_zero_point(offset), weights.data.astype(np.int16) + offset
+    quantization, data, bits = _without_signs(weights.quantization, weights.data, weights.dtype)
     if not _has_rows(op):
         quantization, data = quantization.transpose((1, 0)), data.T
     columns, depth = data.shape
     blocks = quantization.scale.shape[1]
-    real_type = b.tensor(op.outputs[0]).dtype
-    rows = np.pad(data.astype(np.uint8), ((0, 0), (0, blocks * quantization.block_size - depth)))
-    name = weights.name
-    inputs = [
-        b.stored_value(op.inputs[0]),
-        b.const(pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8), f"{name}/packed"),
-        b.const(np.ascontiguousarray(quantization.scale).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
-    ]
-    if (quantization.zero_point != 2 ** (bits - 1)).any():
-        inputs.append(b.const(pack_bits(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"))
+    rows = np.pad(data, ((0, 0), (0, blocks * quantization.block_size - depth)))
+    packed = pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8)
+    tables = _packed_tables(b, weights.name, packed, quantization, bits, b.tensor(op.outputs[0]).dtype)
+    inputs = [b.stored_value(op.inputs[0]), *(tables if (quantization.zero_point != 2 ** (bits - 1)).any() else tables[:2])]
     if op.kind == "Gemm" and len(op.inputs) > 2 and op.inputs[2]:
         inputs += [*[""] * (_BIAS - len(inputs)), b.stored_value(op.inputs[2])]
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}
     b.finish(op, b.node("MatMulNBits", inputs, hint=f"{op.outputs[0]}/real_result", domain="com.microsoft", **sizes)[0])
+    return ""
+
+
+def _without_signs(quantization: Quantization, data: Array, dtype: str) -> tuple[Quantization, Array, int]:
+    """A quantization and its integers as uint8, from 0 on, and how many bits they have."""
+    bits = _BITS[dtype]
+    offset = 2 ** (bits - 1) if dtype.startswith("int") else 0
+    return quantization.shift_zero_point(offset), (data.astype(np.int16) + offset).astype(np.uint8), bits
+
+
+def _packed_tables(b: Builder, name: str, packed: Array, quantization: Quantization, bits: int, real_type: str) -> list[str]:
+    """Names of the constants: packed integers, scales, and packed zero points."""
+    return [
+        b.const(packed, f"{name}/packed"),
+        b.const(np.ascontiguousarray(quantization.scale).astype(numpy_dtype(real_type)), f"{name}/packed_scale"),
+        b.const(pack_bits(quantization.zero_point.astype(np.uint8), bits), f"{name}/packed_zero_point"),
+    ]
+
+
+def write_gather(op: Op, b: Builder) -> str:
+    """Gather of rows of a table in blocks as GatherBlockQuantized, which dequantizes these rows alone.
+
+    Zero points are always written, since the default differs between types (gather_block_quantized.cc).
+    """
+    weights = _stored_weights(op.inputs[0], b)
+    quantization = None if weights is None else weights.quantization
+    if weights is None or weights.data is None or quantization is None or not quantization.block_size:
+        return "GatherBlockQuantized takes a constant table in blocks"
+    real_type, block = b.tensor(op.outputs[0]).dtype, quantization.block_size
+    is_matrix = weights.rank == 2 and quantization.axis == 1 and weights.data.shape[1] % block == 0
+    if not is_matrix or int(op["axis"]) % 2 or int(op["batch_dims"]) or weights.dtype not in _BITS:
+        return "GatherBlockQuantized takes rows of a matrix of 4 or 8 bits with whole blocks along them"
+    is_read_alone = b.producer(op.inputs[0]) is not None and b.tensor(op.outputs[0]).quantization is None
+    if not is_read_alone or block < _SMALLEST_BLOCK or block & (block - 1) or real_type not in ("float32", "float16"):
+        return "GatherBlockQuantized gives float32 or float16, of blocks of 16, 32, 64 and so on"
+    quantization, data, bits = _without_signs(quantization, weights.data, weights.dtype)
+    packed, scale, zero_point = _packed_tables(b, weights.name, pack_bits(data, bits), quantization, bits, real_type)
+    sizes = {"bits": bits, "block_size": block, "gather_axis": 0, "quantize_axis": 1}
+    inputs = [packed, b.stored_value(op.inputs[1]), scale, zero_point]
+    b.finish(op, b.node("GatherBlockQuantized", inputs, hint=f"{op.outputs[0]}/real_result", domain=CONTRIB, **sizes)[0])
     return ""
 
 
@@ -341,11 +394,12 @@ def write_gemm(op: Op, b: Builder) -> str:
     return ""
 
 
-WRITERS: Mapping[str, WriteForm] = {"Gemm": write_gemm, "MatMul": write_matmul}
+WRITERS: Mapping[str, WriteForm] = {"Gather": write_gather, "Gemm": write_gemm, "MatMul": write_matmul}
 
 READERS: Mapping[str, ReadFunction] = {
     "QLinearMatMul": read_qlinear_matmul,
     f"{CONTRIB}.DynamicQuantizeMatMul": read_dynamic_quantize_matmul,
+    f"{CONTRIB}.GatherBlockQuantized": read_gather_blocks,
     f"{CONTRIB}.MatMulIntegerToFloat": read_matmul_integer_to_float,
     f"{CONTRIB}.MatMulNBits": read_matmul_nbits,
     f"{CONTRIB}.QGemm": read_qgemm,
