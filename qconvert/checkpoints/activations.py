@@ -20,6 +20,8 @@ __all__ = ["POWERS_BLOCK", "Activations", "read_activations"]
 
 #: Values that share a power of two as their scale (OCP Microscaling Formats 1.0).
 POWERS_BLOCK = 32
+#: The second level of scales of NVFP4, by which compressed-tensors divides.
+_GLOBAL = "input_global_scale"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +35,9 @@ class Activations:
         is_symmetric: whether the zero point is 0.
         is_dynamic: whether scales are computed from the data at each run.
         has_powers: whether scales are powers of two.
-        scale: of all data, where it is not computed at each run.
+        scale: of all data, where it is not computed at each run; where those of groups are too, a second level of them.
         zero: the zero point with it.
+        scale_divides: whether scales of groups are divided by it.
     """
 
     dtype: str
@@ -45,12 +48,24 @@ class Activations:
     has_powers: bool = False
     scale: float | None = None
     zero: int = 0
+    scale_divides: bool = False
+
+    @property
+    def has_two_levels(self) -> bool:
+        """Whether scales of groups are computed at each run and have a second level that is not: NVFP4."""
+        return self.is_dynamic and self.dtype == "float4e2m1" and self.strategy == "group" and not self.has_powers
 
     def __str__(self) -> str:
         if not self.is_dynamic:
             return f"{self.dtype} with one scale" + ("" if self.scale is None else f", {self.scale:.6g}")
         of = f"group of {self.group}" if self.group else self.strategy
-        return f"{self.dtype} with a scale for each {of} at each run{', a power of two' if self.has_powers else ''}"
+        level = ", a power of two" if self.has_powers else ""
+        if self.scale is not None:
+            level = f", {'divided by' if self.scale_divides else 'times'} {self.scale:.6g}"
+        return f"{self.dtype} with a scale for each {of} at each run{level}"
+
+
+_NVFP4 = Activations("float4e2m1", "group", 16)
 
 
 def read_activations(parts: Parts, config: Config) -> Activations | None:
@@ -61,20 +76,22 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
         UnsupportedError: they are rounded in a way that is not covered.
     """
     stated = _state_activations(parts, config)
-    name = next((name for name in ("input_scale", "activation_scale") if name in parts), "")
+    name = next((name for name in ("input_scale", "activation_scale", _GLOBAL) if name in parts), "")
     if not name:
-        if stated is not None and not stated.is_dynamic:
+        if stated is not None and (not stated.is_dynamic or stated.has_two_levels):
             raise InvalidModelError(
                 "config.json states one scale for all data of the layer (input_scale), which the file lacks",
                 where=repr(parts.layer),
                 rule="config-contradicts",
             )
         return stated
-    if stated is None:
+    if stated is not None and stated.has_two_levels:
+        return replace(stated, scale=float(parts.number(name)[0, 0]), scale_divides=name == _GLOBAL)
+    if stated is None and name != _GLOBAL:
         stated = Activations("int8" if parts.dtype("weight") == "int8" else "float8e4m3fn", "tensor", is_dynamic=False)
-    if stated.is_dynamic:
+    if stated is None or stated.is_dynamic or name == _GLOBAL:
         raise InvalidModelError(
-            f"the layer has {name}, and config.json states that scales of data are computed at each run",
+            f"the layer has {name}, and config.json states that data stay float or that all scales of them are computed at each run",
             where=repr(parts.layer),
             rule="config-contradicts",
         )
@@ -94,6 +111,8 @@ def _state_activations(parts: Parts, config: Config) -> Activations | None:
     algorithm = str(config.stated.get("quant_algo") or "").upper()
     if algorithm == "FP8_PER_CHANNEL_PER_TOKEN":
         return Activations("float8e4m3fn", "token")
+    if algorithm == "NVFP4" and "input_scale" in parts:
+        return _NVFP4
     if algorithm == "MXFP8":
         return Activations("float8e4m3fn", "group", POWERS_BLOCK, has_powers=True)
     scheme = config.stated.get("activation_scheme")
@@ -115,10 +134,11 @@ _QUARK_STRATEGIES = {"per_tensor": "tensor", "per_channel": "token", "per_group"
 
 def _of_compressed_tensors(found: Any, layer: str) -> Activations:
     own: Mapping[str, Any] = found if isinstance(found, dict) else {}
-    dynamic = own.get("dynamic", False)
-    if not isinstance(dynamic, bool):  # "local", of NVFP4
+    dynamic, kind = own.get("dynamic", False), f"{own.get('num_bits')} {own.get('type')}"
+    if kind == "4 float" and own.get("group_size") == _NVFP4.group and (dynamic == "local" or (not dynamic and "strategy" not in own)):
+        return _NVFP4  # ModelOpt states no strategy
+    if not isinstance(dynamic, bool):
         raise _not_covered(layer, f"dynamic {dynamic!r}")
-    kind = f"{own.get('num_bits')} {own.get('type')}"
     strategy = str(own.get("strategy") or ("token" if dynamic else "tensor"))
     has_powers = str(own.get("scale_dtype")) == "torch.uint8"
     return _check_covered(own, layer, Activations(_TYPES.get(kind, kind), strategy, is_dynamic=dynamic, has_powers=has_powers))

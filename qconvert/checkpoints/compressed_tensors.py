@@ -72,7 +72,7 @@ def activation_tensors(weight: BlockWeight) -> dict[str, Array]:
     how = weight.activations
     if how is None or how.scale is None:
         return {}
-    found = {"input_scale": np.array([how.scale], np.float32)}
+    found = {"input_global_scale" if how.scale_divides else "input_scale": np.array([how.scale], np.float32)}
     return found if how.is_symmetric else {**found, "input_zero_point": np.array([how.zero], np.int8)}
 
 
@@ -155,6 +155,9 @@ def config_of_groups(written: Written, format: str, state_weights: Callable[[Lay
 
 
 def _state_activations(how: Activations) -> dict[str, Any]:
+    if how.has_two_levels:
+        own = {"strategy": "tensor_group", "group_size": how.group, "dynamic": "local", "scale_dtype": "torch.float8_e4m3fn"}
+        return {"num_bits": 4, "type": "float", "symmetric": True, **own}
     return {
         "num_bits": 4 if "4" in how.dtype[:6] else 8,
         "type": "int" if how.dtype.startswith("int") else "float",
@@ -168,7 +171,7 @@ def _state_activations(how: Activations) -> dict[str, Any]:
 
 def can_state_activations(how: Activations | None) -> bool:
     """Whether a configuration of compressed-tensors can say how data are rounded: powers of two are scales of 32 values there."""
-    return how is None or not how.has_powers or how.group == POWERS_BLOCK
+    return how is None or not (how.has_two_levels or (how.has_powers and how.group != POWERS_BLOCK))
 
 
 _INPUTS = ("input_scale", "input_zero_point")

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
+from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.container import Needs
-from qconvert.checkpoints.weight import BlockWeight, comparable_values, pack, symmetric_zero_point, to_float32, to_row_major
+from qconvert.checkpoints.weight import E4M3, BlockWeight, comparable_values, pack, symmetric_zero_point, to_float32, to_row_major
 
 __all__ = ["Misfit", "dtype_of", "find_nearest_weight", "fit_weight", "signal_to_noise"]
 
@@ -30,6 +31,10 @@ class Misfit:
     reason: str
     share: float = 1.0
     shared: str = "blocks"
+
+
+#: The code of E4M3 that is no number; those before it are all from 0 on.
+_NAN_E4M3 = 127
 
 
 class _NoRoomError(Exception):
@@ -78,11 +83,25 @@ def _require_same_roundings(weight: BlockWeight, fitted: BlockWeight) -> None:
 
 
 def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
-    if needs.has_activations(weight.activations):
+    how = weight.activations
+    if needs.has_activations(how):
         return weight
-    if weight.activations is None:
+    if how is None:
         raise _NoRoomError("data stay float, and would be rounded")
-    raise _NoRoomError(f"data are rounded to {replace(weight.activations, scale=None)}, which has no room")
+    if how.has_two_levels and needs.has_activations(replace(how, scale_divides=not how.scale_divides)):
+        return replace(weight, activations=_invert_level(how))
+    raise _NoRoomError(f"data are rounded to {replace(how, scale=None)}, which has no room")
+
+
+def _invert_level(how: Activations) -> Activations:
+    """The second level of scales of data as its inverse, if every scale of E4M3 then stands for the same in float32."""
+    assert how.scale is not None
+    level, scales = np.float32(how.scale), E4M3[:_NAN_E4M3]
+    inverse = np.float32(1) / level
+    before, after = (scales / level, scales * inverse) if how.scale_divides else (scales * level, scales / inverse)
+    if not np.array_equal(before, after):
+        raise _NoRoomError("the second level of scales of data has no inverse in float32 that gives the same scales")
+    return replace(how, scale=float(inverse), scale_divides=not how.scale_divides)
 
 
 def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:

@@ -8,7 +8,6 @@ mxfp4; export/quant_utils.py of TensorRT Model Optimizer; OCP Microscaling Forma
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +19,12 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
 from qconvert.checkpoints.weight import E2M1, BlockWeight, to_row_major
-from qconvert.errors import InvalidModelError, UnsupportedError
+from qconvert.errors import InvalidModelError
 
 __all__ = ["MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]
 
 
-_BITS, _PER_WORD, _NVFP4 = 4, 8, "W4A16_NVFP4"
+_BITS, _PER_WORD = 4, 8
 #: Inputs of a block; ModelOpt has NVFP4 with 32 too.
 _NVFP4_BLOCKS, _MXFP4_BLOCKS = (16, 32), (32,)
 
@@ -38,10 +37,6 @@ def _words(parts: Parts, name: str) -> Array:
 
 
 def _weight(parts: Parts, name: str, scale: Array, config: Config, blocks: tuple[int, ...], **more: Any) -> BlockWeight:
-    if "input_global_scale" in parts or (name == "weight" and "weight_scale_2" in parts and "input_scale" in parts):
-        raise UnsupportedError(
-            "data are rounded to FP4 by two levels of scales, which is not covered", where=repr(parts.layer), rule="dynamic-operator"
-        )
     words = _words(parts, name)
     inputs = words.shape[1] * _PER_WORD
     if scale.shape[0] != words.shape[0] or inputs not in [block * scale.shape[1] for block in blocks]:
@@ -87,7 +82,8 @@ def _write_nvfp4(weight: BlockWeight) -> dict[str, Array]:
 
 def _write_nvfp4_modelopt(weight: BlockWeight) -> dict[str, Array]:
     assert weight.outer is not None
-    return {**_pack_tensors(weight, "weight"), "weight_scale_2": weight.outer.reshape(())}
+    found = {**_pack_tensors(weight, "weight"), "weight_scale_2": weight.outer}
+    return {name: tensor.reshape(()) if tensor.size == 1 else tensor for name, tensor in found.items()}
 
 
 def _write_mxfp4(weight: BlockWeight) -> dict[str, Array]:
@@ -97,6 +93,10 @@ def _write_mxfp4(weight: BlockWeight) -> dict[str, Array]:
 def _config_nvfp4(written: Written) -> dict[str, Any]:
     weights = {"num_bits": _BITS, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
     return config_of_groups(written, "nvfp4-pack-quantized", lambda kind: {**weights, "scale_dtype": "torch.float8_e4m3fn"})
+
+
+def _algorithm(written: Written) -> str:
+    return "W4A16_NVFP4" if all(kind.activations is None for kind in written.layers.values()) else "NVFP4"
 
 
 def _config_mxfp4(written: Written) -> dict[str, Any]:
@@ -112,7 +112,11 @@ NVFP4 = Container(
     ("weight_packed", "weight_scale", "weight_global_scale", "input_global_scale", "input_scale"),
     lambda parts: "weight_packed" in parts and "weight_shape" not in parts and parts.dtype("weight_scale") == "float8_e4m3fn",
     _read_nvfp4,
-    replace(_NVFP4_NEEDS, outer="divides", has_activations=can_state_activations),
+    replace(
+        _NVFP4_NEEDS,
+        outer="divides",
+        has_activations=lambda how: can_state_activations(how) or (how is not None and how.has_two_levels and how.scale_divides),
+    ),
     _write_nvfp4,
     _config_nvfp4,
 )
@@ -122,10 +126,10 @@ NVFP4_MODELOPT = Container(
     ("weight_scale", "weight", "weight_scale_2", "input_scale"),
     lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float8_e4m3fn",
     _read_nvfp4_modelopt,
-    replace(_NVFP4_NEEDS, outer="times"),
+    replace(_NVFP4_NEEDS, outer="times", has_activations=lambda how: how is None or (how.has_two_levels and not how.scale_divides)),
     _write_nvfp4_modelopt,
-    partial(config_of_modelopt, algorithm=_NVFP4),
-    partial(files_of_modelopt, algorithm=_NVFP4),
+    lambda written: config_of_modelopt(written, _algorithm(written)),
+    lambda written: files_of_modelopt(written, _algorithm(written)),
 )
 MXFP4 = Container(
     "mxfp4",

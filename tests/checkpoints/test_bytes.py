@@ -194,6 +194,53 @@ def test_zero_points_of_data(tmp_path: Path) -> None:
         assert read(tmp_path / f"o{symmetric}").activations == read(folder).activations
 
 
+NVFP4_DATA = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True, "dynamic": "local"}
+
+
+def nvfp4(folder: Path, data: Any, **more: Any) -> Path:
+    """A layer of NVFP4 of compressed-tensors, whose second level of scales is a power of two."""
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16, "symmetric": True}
+    packed = RNG.integers(0, 256, (32, 32), np.uint8)
+    scale = RNG.integers(0x30, 0x50, (32, 4)).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+    outer = np.array([1024], np.float32)
+    return checkpoint(folder, compressed(weights, data), weight_packed=packed, weight_scale=scale, weight_global_scale=outer, **more)
+
+
+def test_two_levels_of_scales_of_data(tmp_path: Path) -> None:
+    """NVFP4 of weights and data: the second level is kept, and inverted where that gives the same scales."""
+    for place, (level, is_exact) in enumerate(((256.0, True), (300.7, False))):
+        folder = nvfp4(tmp_path / f"s{place}", NVFP4_DATA, input_global_scale=np.array([level], np.float32))
+        wanted = Activations("float4e2m1", "group", 16, scale=float(np.float32(level)), scale_divides=True)
+        assert read(folder).activations == wanted
+        convert(folder, tmp_path / f"same{place}", result_format="nvfp4")
+        assert read(tmp_path / f"same{place}").activations == wanted
+        assert qconvert.diff(folder, tmp_path / f"same{place}") == []
+        if not is_exact:
+            with refused(UnsupportedError, "not-lossless"):
+                convert(folder, tmp_path / "no", result_format="nvfp4-modelopt")
+            continue
+        convert(folder, tmp_path / "m", result_format="nvfp4-modelopt")
+        assert read(tmp_path / "m").activations == replace(wanted, scale=1 / level, scale_divides=False)
+        config = json.loads((tmp_path / "m" / "config.json").read_text())
+        assert config["quantization_config"]["quant_algo"] == "NVFP4"
+        convert(tmp_path / "m", tmp_path / "back", result_format="nvfp4")
+        assert qconvert.diff(folder, tmp_path / "back") == []
+    with refused(UnsupportedError, "not-lossless"):
+        convert(folder, tmp_path / "no", result_format="compressed-tensors-fp8")
+    report = convert(folder, tmp_path / "w", result_format="compressed-tensors-fp8", requantize=True)
+    assert read(tmp_path / "w").activations is None and not report.kept_all
+
+
+def test_two_levels_that_contradict(tmp_path: Path) -> None:
+    level = np.array([2], np.float32)
+    with refused(InvalidModelError, "config-contradicts"):
+        read(nvfp4(tmp_path / "a", NVFP4_DATA))
+    with refused(InvalidModelError, "config-contradicts"):
+        read(nvfp4(tmp_path / "b", None, input_global_scale=level))
+    with refused(InvalidModelError, "scale-not-finite"):
+        read(nvfp4(tmp_path / "c", NVFP4_DATA, input_global_scale=level * np.nan))
+
+
 BAD_STATED = [
     (UnsupportedError, "dynamic-operator", compressed(data=data_of(strategy="tensor_group", group_size=16, dynamic="local"))),
     (UnsupportedError, "dynamic-operator", compressed(data=data_of(strategy="group"))),
