@@ -7,7 +7,7 @@ can rely on it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "UnsupportedError",
     "WrongFormatError",
     "format_count",
+    "format_counts",
     "format_some",
     "printable",
 ]
@@ -74,6 +75,11 @@ def _shorten_text(text: str, longest: int) -> str:
 def format_count(number: int, noun: str) -> str:
     """Return a number with its noun, singular or plural: "1 input", "2 inputs"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def format_counts(counts: Mapping[str, int], between: str = ", ") -> str:
+    """How many there are of each, by name: "3 Add, 2 Mul"."""
+    return between.join(f"{count} {name}" for name, count in sorted(counts.items()))
 
 
 def format_some(words: Sequence[str], most: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, equal_data, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.names import Names
-from qconvert.graph.schema import Attribute, Graph, Op, Shape, Signature, Tensor
+from qconvert.graph.schema import Attribute, Graph, Op, Shape, Signature, Tensor, count_kinds
 
 __all__ = [
     "DTYPES",
@@ -18,6 +18,7 @@ __all__ = [
     "Signature",
     "Tensor",
     "canonical_dtype",
+    "count_kinds",
     "equal_data",
     "in_bytes",
     "integer_range",

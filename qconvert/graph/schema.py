@@ -6,6 +6,7 @@ new graph that shares what it did not touch. Constant data are numpy arrays, oft
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from qconvert.graph.names import Names
 if TYPE_CHECKING:
     from qconvert.graph.summary import Summary
 
-__all__ = ["DEFAULTS", "Attribute", "Graph", "Op", "Shape", "Signature", "Tensor"]
+__all__ = ["DEFAULTS", "Attribute", "Graph", "Op", "Shape", "Signature", "Tensor", "count_kinds"]
 
 #: Kind -> attribute -> its default. The operator set fills it in when it registers a kind (qconvert.operators).
 DEFAULTS: dict[str, Mapping[str, Any]] = {}
@@ -178,6 +179,11 @@ class Op:
         return f"{self.kind} {self.outputs[0]!r}" if self.outputs else self.kind
 
 
+def count_kinds(ops: Iterable[Op]) -> Counter[str]:
+    """How many of the operators are of each kind."""
+    return Counter(op.kind for op in ops)
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """A named entry point of the source: public argument names mapped to tensor names.
@@ -278,6 +284,10 @@ class Graph:
     def is_from(self, format: str) -> bool:
         """Whether the graph was read from a file of that format."""
         return self.metadata.get(SOURCE_FORMAT) == format
+
+    def ops_of_kind(self, *kinds: str) -> list[Op]:
+        """The operators that have one of the kinds, in their order."""
+        return [op for op in self.ops if op.kind in kinds]
 
     def producers(self) -> dict[str, Op]:
         """The operator that writes each tensor; graph inputs and constants are absent."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from qconvert.errors import printable
-from qconvert.graph.schema import Graph, Tensor
+from qconvert.graph.schema import Graph, Tensor, count_kinds
 from qconvert.tables import Rows, Shown, format_text
 
 __all__ = ["Summary", "summarize_graph"]
@@ -65,7 +65,7 @@ class Summary(Shown):
 def summarize_graph(graph: Graph) -> Summary:
     """The summary of a graph, functions included."""
     parts = (graph, *graph.functions.values())
-    kinds = Counter(op.kind for part in parts for op in part.ops)
+    kinds = count_kinds(op for part in parts for op in part.ops)
     constants: list[Tensor] = [tensor for part in parts for tensor in part.constants()]
     stored: Counter[str] = Counter()
     for tensor in constants:

@@ -141,6 +141,7 @@ KINDS = (
     # These take scale and zero point from their tensors, not from inputs.
     kind(
         "Quantize",
+        quantizes=True,
         shape=same_shape,
         rule="convert",
         evaluate=evaluate_quantize,
@@ -148,7 +149,15 @@ KINDS = (
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "fused"), "")),
     ),
-    kind("Dequantize", shape=same_shape, rule="convert", evaluate=Call.values, fold=_dequantize_fold, layout=ELEMENTWISE),
+    kind(
+        "Dequantize",
+        dequantizes=True,
+        shape=same_shape,
+        rule="convert",
+        evaluate=Call.values,
+        fold=_dequantize_fold,
+        layout=ELEMENTWISE,
+    ),
     kind(
         "Requantize",
         shape=same_shape,

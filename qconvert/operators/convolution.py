@@ -258,6 +258,7 @@ KINDS = (
     kind(
         "ConvTranspose",
         "data weights bias?",
+        spreads=True,
         bounds=any_value,
         matching_sizes=_matching_channels,
         products=products_of_transposed,

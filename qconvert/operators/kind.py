@@ -35,7 +35,7 @@ from qconvert.operators.properties import (
 )
 from qconvert.operators.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "AxisRule", "Broken", "Calls", "Canonical", "Kind", "More", "Products", "TensorRule", "kind"]
+__all__ = ["ROLES", "RULES", "Affine", "AxisRule", "Broken", "Calls", "Canonical", "Kind", "More", "Products", "TensorRule", "kind"]
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
@@ -72,6 +72,8 @@ RULES: Mapping[str, str] = {
 AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
 #: The same operator in the one form that comparisons know: (graph, operator, where new constants go) -> operator.
 Canonical = Callable[[Graph, Op, dict[str, Tensor]], Op]
+#: Factor and constant of an operator on data and a constant: (place of the constant, its values) -> both; None where it has no such form.
+Affine = Callable[[int, Any], tuple[Any, Any] | None]
 #: How many products an operator sums in one run: (operator, sizes of its inputs, sizes of its first output) -> number.
 Products = Callable[[Op, Sequence[tuple[int, ...]], tuple[int, ...]], int]
 #: The functions of the graph that an operator runs.
@@ -112,15 +114,21 @@ class Kind:
         calls: the functions that it runs; by default none.
         tensor_rule: what it demands of its tensors that no other field says; None: nothing.
         chooses: whether each element of the result is an element of its data, although several quantizations may meet (Max, Concat, Where).
+        quantizes: whether it rounds float values to stored ones (Quantize).
+        dequantizes: whether it gives the float values of stored ones (Dequantize).
         clips: whether each element of the result is that of its data, or an end of a range (Relu, Clip).
         nearby: whether it is that of its data, or a number next to it (Floor, Cast).
         averages: whether each element of the result is a sum of data, or their mean (AveragePool, ReduceSum).
         keeps_range: whether its results lie in the range of its data, so that by convention they share its quantization.
         scales_channels: whether each channel is computed by itself, with f(s * x) = s * f(x) for s > 0 (Relu, MaxPool).
+        spreads: whether its weights spread each element of its data over a window of the result, so that the sums of one channel differ in
+            which of the weights they have (ConvTranspose).
         ranks: whether its results say the place of values among others (ArgMax).
         reads_shape: whether it takes nothing but the shape of its input (Shape).
         compares: whether its results say nothing but which of its data are larger or equal (Less, ArgMax), so that integers that share a
             quantization give them too.
+        affine: of an operator on data and a constant: (place of the constant, its values) -> the factor of the data and what is added to
+            them; None where the result is no such sum, or for all of its operators.
         sum_sign: 1 of a sum of two operands, -1 of a difference, 0 of all else.
         float_kind: of sums of products of plain integers, the kind that sums those of the numbers they stand for (Conv of ConvInteger).
         recurs: whether its data after the first are its states, and its results after the first their next values (LSTM, SVDF).
@@ -152,14 +160,18 @@ class Kind:
     calls: Calls = lambda op: ()
     tensor_rule: TensorRule | None = None
     chooses: bool = False
+    quantizes: bool = False
+    dequantizes: bool = False
     clips: bool = False
     nearby: bool = False
     averages: bool = False
     keeps_range: bool = False
     scales_channels: bool = False
+    spreads: bool = False
     ranks: bool = False
     reads_shape: bool = False
     compares: bool = False
+    affine: Affine | None = None
     sum_sign: int = 0
     float_kind: str = ""
     recurs: bool = False
@@ -212,6 +224,11 @@ class Kind:
         return self.rule == "real" and ("weights" in self.roles or "factor" in self.roles)
 
     @property
+    def sums_all_weights(self) -> bool:
+        """Whether each of its sums has all weights of an output channel, so that a shift of the data adds one number to them."""
+        return self.sums_products and not self.spreads
+
+    @property
     def is_matrix_product(self) -> bool:
         """Whether it multiplies rows of its data by a matrix (Gemm, MatMul)."""
         return self.sums_products and self.layout.suits is Suits.PINNED
@@ -224,7 +241,27 @@ class Kind:
     @property
     def keeps_elements(self) -> bool:
         """Whether the result has the elements of its data, all of them, in another shape or order (Reshape, Transpose)."""
-        return self.keeps_order or self.layout.suits is Suits.TRANSPOSES
+        return self.keeps_order or self.transposes
+
+    @property
+    def transposes(self) -> bool:
+        """Whether the result has the elements of its data in another order of axes (Transpose)."""
+        return self.layout.suits is Suits.TRANSPOSES
+
+    @property
+    def copies(self) -> bool:
+        """Whether the result is its data, under another name (Identity)."""
+        return self.rule == "move" and self.layout.suits is Suits.BROADCASTS
+
+    @property
+    def requantizes(self) -> bool:
+        """Whether it brings stored values to another quantization (Requantize)."""
+        return self.rule == "convert" and not (self.quantizes or self.dequantizes)
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether it takes off a mean, divides by a deviation, and scales by parameters (BatchNormalization, LayerNormalization)."""
+        return "epsilon" in self.attributes
 
     @property
     def reads_state(self) -> bool:
@@ -334,14 +371,18 @@ class More(TypedDict, total=False):
     calls: Calls
     tensor_rule: TensorRule | None
     chooses: bool
+    quantizes: bool
+    dequantizes: bool
     clips: bool
     nearby: bool
     averages: bool
     keeps_range: bool
     scales_channels: bool
+    spreads: bool
     ranks: bool
     reads_shape: bool
     compares: bool
+    affine: Affine | None
     sum_sign: int
     float_kind: str
     recurs: bool

@@ -54,12 +54,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 def _remove_identities(graph: Graph) -> Graph:
     """Give each value one name; an Identity (or a Cast to the same type) that gives an output of the graph its name stays."""
     rewriter = Rewriter(graph)
-    for op in rewriter:
-        if (
-            op.kind in ("Identity", "Cast")
-            and op.outputs[0] not in graph.public
-            and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]])
-        ):
+    for op in rewriter.of_kind("Identity", "Cast"):
+        if op.outputs[0] not in graph.public and graph[op.inputs[0]].shares_quantization(graph[op.outputs[0]]):
             rewriter.forward(op.outputs[0], op.inputs[0])
             rewriter.remove(op)
     return rewriter.finish()
@@ -69,9 +65,7 @@ def _quantize_constants(graph: Graph) -> Graph:
     """Replace weights that exporters keep as float after a Quantize by the integers that every runtime computes from them."""
     rewriter = Rewriter(graph)
     known = KnownValues(graph.tensors, rewriter.producers)
-    for op in rewriter:
-        if op.kind != "Quantize":
-            continue
+    for op in rewriter.of_kind("Quantize"):
         result = graph[op.outputs[0]]
         data = known.get(op.inputs[0])
         if data is None or result.quantization is None or result.dtype.startswith("float") or canonical_dtype(data.dtype) != "float32":
@@ -85,11 +79,9 @@ def _merge_equal(graph: Graph) -> Graph:
     """Leave one Quantize for each value and quantization, one Dequantize for each value: exporters write one for each reader."""
     rewriter = Rewriter(graph)
     first: dict[tuple[object, ...], str] = {}
-    for op in rewriter:
-        if op.kind not in ("Quantize", "Dequantize"):
-            continue
+    for op in rewriter.of_kind("Quantize", "Dequantize"):
         result = graph[op.outputs[0]]
-        key = (op.kind, rewriter.resolve(op.inputs[0]), result.dtype, result.quantization and result.quantization.key)
+        key = (kind_of(op), rewriter.resolve(op.inputs[0]), result.dtype, result.quantization and result.quantization.key)
         if key in first and result.name not in graph.public:
             rewriter.forward(result.name, first[key])
             rewriter.remove(op)
@@ -105,8 +97,8 @@ def fuse_clips(graph: Graph) -> Graph:
     """
     rewriter = Rewriter(graph)
     fused: dict[str, tuple[Op, Op]] = {}  # result of a fused operator -> the operator of the graph, and its form now
-    for op in rewriter:
-        name = op.inputs[0] if op.kind == "Clip" and rewriter.is_read_once(op.inputs[0]) else ""
+    for op in rewriter.of_kind("Clip"):
+        name = op.inputs[0] if rewriter.is_read_once(op.inputs[0]) else ""
         maker = rewriter.producers.get(name)
         if maker is None:
             continue

@@ -65,8 +65,8 @@ def _restore_transposes(graph: Graph, perm: Sequence[int]) -> Graph:
     """Make Transposes of Reshapes that change the layout and move no data, such as this pass inserts."""
     back = tuple(int(axis) for axis in np.argsort(perm))
     rewriter = Rewriter(graph)
-    for op in rewriter:
-        source, result = (graph[name].shape for name in (op.inputs[0], op.outputs[0])) if op.kind == "Reshape" else (None, None)
+    for op in rewriter.of_kind("Reshape"):
+        source, result = graph[op.inputs[0]].shape, graph[op.outputs[0]].shape
         if source is None or result is None or not len(source) == len(result) == len(perm) or source == result:
             continue
         for order in (back, tuple(perm)):

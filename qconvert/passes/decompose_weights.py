@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, numpy_dtype
-from qconvert.operators import kind_of
+from qconvert.operators import kind_of, output_axis
 from qconvert.plugins import Target
 from qconvert.rewriting import Match, Pattern, Rewriter, find_matches
 
@@ -33,7 +33,7 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
         return graph, ()
     rewriter = Rewriter(graph)
     count = 0
-    for op in rewriter:
+    for op in rewriter.of_kind("Dequantize"):
         if _is_decomposed(rewriter, op) and not (form == "qoperator" and _is_multiplied_in_blocks(rewriter, op)):
             rewriter.replace(op, *_decompose_dequantize(rewriter, op))
             count += 1
@@ -44,14 +44,12 @@ def run(graph: Graph, target: Target | None, *, form: str = "") -> tuple[Graph, 
 
 
 def _is_decomposed(rewriter: Rewriter, op: Op) -> bool:
-    if op.kind != "Dequantize":
-        return False
     graph, readers = rewriter.graph, rewriter.readers
     tensor, result = graph[op.inputs[0]], graph[op.outputs[0]]
     q = tensor.quantization
     if not tensor.is_constant or tensor.dtype not in DECOMPOSED_TYPES or result.dtype != "float32" or q is None or q.block_size:
         return False
-    if any(reader.kind == "ConvTranspose" for reader in readers.get(result.name, ())):
+    if any(kind_of(reader).spreads for reader in readers.get(result.name, ())):
         return False  # ONNX has its weights in another order, and the integers are turned, not what is computed of them
     return len(readers[tensor.name]) == 1 and tensor.name not in graph.public and result.name not in graph.public
 
@@ -69,7 +67,7 @@ def _is_multiplied_in_blocks(rewriter: Rewriter, op: Op) -> bool:
     return all(
         kind_of(reader).is_matrix_product
         and reader.inputs[1] == op.outputs[0]
-        and weights.static_shape[int(reader.kind == "Gemm" or bool(reader["trans_b"]))] % _SMALLEST_BLOCK == 0
+        and weights.static_shape[1 - output_axis(reader, 2)] % _SMALLEST_BLOCK == 0
         for reader in readers
     )
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from math import prod
 
 from qconvert.graph import Graph, Op
+from qconvert.operators import kind_of
 from qconvert.operators.sizes import spread_weights
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -26,7 +27,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
     count = 0
-    for op in rewriter:
+    for op in rewriter.of_kind("Conv", "ConvTranspose"):
         holes = _holes(graph, op)
         if holes is None:
             continue
@@ -35,8 +36,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             weights = graph[op.inputs[1]]
             data = spread_weights(weights, int(op["group"]), holes)
             made[key] = rewriter.add(f"{weights.name}/dense", weights, shape=data.shape, data=data)
-        dense = op.with_attributes(group=1)
-        dense = dense.with_attributes(dilations=(1,) * len(holes)) if op.kind == "ConvTranspose" else dense
+        dense = op.with_attributes(group=1, **({"dilations": (1,) * len(holes)} if kind_of(op).spreads else {}))
         rewriter.replace(op, replace(dense, inputs=(op.inputs[0], made[key], *op.inputs[2:])))
         count += 1
     if not count:
@@ -46,8 +46,6 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
     """Return the dilations that the weights take over; None if the operator stays as it is."""
-    if op.kind not in ("Conv", "ConvTranspose"):
-        return None
     weights, group = graph[op.inputs[1]], int(op["group"])
     shape, q = weights.static_shape, weights.quantization
     if weights.data is None or shape is None or len(shape) < 3 or group < 1 or shape[0] % group:
@@ -55,7 +53,7 @@ def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
     if q is not None and (q.block_size or q.axis not in (None, 0)):
         return None
     dilations = tuple(int(step) for step in op["dilations"])
-    if op.kind == "Conv":
+    if not kind_of(op).spreads:
         if len(shape) != _VOLUME_RANK or group == 1:
             return None
         dilations = (1,) * len(dilations)

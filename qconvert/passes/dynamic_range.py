@@ -194,7 +194,8 @@ class _Fitting:
         q, data = tensor.quantization, tensor.data
         if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4", "int2"):
             return ""
-        in_litert = op.kind == "Gemm" and self._graph.is_from("tflite")  # whose convolutions have no kernel of blocks or of 2 bits
+        is_gemm = kind_of(op).has_weights and kind_of(op).is_matrix_product
+        in_litert = is_gemm and self._graph.is_from("tflite")  # whose convolutions have no kernel of blocks or of 2 bits
         if q.block_size:
             return name if in_litert and tensor.dtype == "int4" and q.is_symmetric else ""
         spread = spread and q.axis is None

@@ -24,8 +24,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     notes: list[str] = []
     count = 0
-    for op in rewriter:
-        before = rewriter.producers.get(op.inputs[0]) if op.kind == "BatchNormalization" else None
+    for op in rewriter.of_kind("BatchNormalization"):
+        before = rewriter.producers.get(op.inputs[0])
         if before is None or not kind_of(before).has_weights or rewriter.is_replaced(before):
             continue
         reason = _obstacle(graph, before, op) if rewriter.is_read_once(before.outputs[0]) else "something else reads its input"

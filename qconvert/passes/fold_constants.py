@@ -9,12 +9,13 @@ store them as floats.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
+from qconvert.errors import format_counts
 from qconvert.evaluate.folding import LARGEST, evaluate_constant
 from qconvert.evaluate.known_sizes import KnownSizes
-from qconvert.graph import Array, Graph, Op
+from qconvert.graph import Array, Graph, Op, count_kinds
+from qconvert.operators import kind_of
 from qconvert.passes.compute_constants import count_constant_bytes
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
@@ -44,24 +45,24 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         budget -= size
         tensors |= {name: replace(tensors[name], data=data, shape=data.shape) for name, data in zip(op.outputs, found, strict=True) if name}
         folded.add(id(op))
-        if op.kind == "Dequantize" or (op.kind != "Quantize" and unpacked.intersection(op.inputs)):
+        if kind_of(op).dequantizes or (not kind_of(op).quantizes and unpacked.intersection(op.inputs)):
             unpacked.update(op.outputs)
     wanted = set(graph.outputs)
-    gone: Counter[str] = Counter()
+    gone: list[Op] = []
     for op in reversed(graph.ops):
         is_unpacked = not unpacked.isdisjoint(op.outputs)
         if id(op) not in folded or (is_unpacked and not wanted.isdisjoint(op.outputs)):
             wanted.update(op.inputs)
             continue
         rewriter.remove(op)
-        gone[op.kind] += 1
+        gone.append(op)
         for name in op.outputs:
             if name and not is_unpacked:
                 rewriter.define(tensors[name])
     if not gone:
         return graph, ()
-    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(gone.items()))
-    return rewriter.finish(), (f"{sum(gone.values())} operators on constants are replaced by their results ({listed})",)
+    listed = format_counts(count_kinds(gone))
+    return rewriter.finish(), (f"{len(gone)} operators on constants are replaced by their results ({listed})",)
 
 
 def _evaluate_sizes(op: Op, sizes: KnownSizes) -> list[Array] | None:

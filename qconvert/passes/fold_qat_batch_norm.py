@@ -18,7 +18,7 @@ from qconvert.kernels.products import channel_axis
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, producer_of_kind
 
 __all__ = ["run"]
 
@@ -35,8 +35,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
         return graph, ()
     rewriter = Rewriter(graph)
     count = 0
-    for op in rewriter:
-        between = _match_chain(rewriter, op) if op.kind == "BatchNormalization" else []
+    for op in rewriter.of_kind("BatchNormalization"):
+        between = _match_chain(rewriter, op)
         offset = _offset(graph, op, between) if between else None
         if offset is None:
             continue
@@ -60,11 +60,12 @@ def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
     something else."""
     graph, name = rewriter.graph, op.inputs[0]
     found: list[Op] = []
-    while (before := rewriter.producers.get(name)) is not None and before.kind in ("Add", "Div", "Mul"):
-        if before.attributes.get("activation") or _constant_operand(graph, before) is None:
+    while (before := producer_of_kind(rewriter.producers, name, "Add", "Div", "Mul")) is not None:
+        if before.attributes.get("activation") or _affine_step(graph, before) is None:
             return []
         found.insert(0, before)
         name = next(item for item in before.inputs if graph.constant(item) is None)
+    before = rewriter.producers.get(name)
     fits = (
         before is not None
         and kind_of(before).has_weights
@@ -73,18 +74,21 @@ def _match_chain(rewriter: Rewriter, op: Op) -> list[Op]:
         and not graph[before.outputs[0]].is_quantized
         and not before.attributes.get("activation")
         and before.attributes.get("data_format") in (None, op["data_format"])
-        and any(item.kind in ("Div", "Mul") for item in found)
+        and any(not kind_of(item).sum_sign for item in found)
         and all(rewriter.is_read_once(item.outputs[0]) for item in (before, *found))
     )
     return [before, *found] if fits and before is not None else []
 
 
-def _constant_operand(graph: Graph, op: Op) -> Array | None:
-    """Return the constant of an operator on data and a float32 constant; None if it is none."""
-    a, b = (graph.constant(name) for name in op.inputs)
-    data = b if a is None else None if op.kind == "Div" else a
-    fits = (a is None) != (b is None) and data is not None and data.dtype == np.float32
-    return data if fits else None
+def _affine_step(graph: Graph, op: Op) -> tuple[Array, Array] | None:
+    """Return factor and constant, in float64, of an operator on data and a float32 constant; None if it is none."""
+    affine, places = kind_of(op).affine, [place for place, name in enumerate(op.inputs) if graph.constant(name) is not None]
+    data = graph.constant(op.inputs[places[0]]) if len(places) == 1 else None
+    if affine is None or data is None or data.dtype != np.float32:
+        return None
+    with np.errstate(all="ignore"):
+        found = affine(places[0], data.astype(np.float64))
+    return None if found is None else (np.asarray(found[0]), np.asarray(found[1]))
 
 
 def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
@@ -102,16 +106,12 @@ def _offset(graph: Graph, op: Op, between: list[Op]) -> Array | None:
     count = scale.size
     factor, offset = np.ones(count), np.zeros(count) if given is None or given.data is None else given.data.astype(np.float64).reshape(-1)
     for item in between[1:]:
-        data = _constant_operand(graph, item)
-        channels = None if data is None else _channels(data, len(shape), axis, count)
-        if channels is None:
+        step = _affine_step(graph, item)
+        by, added = (None, None) if step is None else (_channels(data, len(shape), axis, count) for data in step)
+        if by is None or added is None:
             return None
-        if item.kind == "Add":
-            offset = offset + channels
-        else:
-            with np.errstate(all="ignore"):
-                by = channels if item.kind == "Mul" else 1 / channels
-            factor, offset = factor * by, offset * by
+        with np.errstate(all="ignore"):
+            factor, offset = factor * by, offset * by + added
     last = batch_norm_factor(scale, variance, float(op["epsilon"]))
     with np.errstate(all="ignore"):
         factor, offset = factor * last, (offset - mean) * last + beta

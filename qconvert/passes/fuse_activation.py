@@ -90,7 +90,7 @@ def _drop_implied(graph: Graph) -> tuple[Graph, int]:
         if {graph[name].dtype for name in (op.inputs[0], op.outputs[0])} != {"float32"}:  # or of an opaque operator's unknown type
             continue
         readers = rewriter.readers.get(op.outputs[0], ())
-        if readers and all(reader.kind == "Quantize" and _implies(graph[reader.outputs[0]], bounds) for reader in readers):
+        if readers and all(kind_of(reader).quantizes and _implies(graph[reader.outputs[0]], bounds) for reader in readers):
             rewriter.remove(op)
             rewriter.forward(op.outputs[0], op.inputs[0])
             rewriter.forget(op.outputs)

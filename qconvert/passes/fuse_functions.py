@@ -12,12 +12,12 @@ between, its attributes numbers and axes found there.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.errors import format_counts
+from qconvert.graph import Graph, Op, Tensor, count_kinds
 from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.properties import REDUCES
@@ -246,12 +246,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     legal = legality(writers)
     kinds = [kind for kind in _KINDS if target is None or kind in writers]
     rewriter = Rewriter(graph)
-    done: Counter[str] = Counter()
+    done: list[Op] = []
     for end, found in Recognizer(graph, kinds).find_operators():
         if target is None or not legal(graph.tensors, found):
             rewriter.replace(end, found)
-            done[found.kind] += 1
+            done.append(found)
     if not done:
         return graph, ()
-    listed = ", ".join(f"{count} {kind}" for kind, count in sorted(done.items()))
-    return rewriter.finish(prune=True), (f"decomposed functions are one operator each: {listed}",)
+    return rewriter.finish(prune=True), (f"decomposed functions are one operator each: {format_counts(count_kinds(done))}",)

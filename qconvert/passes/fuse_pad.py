@@ -26,8 +26,8 @@ def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> tuple[Graph, tuple[
     """Fuse those Pads that are wanted, also with what never wins into the largest values of windows."""
     rewriter = Rewriter(graph)
     count = 0
-    for op in rewriter:
-        if op.kind != "Pad" or op["mode"] != "constant" or op.outputs[0] in graph.public or not wanted(op):
+    for op in rewriter.of_kind("Pad"):
+        if op["mode"] != "constant" or op.outputs[0] in graph.public or not wanted(op):
             continue
         readers = rewriter.readers.get(op.outputs[0], ())
         padded = [new for reader in readers if (new := _with_padding(graph, op, reader)) is not None]

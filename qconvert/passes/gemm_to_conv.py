@@ -21,7 +21,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Change every Gemm with quantized data and constant weights; what else reads these reads them as before."""
     rewriter = Rewriter(graph)
     count = 0
-    for op in rewriter:
+    for op in rewriter.of_kind("Gemm"):
         bias = _row(graph, op)
         if bias is not None:
             _replace_gemm(rewriter, op, bias)
@@ -51,7 +51,7 @@ def _replace_gemm(rewriter: Rewriter, op: Op, bias: Tensor) -> None:
 
 def _row(graph: Graph, op: Op) -> Tensor | None:
     """Return the bias of a Gemm that is changed, as a row; a tensor without a name if it has none; None where the Gemm stays."""
-    if op.kind != "Gemm" or is_dynamic(op):
+    if is_dynamic(op):
         return None
     data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     if weights.data is None or weights.quantization is None or data.quantization is None or data.rank != 2 or result.rank != 2:

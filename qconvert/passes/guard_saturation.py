@@ -66,8 +66,8 @@ def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
 def _recurrent(rewriter: Rewriter, largest: int) -> set[str]:
     """Store as uint8 the int8 weights of onnxruntime's DynamicQuantizeLSTM that could saturate and nothing else reads; return the names."""
     found = set()
-    for op in rewriter:
-        if op.kind != "LSTM" or op["arithmetic"] != "dynamic_tensor":
+    for op in rewriter.of_kind("LSTM"):
+        if op["arithmetic"] != "dynamic_tensor":
             continue
         for index in integer_weights(op):
             weights = rewriter[op.inputs[index]]

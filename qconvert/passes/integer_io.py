@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qconvert.graph import Graph
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
@@ -25,7 +26,7 @@ def run(graph: Graph, target: Target | None, *, io: str = "") -> tuple[Graph, tu
     kept = {*graph.inputs, *graph.public}
     for name in graph.inputs:
         op = rewriter.readers[name][0] if rewriter.is_read_once(name) else None
-        if op is not None and op.kind == "Quantize" and op.outputs[0] not in graph.public:
+        if op is not None and kind_of(op).quantizes and op.outputs[0] not in graph.public:
             renamed[op.outputs[0]] = name
             rewriter.remove(op)
     for name in graph.outputs:

@@ -8,9 +8,10 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.carried_states import Carried, parse_states
 from qconvert.graph.metadata import STATES
+from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import is_compatible
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, producer_of_kind
 
 __all__ = ["run"]
 
@@ -61,7 +62,7 @@ def _require_fit(graph: Graph, item: Carried) -> None:
 def _read(rewriter: Rewriter, item: Carried) -> None:
     """Emit a ReadState of what reads the input, or of what an Identity makes of it; a Reinterpret where the file says other scales."""
     readers, name, source = rewriter.readers.get(item.input, ()), item.input, ""
-    if len(readers) == 1 and readers[0].kind == "Identity":
+    if len(readers) == 1 and kind_of(readers[0]).copies:
         name, source = readers[0].outputs[0], readers[0].source
         rewriter.remove(readers[0])
         rewriter.relate(item.input, name)
@@ -75,9 +76,9 @@ def _read(rewriter: Rewriter, item: Carried) -> None:
 
 def _write(rewriter: Rewriter, item: Carried) -> None:
     """Append a WriteState of the output, or of what an Identity makes it of; a Reinterpret where the file says other scales."""
-    name, maker = item.output, rewriter.producers.get(item.output)
+    name, maker = item.output, producer_of_kind(rewriter.producers, item.output, "Identity")
     is_alone = item.output not in rewriter.readers and item.output not in rewriter.graph.public
-    if maker is not None and maker.kind == "Identity" and is_alone and not rewriter.is_replaced(maker):
+    if maker is not None and is_alone and not rewriter.is_replaced(maker):
         name = maker.inputs[0]
         rewriter.remove(maker)
         rewriter.relate(item.output, name)

@@ -160,7 +160,7 @@ class _Isolating:
 
     def _visit(self, op: Op) -> None:
         """Isolate an operator if it has to be. Where the source's own kernels unpack constants, they go on to do so."""
-        if op.kind == "Dequantize" and not self._keeps_packed and op.outputs[0] not in self._graph.public:
+        if kind_of(op).dequantizes and not self._keeps_packed and op.outputs[0] not in self._graph.public:
             if packed := self._pack_constant(*op.inputs, *op.outputs):
                 if packed != op.inputs[0]:
                     self._rewriter.replace(op, replace(op, inputs=(packed,)))

@@ -8,6 +8,7 @@ keeps its states.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Names, Op
@@ -122,7 +123,7 @@ class _Lifting:
             attributes["carried"] = int(op["carried"]) + len(states)
         after = [rewriter.add(f"{name}/after", self._graph.states[name]) for name in given]
         inputs = _insert_names(op.inputs, places[0], [current[name] for name in states])
-        rewriter.replace(op, Op(op.kind, inputs, _insert_names(op.outputs, places[1], after), attributes, op.source))
+        rewriter.replace(op, replace(op, inputs=inputs, outputs=_insert_names(op.outputs, places[1], after), attributes=attributes))
         current.update((name, value) for name, value in zip(given, after, strict=True) if name in written)
 
     def _function(self, name: str, states: tuple[str, ...], given: tuple[str, ...], first: int, last: int) -> str:

@@ -145,16 +145,16 @@ class TorchRounding(TorchForms):
 
     def visit(self, op: Op) -> None:
         """Replace an operator by the form that rounds as its `arithmetic` says."""
-        if op.kind == "Add" and op["arithmetic"] in ADDITIONS:
+        if kind_of(op).sum_sign > 0 and op["arithmetic"] in ADDITIONS:
             self._add_as(op)
         elif self._keeps_biases and kind_of(op).has_weights and (layer := exact_layer(self._rewriter, op)) is not None:
             self.done["layers run in float, because their biases are float"] += 1
             self._rewriter.replace(op, *layer)
-        elif op.kind == "Quantize" and op.inputs[0] in self._outside:
+        elif kind_of(op).quantizes and op.inputs[0] in self._outside:
             self._drop_arithmetic(op)
         elif self._runtime == "tflite" and op.kind in _COARSE and self._is_8_bit(op) and not self._graph.is_from("tflite"):
             self._run_in_float(op)
-        elif has_torch_form(op) and (self._runtime == "onnx" or op.kind == "Quantize"):
+        elif has_torch_form(op) and (self._runtime == "onnx" or kind_of(op).quantizes):
             forms = TorchForms(Rewriter(self._graph), self._runtime)  # left to the writer
             forms.visit(op)
             self.done += forms.done

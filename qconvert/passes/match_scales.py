@@ -84,7 +84,7 @@ class _Matching:
             return (self._unify_scales(op, None) if sides == "data" else op,)
         if kind_of(op).chooses or kind_of(op).clips:  # both commute with rounding
             return (self._join(op, result),)
-        if op.kind == "AveragePool" and self._is_convolution(op, result):
+        if kind_of(op).averages and kind_of(op).has_windows and self._is_convolution(op, result):
             return (self._convolve(op, result),)
         if len(self._data(op)) > 1:
             met = self._unify_scales(op, result)

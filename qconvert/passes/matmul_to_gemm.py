@@ -23,7 +23,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]
     """Change every MatMul of a matrix of constants; data of more dimensions are reshaped to rows, and the result back."""
     rewriter = Rewriter(graph)
     rewriting = _Rewriting(rewriter)
-    for op in rewriter:
+    for op in rewriter.of_kind("MatMul"):
         if rewriting.is_linear(op):
             rewriting.change(op)
     if not rewriting.count:
@@ -61,8 +61,8 @@ class _Rewriting:
         self._rewriter.replace(op, Op("Gemm", inputs, (flat,), attributes, op.source), reshape)
 
     def is_linear(self, op: Op) -> bool:
-        """Return whether it is a MatMul that a Gemm can compute."""
-        if op.kind != "MatMul" or op["trans_a"]:
+        """Return whether a Gemm can compute a MatMul."""
+        if op["trans_a"]:
             return False
         data, weights = self._graph[op.inputs[0]], self._graph[self._constant(op.inputs[1])]
         q = weights.quantization

@@ -43,9 +43,9 @@ def _remove_identities(graph: Graph) -> tuple[Graph, int]:
     """Remove each Identity that only gives an output of the graph its name: the operator before it writes the output itself."""
     rewriter = Rewriter(graph)
     count = 0
-    for op in rewriter:
-        source, result = (graph[name] for name in (op.inputs[0], op.outputs[0])) if op.kind == "Identity" else (None, None)
-        if source is None or result is None or result.name not in graph.outputs or source.name in graph.outputs:
+    for op in rewriter.of_kind("Identity"):
+        source, result = graph[op.inputs[0]], graph[op.outputs[0]]
+        if result.name not in graph.outputs or source.name in graph.outputs:
             continue
         same = source.shares_quantization(result) and source.shape == result.shape
         if same and source.name in rewriter.producers and len(rewriter.readers[source.name]) == 1:

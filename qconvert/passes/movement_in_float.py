@@ -20,7 +20,6 @@ __all__ = ["run"]
 _FEW = ("int2", "uint2", "int4", "uint4")
 #: What write functions would have on the integers, besides data movement and limits; others round float values in any case.
 _ON_INTEGERS = ("Resize",)
-_TAKEN = ("Transpose",)
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
@@ -62,7 +61,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:
     kind = kind_of(op)
-    if (op.kind in _TAKEN and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
+    if (kind.transposes and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
         return False
     return any(_is_quantized(graph, name) and (every or graph[name].dtype in _FEW) for name in (*op.inputs, *op.outputs))
 

@@ -8,6 +8,7 @@ of a layer's data back through a pool, to tensors that have none.
 from __future__ import annotations
 
 from qconvert.graph import Graph, Op
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -18,7 +19,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Change GlobalAveragePool, and AveragePool whose window is the whole plane, without padding or activation."""
     rewriter = Rewriter(graph)
     count = 0
-    for op in rewriter:
+    for op in rewriter.of_kind("AveragePool", "GlobalAveragePool"):
         if _is_whole(graph, op):
             axes = rewriter.constant(f"{op.outputs[0]}/axes", [2, 3] if op["data_format"] == "channels_first" else [1, 2])
             rewriter.replace(op, Op("ReduceMean", (op.inputs[0], axes), op.outputs, {"keepdims": 1}, op.source))
@@ -27,13 +28,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _is_whole(graph: Graph, op: Op) -> bool:
-    """Whether an operator averages each channel of two-dimensional data as a whole."""
-    if op.kind not in ("AveragePool", "GlobalAveragePool"):
-        return False
+    """Whether a pool averages each channel of two-dimensional data as a whole."""
     shape = graph[op.inputs[0]].shape or ()
     if len(shape) != 4:
         return False
-    if op.kind == "GlobalAveragePool":
+    if not kind_of(op).has_windows:
         return True
     plane = shape[2:] if op["data_format"] == "channels_first" else shape[1:3]
     result = graph[op.outputs[0]].shape or ()

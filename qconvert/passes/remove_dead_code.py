@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
-from qconvert.graph import Graph
+from qconvert.errors import format_counts
+from qconvert.graph import Graph, count_kinds
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -17,6 +16,6 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     ops, tensors = len(graph.ops) - len(changed.ops), len(graph.tensors) - len(changed.tensors)
     if not ops and not tensors:
         return graph, ()
-    gone = Counter(op.kind for op in graph.ops) - Counter(op.kind for op in changed.ops)
-    listed = f" ({', '.join(f'{count} {kind}' for kind, count in sorted(gone.items()))})" if gone else ""
+    gone = count_kinds(graph) - count_kinds(changed)
+    listed = f" ({format_counts(gone)})" if gone else ""
     return changed, (f"{ops} operators{listed} and {tensors} tensors that no output needs are removed",)

@@ -9,12 +9,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Graph, Op, Tensor, count_kinds
 from qconvert.operators import KINDS, kind_of
 from qconvert.passes.stored_types import SIGNED, UNSIGNED, shift_to_dtype
 from qconvert.plugins import Target
@@ -37,7 +36,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if not rewriter.is_changed:
         return graph, ()
     changed = rewriter.finish(prune=lambda op: kind_of(op).rule == "convert" and op.outputs[0] in rewriter.readers)
-    before, after = (Counter(op.kind for op in item.ops) for item in (graph, changed))
+    before, after = count_kinds(graph), count_kinds(changed)
     conversions = (kind for kind, item in KINDS.items() if item.rule == "convert" and before[kind] != after[kind])
     listed = ", ".join(f"{before[kind]} {kind} became {after[kind]}" for kind in conversions)
     return changed, (listed or "conversions read their values one step earlier",)
@@ -60,7 +59,7 @@ class _Shortener:
         op = replace(old, inputs=tuple(self._rewriter.resolve(name) for name in old.inputs))
         while (shorter := self._merge_conversions(op)) is not None:
             op = shorter
-        if op.kind == "Requantize" and self._is_dropped(op):
+        if kind_of(op).requantizes and self._is_dropped(op):
             self._rewriter.remove(old)
             del self._producers[op.outputs[0]]
         elif op != old:
@@ -72,13 +71,14 @@ class _Shortener:
         before = self._producers.get(op.inputs[0])
         if before is None or kind_of(before).rule != "convert":
             return None
-        if before.kind == "Dequantize":
-            is_pair = op.kind == "Quantize" and self._graph[op.inputs[0]].dtype == "float32"
+        kind = kind_of(op)
+        if kind_of(before).dequantizes:
+            is_pair = kind.quantizes and self._graph[op.inputs[0]].dtype == "float32"
             return replace(op, kind="Requantize", inputs=before.inputs, attributes={}) if is_pair else None
-        if before.kind == "Requantize" and op.kind != "Quantize" and self._is_shift(before):
+        if kind_of(before).requantizes and not kind.quantizes and self._is_shift(before):
             return replace(op, inputs=before.inputs)
-        if op.kind == "Requantize" and self._rewriter.is_read_once(op.inputs[0]) and self._is_shift(op):
-            return replace(op, kind=before.kind, inputs=before.inputs, attributes=before.attributes)
+        if kind.requantizes and self._rewriter.is_read_once(op.inputs[0]) and self._is_shift(op):
+            return replace(before, outputs=op.outputs, source=op.source)
         return None
 
     def _is_shift(self, op: Op) -> bool:

@@ -82,12 +82,13 @@ def _restore_op_attributes(graph: Graph, op: Op, stated: Any) -> Op:
     if not isinstance(stated, dict):
         return op
     result, activation, arithmetic = graph[op.outputs[0]], stated.get("activation"), stated.get("arithmetic")
-    if op.kind == "AveragePool" and not op["arithmetic"] and arithmetic in ("ties_up", "ties_away"):
+    kind = kind_of(op)
+    if kind.averages and kind.has_windows and not op["arithmetic"] and arithmetic in ("ties_up", "ties_away"):
         op = op.with_attributes(arithmetic=arithmetic)
-    if op.kind == "Add" and not op["arithmetic"] and graph.is_from("tflite") and adds_as_litert(graph, op, str(arithmetic)):
+    if kind.sum_sign > 0 and not op["arithmetic"] and graph.is_from("tflite") and adds_as_litert(graph, op, str(arithmetic)):
         op = op.with_attributes(arithmetic=str(arithmetic))
     known = isinstance(activation, str) and activation in ACTIVATIONS
-    if not activation or not known or "activation" not in kind_of(op).attributes or not result.is_quantized:
+    if not activation or not known or "activation" not in kind.attributes or not result.is_quantized:
         return op
     same = clip_range(result, ACTIVATIONS[activation]) == clip_range(result, ACTIVATIONS[str(op["activation"])])
     return op.with_attributes(activation=activation) if same else op

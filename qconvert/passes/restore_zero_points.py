@@ -31,13 +31,14 @@ from qconvert.passes.fuse_pad import fuse_pads
 from qconvert.passes.shifting.operators import NUDGE, is_shift_invariant, is_ties_away_average, sums_of_weights
 from qconvert.passes.shifting.uint8_io import restore_unsigned
 from qconvert.plugins import Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Pattern, Rewriter, find_matches
 from qconvert.rules.changed_values import redeclare_changes
 
 __all__ = ["run"]
 
 #: What is left of two constants that cancel, as a share of them: both are rounded to float32.
 _CANCELLED = 2.0**-20
+_NUDGED_AVERAGE = Pattern("Quantize", Pattern("Mul", Pattern("AveragePool", name="average"), "factor"), name="last")
 #: Steps of a bias that float32 may have rounded away while it is still sure which integer it was.
 _SURE = 0.25
 
@@ -86,9 +87,9 @@ def _find_clip_zero_points(rewriter: Rewriter, points: Mapping[str, int]) -> dic
     Such Clips stand in float in the file, and get a quantization by absorb_quantization.
     """
     graph, found = rewriter.graph, {}
-    for op in graph.ops:
-        name, result = (op.inputs[0], op.outputs[0]) if op.kind == "Clip" else ("", "")
-        if not name or result not in points or name in points or not rewriter.is_read_once(name):
+    for op in graph.ops_of_kind("Clip"):
+        name, result = op.inputs[0], op.outputs[0]
+        if result not in points or name in points or not rewriter.is_read_once(name):
             continue
         if (
             graph[name].is_quantized
@@ -122,7 +123,8 @@ class _Restoring:
         self._added: dict[str, tuple[str, float]] = {}  # float value -> another one, and what that is short of it
         self._raw: dict[str, str] = {}  # tensor -> the same integers with the quantization that the file has
         self._made_of: dict[str, str] = {}  # float value -> the tensor that it is of
-        self._away: set[str] = set()  # averages after which a factor takes ties away from zero
+        self._averages = {match.named["average"].name: match for match in find_matches(self._graph, _NUDGED_AVERAGE)}
+        self._away: set[str] = set()  # averages times the factor that takes ties away from zero
         for name, point in self._points.items():
             tensor = self._graph[name]
             assert tensor.quantization is not None
@@ -137,9 +139,7 @@ class _Restoring:
         """
         rewriter, known = self._rewriter, set(self._points)
         found: dict[str, str] = {}
-        for op in self._graph.ops:
-            if op.kind != "Reinterpret":
-                continue
+        for op in self._graph.ops_of_kind("Reinterpret"):
             for name, end in ((op.inputs[0], op.outputs[0]), (op.outputs[0], op.inputs[0])):
                 own, other = rewriter[name], self._graph[end]
                 if name not in known or end in self._points or name in self._graph.public:
@@ -154,14 +154,15 @@ class _Restoring:
     def emit(self, op: Op) -> None:
         """Emit what an operator becomes."""
         inputs, outputs = (tuple(self._name(name) for name in side) for side in (op.inputs, op.outputs))
-        if op.kind == "Reinterpret" and inputs == outputs:
+        kind = kind_of(op)
+        if kind.rule == "relabel" and inputs == outputs:
             return
         touched = any(name in self._points for name in (*op.inputs, *op.outputs))
-        if op.kind in ("Conv", "Gemm") and touched and self._linear(op, inputs, outputs):
+        if kind.has_weights and kind.sums_all_weights and touched and self._linear(op, inputs, outputs):
             return
-        if op.kind == "Dequantize" and op.inputs[0] in self._points:
+        if kind.dequantizes and op.inputs[0] in self._points:
             self._dequantize(op, inputs[0])
-        elif op.kind == "Quantize" and op.outputs[0] in self._points:
+        elif kind.quantizes and op.outputs[0] in self._points:
             self._quantize(op, inputs[0], outputs[0])
         elif op.kind == "Clip" and self._points.get(op.inputs[0]) == self._points.get(op.outputs[0], 0):
             self._rewriter.emit(replace(op, inputs=(inputs[0], *(self._bound(op, name) for name in inputs[1:])), outputs=outputs))
@@ -272,23 +273,24 @@ class _Restoring:
 
     def _average(self, op: Op) -> bool:
         """Emit an average whose ties the factor after it takes away from zero, or that factor; return whether it is one."""
-        if op.kind == "Mul" and op.inputs[0] in self._away:
-            self._added[op.outputs[0]] = self._added[op.inputs[0]]
+        if op.name in self._away:
+            self._added[op.name] = self._added[op.inputs[0]]
             return True
-        factors = self._rewriter.readers.get(op.name, ())
-        known = self._added.get(op.inputs[0]) if op.kind == "AveragePool" else None
-        if known is None or [item.kind for item in factors] != ["Mul"] or op.inputs[0] not in self._made_of:
+        match = self._averages.get(op.name)
+        known = self._added.get(op.inputs[0]) if match is not None else None
+        number = self._graph.constant(match.tensors["factor"]) if match is not None else None
+        if match is None or known is None or op.inputs[0] not in self._made_of:
             return False
-        number, ends = self._graph.constant(factors[0].inputs[1]), self._rewriter.readers.get(factors[0].outputs[0], ())
-        if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE or [item.kind for item in ends] != ["Quantize"]:
+        if number is None or number.size != 1 or float(number.reshape(-1)[0]) != NUDGE:
             return False
-        whole = Op("AveragePool", (self._made_of[op.inputs[0]],), ends[0].outputs, {**op.attributes, "arithmetic": "ties_away"})
+        last = match.named["last"]
+        whole = replace(op.with_attributes(arithmetic="ties_away"), inputs=(self._made_of[op.inputs[0]],), outputs=last.outputs)
         if not is_ties_away_average(self._rewriter, whole):
             return False
         result = self._rewriter.add(f"{op.outputs[0]}/restored", self._graph[op.outputs[0]])
-        self._rewriter.emit(replace(whole, inputs=(known[0],), outputs=(result,), source=op.source))
+        self._rewriter.emit(replace(whole, inputs=(known[0],), outputs=(result,)))
         self._added[op.outputs[0]] = result, known[1]
-        self._away.add(op.outputs[0])
+        self._away.update(last.inputs)
         return True
 
     def _sum(self, op: Op, inputs: tuple[str, ...]) -> bool:
@@ -297,7 +299,7 @@ class _Restoring:
         if not sign or op.attributes.get("activation"):
             return False
         readers = self._rewriter.readers.get(op.outputs[0], ())
-        before_rounding = bool(readers) and all(reader.kind == "Quantize" and reader.outputs[0] in self._points for reader in readers)
+        before_rounding = bool(readers) and all(kind_of(reader).quantizes and reader.outputs[0] in self._points for reader in readers)
         if not any(name in self._added for name in op.inputs) and not before_rounding:
             return False
         parts = [self._part(name, own) for name, own in zip(op.inputs, inputs, strict=True)]

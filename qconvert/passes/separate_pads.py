@@ -27,8 +27,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     if target is None:
         return graph, ()
     rewriter, count = Rewriter(graph), 0
-    for op in rewriter:
-        if op.kind == "SpaceToBatch" and target.kernels.fault(graph, op):
+    for op in rewriter.of_kind("SpaceToBatch"):
+        if target.kernels.fault(graph, op):
             count += _separate(rewriter, op)
     return rewriter.finish(), (f"{format_count(count, 'SpaceToBatch operator')} padded by a Pad",) if count else ()
 

@@ -30,7 +30,6 @@ from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.passes.isolate_float import isolate_operators
 from qconvert.passes.shifting.operators import (
-    is_linear,
     is_shifted_product,
     is_ties_away_average,
     is_touched,
@@ -112,19 +111,20 @@ def _find_fixed_tensors(graph: Graph) -> set[str]:
 
 def _emit(s: Shifting, op: Op, target: Target | None) -> None:
     """Emit what an operator becomes."""
-    if kind_of(op).rule in _LITERAL:
+    kind = kind_of(op)
+    if kind.rule in _LITERAL:
         s.rewriter.emit(op)
         for name in op.outputs:
             s.settle(name)
     elif is_shifted_product(s, op):
         shift_product(s, op)
-    elif is_linear(op) and is_touched(s, op):
+    elif kind.sums_all_weights and is_touched(s, op):
         shift_linear(s, op)
-    elif op.kind == "Requantize" and runs_in_float(s.graph[op.inputs[0]], target):
+    elif kind.requantizes and runs_in_float(s.graph[op.inputs[0]], target):
         from_unsigned(s, op)
-    elif op.kind == "Requantize" and runs_in_float(s.graph[op.outputs[0]], target):
+    elif kind.requantizes and runs_in_float(s.graph[op.outputs[0]], target):
         to_unsigned(s, op)
-    elif kind_of(op).rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
+    elif kind.rule == "convert" and (s.shift(op.inputs[0]) or s.shift(op.outputs[0])):
         _convert(s, op)
     elif is_ties_away_average(s.graph, op) and s.shift(op.inputs[0]):
         shift_average(s, op)
@@ -137,8 +137,8 @@ def _emit(s: Shifting, op: Op, target: Target | None) -> None:
 def _convert(s: Shifting, op: Op) -> None:
     """Emit Quantize, Dequantize and Requantize with the difference of the shifts added in float."""
     name, result = op.inputs[0], op.outputs[0]
-    value = name if op.kind == "Quantize" else s.dequantize(name, op.source)
-    if op.kind == "Dequantize":
+    value = name if kind_of(op).quantizes else s.dequantize(name, op.source)
+    if kind_of(op).dequantizes:
         s.plus(value, -s.shift(name), op.source, result)
     else:
         s.quantize(s.plus(value, s.shift(result) - s.shift(name), op.source), result, op.source)

@@ -15,7 +15,6 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
-from qconvert.passes.shifting.operators import is_linear
 from qconvert.plugins import Change, Cost, Target
 from qconvert.rewriting import Rewriter
 
@@ -59,12 +58,12 @@ def _is_plain_quantization(tensor: Tensor) -> bool:
 
 def _is_unneeded(readers: Sequence[Op], gone: set[str]) -> bool:
     """Whether all readers take float values, or move what goes on as such."""
-    return all(op.kind == "Dequantize" or (kind_of(op).rule == "move" and gone.issuperset(op.outputs)) for op in readers)
+    return all(kind_of(op).dequantizes or (kind_of(op).rule == "move" and gone.issuperset(op.outputs)) for op in readers)
 
 
 def _gives_floats(op: Op) -> bool:
     """Whether an operator can give float values in place of integers by a change of its result alone."""
-    return op.kind == "Quantize" or is_linear(op)
+    return kind_of(op).quantizes or kind_of(op).sums_all_weights
 
 
 def _is_real(op: Op, gone: set[str]) -> bool:
@@ -79,14 +78,14 @@ class _Removal:
     def visit(self, op: Op) -> None:
         """Let an operator compute in float in place of the integers that go."""
         inputs = tuple(self._real.get(name, name) for name in op.inputs)
-        if op.kind == "Dequantize" and op.inputs[0] in self._gone:
+        if kind_of(op).dequantizes and op.inputs[0] in self._gone:
             self._rewriter.replace(op, Op("Identity", inputs, op.outputs, {}, op.source))
         elif self._gone.isdisjoint(op.outputs):
             if inputs != op.inputs:
                 self._rewriter.replace(op, replace(op, inputs=inputs))
         elif kind_of(op).rule == "move":
             self._rewriter.replace(op, replace(op, inputs=inputs, outputs=tuple(self._define_float(name, "real") for name in op.outputs)))
-        elif op.kind == "Quantize":
+        elif kind_of(op).quantizes:
             self._rewriter.replace(op, self._clip(op, inputs[0]))
         else:
             real = self._add(f"{op.outputs[0]}/sums", op.outputs[0])

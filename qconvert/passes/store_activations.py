@@ -37,7 +37,7 @@ def weight_inputs(op: Op) -> tuple[int, ...]:
     kind = kind_of(op)
     if kind.sums_products:
         return tuple(kind.positions(op, *(("weights", "bias") if kind.has_weights else ("data", "factor"))))
-    return (0,) if op.kind == "Dequantize" else integer_weights(op) if is_dynamic(op) else ()
+    return (0,) if kind_of(op).dequantizes else integer_weights(op) if is_dynamic(op) else ()
 
 
 def find_weights(graph: Graph) -> set[str]:

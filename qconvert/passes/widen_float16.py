@@ -55,7 +55,7 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
     count = kept = 0
     wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
     weights = {op.inputs[1] for op in graph.ops if kind_of(op).sums_products and len(op.inputs) > 1}
-    rounded = {op.outputs[0] for op in graph.ops if op.kind == "Cast" and op["to"] == "float16" and not _is_narrow(graph, op)}
+    rounded = {op.outputs[0] for op in graph.ops_of_kind("Cast") if op["to"] == "float16" and not _is_narrow(graph, op)}
     borders = {*graph.inputs, *graph.public, *rounded}
     for name, tensor in graph.tensors.items():
         if tensor.dtype not in _NARROW or tensor.is_quantized:
@@ -89,7 +89,7 @@ def _is_narrow(graph: Graph, op: Op) -> bool:
 
 def _is_affine(graph: Graph, op: Op) -> bool:
     """Whether an operator makes narrow float values of stored ones that have a zero point, off the middle of unsigned types."""
-    data = graph[op.inputs[0]] if op.kind == "Dequantize" else None
+    data = graph[op.inputs[0]] if kind_of(op).dequantizes else None
     if data is None or data.is_constant or data.quantization is None or graph[op.outputs[0]].dtype not in _NARROW:
         return False
     return bool((data.quantization.zero_point != (middle(data.dtype) if "int" in data.dtype else 0)).any())

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer
+from qconvert.rewriting.parts import Match, Pattern, dequantized_source, find_matches, match_producer, producer_of_kind
 from qconvert.rewriting.requantize import with_quantization
 from qconvert.rewriting.rewriter import Rewriter
 
-__all__ = ["Match", "Pattern", "Rewriter", "dequantized_source", "find_matches", "match_producer", "with_quantization"]
+__all__ = [
+    "Match",
+    "Pattern",
+    "Rewriter",
+    "dequantized_source",
+    "find_matches",
+    "match_producer",
+    "producer_of_kind",
+    "with_quantization",
+]

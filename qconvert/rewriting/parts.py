@@ -12,7 +12,7 @@ from qconvert.errors import InvalidModelError, OptionError
 from qconvert.graph.schema import Graph, Op
 from qconvert.operators import kind_of
 
-__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "dequantized_source", "find_matches", "match_producer"]
+__all__ = ["Cut", "Match", "Pattern", "computable_ops", "cut", "dequantized_source", "find_matches", "match_producer", "producer_of_kind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +93,20 @@ def match_producer(producers: Mapping[str, Op], pattern: Pattern, name: str) -> 
     return None if found is None else Match(tuple(found.ops.values())[::-1], found.named, found.tensors)
 
 
+def producer_of_kind(producers: Mapping[str, Op], name: str, *kinds: str) -> Op | None:
+    """Return the operator that computes a tensor, if it has one of the kinds."""
+    op = producers.get(name)
+    return op if op is not None and op.kind in kinds else None
+
+
 def dequantized_source(producers: Mapping[str, Op], name: str) -> str:
     """Return the tensor of stored integers that a Dequantize gives the float values of under a name; "" if none does."""
     op = producers.get(name)
-    return op.inputs[0] if op is not None and op.kind == "Dequantize" else ""
+    return op.inputs[0] if op is not None and kind_of(op).dequantizes else ""
+
+
+def _fits_kind(pattern: Pattern, op: Op) -> bool:
+    return op.kind in pattern.kinds.split("|")
 
 
 @dataclass(slots=True)
@@ -118,7 +128,7 @@ class _Finder:
 
     def match(self, pattern: Pattern, op: Op, found: _Found) -> _Found | None:
         """Return what was found and this operator with its operands; None if they do not fit."""
-        if op.kind not in pattern.kinds.split("|"):
+        if not _fits_kind(pattern, op):
             return None
         found = found.copy()
         found.ops[id(op)] = op
@@ -136,12 +146,7 @@ class _Finder:
                     return None
                 continue
             maker = self._producers.get(given)
-            while (
-                self._through_conversions
-                and maker is not None
-                and kind_of(maker).rule == "convert"
-                and maker.kind not in part.kinds.split("|")
-            ):
+            while self._through_conversions and maker is not None and kind_of(maker).rule == "convert" and not _fits_kind(part, maker):
                 found.ops[id(maker)] = maker
                 maker = self._producers.get(maker.inputs[0])
             inner = self.match(part, maker, found) if maker is not None else None

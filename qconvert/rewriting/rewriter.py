@@ -67,6 +67,10 @@ class Rewriter:
                 yield op
         self._place = len(self.graph.ops)
 
+    def of_kind(self, *kinds: str) -> Iterator[Op]:
+        """Yield the operators that have one of the kinds, as the walk over all does."""
+        return (op for op in self if op.kind in kinds)
+
     def __getitem__(self, name: str) -> Tensor:
         """Return the tensor as it is now: an added or changed one, or that of the graph."""
         return self._tensors[name] if name in self._tensors else self.graph[name]

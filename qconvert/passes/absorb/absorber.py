@@ -48,7 +48,7 @@ class Lookahead:
                 if not reader.outputs:  # a state keeps the float value
                     return None
                 result = self._graph[reader.outputs[0]]
-                if reader.kind == "Quantize":
+                if kind_of(reader).quantizes:
                     if result.quantization is None or not result.quantization.is_per_tensor:
                         return None
                     if found is not None and not found.shares_quantization(result):
@@ -68,7 +68,7 @@ class Lookahead:
                 bounds = self.bounds(reader)
                 if bounds is not None and not is_exact(bounds, quantization):
                     return False
-                if reader.kind != "Quantize":
+                if not kind_of(reader).quantizes:
                     pending.append(reader.outputs[0])
         return True
 
@@ -92,7 +92,7 @@ class Absorber:
     def visit(self, op: Op) -> None:
         """Put the new form of the next operator in its place, if it has one."""
         read = replace(op, inputs=tuple(map(self._rewriter.resolve, op.inputs)))
-        if op.kind == "Dequantize" and self._graph[op.outputs[0]].dtype == "float32":
+        if kind_of(op).dequantizes and self._graph[op.outputs[0]].dtype == "float32":
             self._stored[op.outputs[0]] = read.inputs[0]
         elif self._replace_quantize(read) or self._move_integers(read) or self._quantize_operator(read) or self._quantize_clip(read):
             self._rewriter.remove(op)
@@ -103,7 +103,7 @@ class Absorber:
 
     def _replace_quantize(self, op: Op) -> bool:
         """Put a Requantize in the place of a Quantize of values that came from integers, or nothing if the quantization is theirs."""
-        source = self._stored_of(op.inputs[0]) if op.kind == "Quantize" else ""
+        source = self._stored_of(op.inputs[0]) if kind_of(op).quantizes else ""
         if not source:
             return False
         result = self._rewriter[op.outputs[0]]
@@ -162,7 +162,7 @@ class Absorber:
             return False
         real = op.outputs[0]
         is_alone = self._rewriter.is_read_once(source.name) and len(self._rewriter.readers.get(op.inputs[0], ())) == 1
-        is_turned = op.kind == "Transpose" and source is self._graph.tensors.get(source.name)
+        is_turned = kind_of(op).transposes and source is self._graph.tensors.get(source.name)
         name = source.name if is_alone else self._integers(real, source.dtype, _require_quantization(quantization))
         self._rewriter.forget((name,) if is_alone else ())
         constant = Tensor(name, source.dtype, found[0].shape, found[0], quantization)
@@ -180,10 +180,10 @@ class Absorber:
         assert quantization is not None
         if quantization.axis is None:
             return quantization
-        if op.kind == "Transpose":
+        if kind_of(op).transposes:
             return quantization.transpose(op["perm"])
         if quantization.block_size or shape is None or source.shape is None:
-            return quantization if op.kind == "Identity" else None
+            return quantization if kind_of(op).copies else None
         for axis in range(len(shape)):
             if is_axis_kept(self._graph, op, source.shape, shape, quantization.axis, axis):
                 return quantization.with_axis(axis)
@@ -307,7 +307,7 @@ class Absorber:
         """Return a tensor for the stored integers of `real`: the result of a Quantize of just this quantization, or one with a new name."""
         shape = self._graph[real].shape
         wanted = Tensor(f"{real}/{dtype}", dtype, shape, None, quantization)
-        for reader in (op for op in self._rewriter.readers.get(real, ()) if op.kind == "Quantize"):
+        for reader in (op for op in self._rewriter.readers.get(real, ()) if kind_of(op).quantizes):
             result = self._graph[reader.outputs[0]]
             if result.shares_quantization(wanted):
                 return self._rewriter.define(replace(result, shape=shape if result.shape is None else result.shape))

@@ -139,10 +139,6 @@ def _describe_unmatched(lost: list[Place], graph: Graph, own: Mapping[str, Op]) 
     return f"{format_count(len(lost), 'encoding')} {verb} no tensor or operator in the graph: {quote_nearest(names, known)}"
 
 
-#: Whose weights may have scales in blocks without an axis. A transposed convolution is none: files differ in which channels come first.
-_BLOCKED = frozenset(("Conv", "Gemm", "MatMul"))
-
-
 def fit_quantization(encoding: Encoding, tensor: Tensor, reader: Op | None, index: int, dtype: str) -> QParams:
     """Return the quantization of a tensor: a range has become one, and several scales have their axis.
 
@@ -229,7 +225,7 @@ def _blocks(q: Quantization, tensor: Tensor, reader: Op | None, index: int) -> Q
     shape = tuple(size for size in tensor.shape or () if isinstance(size, int))
     axis, scale, points = q.axis, q.scale, q.zero_point
     if axis is None:
-        if reader is None or index != 1 or not tensor.is_constant or reader.kind not in _BLOCKED or len(shape) < 2:
+        if reader is None or index != 1 or not tensor.is_constant or not kind_of(reader).sums_all_weights or len(shape) < 2:
             _refuse(tensor, scale.size, f"blocks of {q.block_size} without an axis are of the weights of a Conv, Gemm or MatMul")
         out = output_axis(reader, len(shape))
         axis = 1 if out == 0 else 2 * len(shape) - 3 - out
@@ -278,7 +274,7 @@ def drop_unrounded(graph: Graph, encodings: Encodings) -> tuple[Encodings, int]:
         return encodings, 0
     readers, gone = graph.consumers(), set[Place]()
     for op in graph.ops:
-        if not (kind_of(op).sums_products or op.kind == "Add"):
+        if not (kind_of(op).sums_products or kind_of(op).sum_sign > 0):
             continue
         name, before = op.outputs[0], list[Place]()
         while (following := _fused_after(name, graph, readers)) is not None:
@@ -315,7 +311,7 @@ def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, s
     """
     graph = compute_constants.fold_float_constants(graph, _find_encoded_tensors(graph, encodings))
     producers = graph.producers()
-    norms = [op for op in graph.ops if op.kind == "BatchNormalization"]
+    norms = graph.ops_of_kind("BatchNormalization")
     between = {norm.inputs[0]: norm.outputs[0] for norm in norms if _has_weights(producers.get(norm.inputs[0]))}
     named = {place.name for place in encodings.entries if place.role != "tensor"}
     if (

@@ -217,7 +217,7 @@ def _twins(graph: Graph, old: Mapping[str, Tensor], always: bool) -> dict[str, T
     found: dict[str, Tensor] = {}
     readers = graph.consumers()
     for op in graph.ops:
-        if op.kind == "Requantize" and op.inputs[0] not in old and op.outputs[0] in old and (always or len(readers[op.inputs[0]]) > 1):
+        if kind_of(op).requantizes and op.inputs[0] not in old and op.outputs[0] in old and (always or len(readers[op.inputs[0]]) > 1):
             found[op.inputs[0]] = old[op.outputs[0]]
     return found
 

@@ -26,7 +26,6 @@ from qconvert.rewriting import Pattern, Rewriter, match_producer
 
 __all__ = [
     "NUDGE",
-    "is_linear",
     "is_shift_invariant",
     "is_shifted_product",
     "is_ties_away_average",
@@ -39,11 +38,6 @@ __all__ = [
     "shift_product",
     "sums_of_weights",
 ]
-
-
-def is_linear(op: Op) -> bool:
-    """Whether each of an operator's sums has all weights of an output channel, so that a shift of the data adds one number to them."""
-    return op.kind in ("Conv", "Gemm", "MatMul")
 
 
 def linear_obstacle(graph: Graph, op: Op, is_shifted: bool) -> str:
@@ -211,7 +205,7 @@ def join_averages(graph: Graph) -> Graph:
             rewriter.remove(average)
     for op in rewriter if rewriter.is_changed else ():
         readers = rewriter.readers.get(op.name, ())
-        if op.kind == "Dequantize" and op.name not in graph.public and all(map(rewriter.is_replaced, readers)):
+        if kind_of(op).dequantizes and op.name not in graph.public and all(map(rewriter.is_replaced, readers)):
             rewriter.remove(op)
     return rewriter.finish()
 
@@ -229,7 +223,7 @@ def shift_average(s: Shifting, op: Op) -> None:
 
 def is_shifted_product(s: Shifting, op: Op) -> bool:
     """Whether an operator is such a product, with a shift on any side."""
-    if op.kind != "MatMul" or any(s.graph[name].is_constant for name in op.inputs[:2]):
+    if not kind_of(op).is_matrix_product or any(s.graph[name].is_constant for name in op.inputs[:2]):
         return False
     return any(s.shift(name) for name in (*op.inputs[:2], op.outputs[0]))
 
@@ -292,7 +286,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
         return ""
     if is_product_of_activations(graph, op):
         return ""
-    if is_linear(op):
+    if kind_of(op).sums_all_weights:
         return linear_obstacle(graph, op, op.inputs[0] in points)
     return "they compute with zero points"
 
@@ -304,9 +298,9 @@ def is_shift_invariant(graph: Graph, op: Op) -> bool:
     if op.attributes.get("activation") or op.attributes.get("reduction", "none") != "none":
         return False
     if kind.rule == "move":
-        return op.kind not in _FILLING or (op.kind == "Pad" and op["mode"] != "constant") or bool(kind.inputs_with_role(op, "filler"))
+        return op.kind not in _FILLING or op.attributes.get("mode", "constant") != "constant" or bool(kind.inputs_with_role(op, "filler"))
     shared = all(graph[name].shares_quantization(graph[names[0]]) for name in names[1:])
     if kind.rule == "index":
         return (kind.compares or kind.reads_shape) and shared and all(graph[name].is_quantized for name in kind.moved_inputs(op))
     whole = all(graph[name].is_quantized for name in (*kind.moved_inputs(op), *kind.results_of(op)) if name)
-    return shared and whole and (kind.chooses or (op.kind == "Resize" and op["mode"] == "nearest"))
+    return shared and whole and (kind.chooses or op.attributes.get("mode") == "nearest")

@@ -168,8 +168,8 @@ class Shifting:
     def without_unread(self, graph: Graph) -> tuple[Graph, dict[str, int]]:
         """Return the rewritten graph without twins that nothing reads, and the zero points that went, by the names of its tensors."""
         rewriter, ends = Rewriter(graph), {*self._twins, *self._twins.values()} - graph.public
-        for op in rewriter:
-            if op.kind == "Reinterpret" and op.outputs[0] in ends and op.outputs[0] not in rewriter.readers:
+        for op in rewriter.of_kind("Reinterpret"):
+            if op.outputs[0] in ends and op.outputs[0] not in rewriter.readers:
                 rewriter.remove(op)
         changed = rewriter.finish()
         return changed, {name: point for name, point in self._shifted.items() if name in changed}

@@ -4,12 +4,12 @@ such plain numbers get a scale and a zero point again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
+from qconvert.operators import kind_of
 from qconvert.passes.shifting.shifted_graph import Shifting
 from qconvert.passes.stored_types import shift_to_dtype
 from qconvert.plugins import Target
@@ -22,13 +22,6 @@ _QUANTIZED_TWICE = Pattern("Requantize", Pattern("Quantize", "real"))
 _DEQUANTIZED_TWICE = Pattern("Dequantize", Pattern("Requantize", "stored"))
 #: The steps of float values that are rounded, limited and stored.
 _STORED = Pattern("Cast", Pattern("Clip", Pattern("Round", "steps"), "lowest", "highest"))
-#: What an operator with a number as its second operand does: factor and constant.
-_AFFINE: Mapping[str, Callable[[float], tuple[float, float]]] = {
-    "Add": lambda number: (1.0, number),
-    "Sub": lambda number: (1.0, -number),
-    "Mul": lambda number: (number, 0.0),
-    "Div": lambda number: (1 / number, 0.0),
-}
 
 
 def runs_in_float(tensor: Tensor, target: Target | None) -> bool:
@@ -107,7 +100,7 @@ def restore_unsigned(graph: Graph) -> Graph:
     """Put a Requantize in place of what brings uint8 inputs to a signed quantization, and signed values to uint8 outputs."""
     rewriter, done = Rewriter(graph), set[str]()
     for op in rewriter:
-        found = _input(rewriter, op) if op.kind == "Quantize" else _output(rewriter, op)
+        found = _input(rewriter, op) if kind_of(op).quantizes else _output(rewriter, op)
         if found is not None and found[0].name not in done:
             tensor, source, result = found
             done.add(rewriter.define(tensor, shift=0))
@@ -120,11 +113,14 @@ def _line(rewriter: Rewriter, name: str) -> _Line | None:
     factor, constant = 1.0, 0.0
     for _ in range(8):
         op = rewriter.producers.get(name)
-        step = _AFFINE.get(op.kind) if op is not None else None
-        number = _number(rewriter.graph, op) if op is not None and step is not None else None
-        if op is None or step is None or number is None:
-            return None if op is None else _Line(op, factor, constant)
-        by, added = step(number)
+        if op is None:
+            return None
+        affine = kind_of(op).affine
+        number = _number(rewriter.graph, op) if affine is not None else None
+        step = affine(1, number) if affine is not None and number is not None else None
+        if step is None:
+            return _Line(op, factor, constant)
+        by, added = step
         factor, constant, name = factor * by, constant + factor * added, op.inputs[0]
     return None
 
@@ -165,7 +161,7 @@ def _output(rewriter: Rewriter, op: Op) -> tuple[Tensor, str, str] | None:
         return None
     bounds = tuple(_bound(graph, match.tensors[word]) for word in ("lowest", "highest"))
     line = _line(rewriter, match.tensors["steps"]) if bounds == integer_range("uint8") else None
-    if line is None or line.maker.kind != "Dequantize" or not graph[line.maker.inputs[0]].is_quantized:
+    if line is None or not kind_of(line.maker).dequantizes or not graph[line.maker.inputs[0]].is_quantized:
         return None
     quantization = _quantization(1 / line.factor, line.constant) if line.factor else None
     return None if quantization is None else (replace(graph[op.outputs[0]], quantization=quantization), line.maker.inputs[0], op.outputs[0])
