@@ -94,9 +94,10 @@ def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
     reshapes: list[Op] = []
     instead: dict[str, str] = {}
     taken = graph.names()
-    for op in graph.ops:
-        before = op.inputs[0] if op.kind == "Reshape" and op.outputs[0] in names else ""
-        shape = graph[before].static_shape if before and before not in names and before not in instead else None
+    turned = [op for op in graph.ops_of_kind("Reshape") if op.outputs[0] in names]
+    for op in turned:
+        before = op.inputs[0]
+        shape = graph[before].static_shape if before not in names and before not in instead else None
         if shape is None or graph[before].is_constant:
             continue
         instead[before] = taken.fresh(f"{before}/of the cut")
@@ -107,7 +108,7 @@ def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
         return graph
 
     def read(op: Op) -> Op:
-        if op.kind == "Reshape" and op.outputs[0] in names:
+        if any(op is item for item in turned):
             return op
         return replace(op, inputs=tuple(instead.get(name, name) for name in op.inputs))
 

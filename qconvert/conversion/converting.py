@@ -22,7 +22,7 @@ from qconvert.conversion.normalizing import Observer, chosen_target, normalize, 
 from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, provenance, refuse_floats, remarks
 from qconvert.conversion.saving import ScalesFile, require_place, target_with_scales, write_file
 from qconvert.errors import OptionError, QConvertError, WrongFormatError
-from qconvert.graph import Graph
+from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import COMMAND, CORRESPONDENCE, SIDE_FILE
 from qconvert.graph.names import quote_nearest
 from qconvert.operators.opaque import custom_name, is_custom
@@ -274,7 +274,7 @@ def _convert_file(
         provenance=origin,
         verified=tuple(verifier.said) if verifier is not None else (),
         scales=str(scales.path) if scales is not None else "",
-        source_operators=len(_kinds(loaded)),
+        source_operators=len(_computing_ops(loaded)),
         files={name: str(path) for name, path in named.items() if name in given.read or name == "encodings"},
         **_describe_graph(written.graph, chosen),
     )
@@ -326,7 +326,7 @@ def _describe_graph(graph: Graph, target: Target | None) -> dict[str, Any]:
     """What a report says of the result's graph."""
     return {
         "target": target.name if target else "",
-        "operators": dict(Counter(_kinds(graph)).most_common()),
+        "operators": dict(count_kinds(_computing_ops(graph)).most_common()),
         "quantized": is_quantized(graph),
         "on_floats": on_floats(graph, target),
         "audit": audit(graph, target) if target and target.knows_kernels else (),
@@ -334,9 +334,9 @@ def _describe_graph(graph: Graph, target: Target | None) -> dict[str, Any]:
     }
 
 
-def _kinds(graph: Graph) -> list[str]:
-    """The kinds of the operators of a graph and its functions, without those that compute nothing."""
-    return [op.kind for op in all_ops(graph) if op.kind not in ("Call", "Reinterpret")]
+def _computing_ops(graph: Graph) -> list[Op]:
+    """The operators of a graph and its functions, without those that compute nothing."""
+    return [op for op in all_ops(graph) if op.kind not in ("Call", "Reinterpret")]
 
 
 def _form(writer: Format, result: Path, target: str, options: Mapping[str, Any]) -> str:

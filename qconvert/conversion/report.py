@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import UnsupportedError
 from qconvert.files import file_digest
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import (
     ASSUMED,
     CHANGES,
@@ -190,11 +189,11 @@ def on_floats(graph: Graph, target: Target | None) -> dict[str, int]:
         graph: the result.
         target: its word counts where its kernels are known; without it an operator does whose results have no scale.
     """
-    found: Counter[str] = Counter()
+    found: list[Op] = []
     for inner in closed_graphs(graph):
         verdicts = target.verdicts(inner, final=False) if target is not None and target.knows_kernels else ((op, None) for op in inner.ops)
-        found.update(op.kind for op, verdict in verdicts if _on_floats(inner, op, verdict))
-    return dict(found.most_common())
+        found += (op for op, verdict in verdicts if _on_floats(inner, op, verdict))
+    return dict(count_kinds(found).most_common())
 
 
 def is_quantized(graph: Graph) -> bool:

@@ -119,7 +119,7 @@ def random_inputs(graph: Graph, rng: np.random.Generator) -> dict[str, Array]:
 
     Sizes that are not known are 1.
     """
-    quantizations: dict[str, Tensor] = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops if op.kind == "Quantize"}
+    quantizations: dict[str, Tensor] = {op.inputs[0]: graph[op.outputs[0]] for op in graph.ops_of_kind("Quantize")}
     return {name: _random(graph[name], quantizations.get(name), rng) for name in graph.inputs}
 
 
@@ -187,7 +187,7 @@ def _find_quantized_source(graph: Graph, name: str) -> Tensor:
     Float values of a coarse quantization are a few steps of it, so that a rounding is a large share of the largest of them.
     """
     producers, found = graph.producers(), name
-    while (op := producers.get(found)) is not None and (op.kind == "Dequantize" or kind_of(op).rule == "move"):
+    while (op := producers.get(found)) is not None and (kind_of(op).dequantizes or kind_of(op).rule == "move"):
         found = kind_of(op).moved_inputs(op)[0]
         if graph[found].is_quantized:
             return graph[found]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from qconvert.errors import OptionError, QConvertError
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, count_kinds
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import named_states
 from qconvert.partitioning.costs import macs, stored_bytes
@@ -309,7 +309,7 @@ def _region(bases: Bases, part: Part, units: Sequence[Candidate]) -> Region:
     return Region(
         name=part.name,
         target=part.target,
-        operators=dict(Counter(op.kind for op in function.ops).most_common()),
+        operators=dict(count_kinds(function.ops).most_common()),
         groups=dict(groups.most_common()),
         inputs=function.inputs,
         outputs=function.outputs,

@@ -87,7 +87,7 @@ def expand_graph(graph: Graph) -> Expanded:
     copies: dict[int, list[Op]] = {}
     given: dict[int, dict[str, str]] = {}
     for position, op in enumerate(graph.ops):
-        if op.kind != "Dequantize":
+        if not kind_of(op).dequantizes:
             continue
         result = op.outputs[0]
         for reader in readers.get(result, ())[0 if result in graph.public else 1 :]:

@@ -67,7 +67,7 @@ def bases_of(graph: Expanded) -> Bases:
     home = list(range(len(ops)))
     for place in range(len(ops) - 1, -1, -1):
         op = ops[place]
-        if op.kind == "Dequantize" and op.outputs[0] not in graph.graph.public:
+        if kind_of(op).dequantizes and op.outputs[0] not in graph.graph.public:
             (reader,) = graph.readers[op.outputs[0]]
             home[place] = home[reader]
     held: dict[int, list[int]] = {}
@@ -112,7 +112,7 @@ def _quantized_after(bases: Bases) -> list[frozenset[int]]:
     found = []
     for base in range(len(bases.ops)):
         main = graph.graph.ops[bases.main(base)]
-        own = [place for name in main.outputs for place in graph.readers.get(name, ()) if graph.graph.ops[place].kind == "Quantize"]
+        own = [place for name in main.outputs for place in graph.readers.get(name, ()) if kind_of(graph.graph.ops[place]).quantizes]
         found.append(frozenset(bases.of[place] for place in own) if kind_of(main).rule not in ("convert", "state") else frozenset())
     return found
 

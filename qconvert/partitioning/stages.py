@@ -59,7 +59,7 @@ def stage_graph(graph: Graph) -> Staged:
 
 def _target(op: Op) -> str:
     """Return the target of a region; "" for other operators."""
-    return str(op["target"]) if op.kind == "Call" else ""
+    return str(op.attributes.get("target", ""))
 
 
 def _without_states(graph: Graph) -> tuple[Graph, tuple[CrossingState, ...]]:
@@ -112,7 +112,7 @@ def _levels(graph: Graph) -> list[int]:
 
 def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> list[tuple[str, list[Op]]]:
     """Add to each part of the rest the Dequantize operators that it reads, so that integers go between parts; drop unread ones."""
-    dequantizes = {op.outputs[0]: op for op in graph.ops if op.kind == "Dequantize"}
+    dequantizes = {op.outputs[0]: op for op in graph.ops_of_kind("Dequantize")}
     found = []
     for target, ops in listed:
         if not target:
@@ -161,7 +161,7 @@ def _stretches(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: froze
 def _is_duplicated(name: str, ops: Sequence[Op], listed: Sequence[tuple[str, list[Op]]], place: int) -> bool:
     """Whether a tensor is the result of a Dequantize that each of its readers' parts has too."""
     maker = next(op for op in ops if name in op.outputs)
-    if maker.kind != "Dequantize":
+    if not kind_of(maker).dequantizes:
         return False
     readers = [other for other, (_, others) in enumerate(listed) if other != place and any(name in op.inputs for op in others)]
     return all(any(name in op.outputs for op in listed[other][1]) for other in readers)

@@ -15,11 +15,12 @@ import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.graph.names import Names
+from qconvert.operators import kind_of
 from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, producer_of_kind
 from qconvert.rewriting.control_flow import prefix_of
 
 __all__ = ["run"]
@@ -27,14 +28,14 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
-    if not graph.functions or not any(op.kind == "While" for _, inner in all_graphs(graph) for op in inner.ops):
+    if not graph.functions or not any(inner.ops_of_kind("While") for _, inner in all_graphs(graph)):
         return graph, ()
     functions, counts = dict(graph.functions), Counter[str]()
     done: dict[str, Graph] = {}
     for key, inner in all_graphs(graph):
         rewriter = Rewriter(inner)
-        for op in rewriter:
-            form = scan_form(inner, op, *(graph.functions[str(op[name])] for name in ("condition", "body"))) if op.kind == "While" else None
+        for op in rewriter.of_kind("While"):
+            form = scan_form(inner, op, *(graph.functions[str(op[name])] for name in ("condition", "body")))
             if form is not None:
                 counts[_Loop(rewriter, op, form).write(functions)] += 1
                 rewriter.remove(op)
@@ -108,8 +109,8 @@ class _Loop:
         outer, first = self._rewriter.producers, len(self._form.states) + len(self._form.sequences)
         given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
         found = {name: data for name, value in given if (data := _float_constant(self._graph, outer.get(value), value)) is not None}
-        for op in body.ops:
-            if op.kind == "Cast" and (data := _float_constant(body, op, op.outputs[0])) is not None:
+        for op in body.ops_of_kind("Cast"):
+            if (data := _float_constant(body, op, op.outputs[0])) is not None:
                 found[op.outputs[0]] = data
         rewriter = Rewriter(body)
         for name, data in found.items():
@@ -133,7 +134,7 @@ class _Loop:
         if cell.linear_before_reset:
             attributes["linear_before_reset"] = 1
         inputs = (op.inputs[form.sequences[0]], *weights, "", *firsts)
-        self._rewriter.emit(Op(cell.kind, inputs, tuple(names[: 3 if cell.kind == "LSTM" else 2]), attributes, op.source))
+        self._rewriter.emit(Op(cell.kind, inputs, tuple(names[: 1 + len(own)]), attributes, op.source))
         results = dict.fromkeys(form.states, names[1])
         results.update({form.states[place]: names[2] for position, place in enumerate(own) if position != cell.hidden})
         results.update(dict.fromkeys(form.stacks, names[0]))
@@ -162,7 +163,7 @@ def _float_constant(graph: Graph, maker: Op | None, name: str) -> Array | None:
 def _origin(body: Graph, name: str) -> str:
     """Return the value that another is with other axes of size 1."""
     makers = body.producers()
-    while (op := makers.get(name)) is not None and op.kind in ("Reshape", "Squeeze", "Unsqueeze", "Identity"):
+    while (op := makers.get(name)) is not None and (kind_of(op).keeps_order or kind_of(op).copies):
         sizes = [[size for size in body[item].shape or () if size != 1] for item in (op.inputs[0], name)]
         if sizes[0] != sizes[1]:
             break
@@ -229,9 +230,9 @@ class _Cells:
 
     def rnn(self) -> Cell | None:
         """h' = f(W x + R h + b)"""
-        op = self._producer_of_kind(self._new[0], *_ACTIVATIONS)
+        op = self._activation(self._new[0])
         total = self._linear(op.inputs[0]) if op is not None else None
-        return None if op is None or total is None else self._cell("RNN", [total], (op.kind,))
+        return None if op is None or total is None else self._cell("RNN", [total], (op,))
 
     def gru(self) -> Cell | None:
         """h' = z * h + (1 - z) * g(x part + reset)"""
@@ -242,16 +243,16 @@ class _Cells:
                 continue
             z = kept[kept.index(self._h) - 1]
             rest = next((one for one in fresh if self._is_one_minus(one, z)), "")
-            gate = self._producer_of_kind(z, *_ACTIVATIONS)
+            gate = self._activation(z)
             if not rest or gate is None:
                 continue
-            g = self._producer_of_kind(fresh[fresh.index(rest) - 1], *_ACTIVATIONS)
+            g = self._activation(fresh[fresh.index(rest) - 1])
             update = self._linear(gate.inputs[0])
             if g is not None and update is not None:
-                return self._reset(gate.kind, g, update)
+                return self._reset(gate, g, update)
         return None
 
-    def _reset(self, gate: str, g: Op, update: _Linear) -> Cell | None:
+    def _reset(self, gate: Op, g: Op, update: _Linear) -> Cell | None:
         """Return the part of a GRU's hidden gate that the reset gate takes: r * (R h + b), or R (r * h)."""
         total = self._linear(g.inputs[0])
         if total is None or total.r is not None or len(total.others) != 1 or total.w is None:
@@ -260,44 +261,44 @@ class _Cells:
         inner = self._matrix(other) if other is not None else None
         factors = self._operands(other.inputs[0] if inner is not None and other is not None else total.others[0], "Mul")
         for r, h in (factors, factors[::-1]) if factors else ():
-            reset = self._producer_of_kind(r, gate)
+            reset = self._activation(r, gate)
             part = self._linear(reset.inputs[0]) if reset is not None else None
             if part is None:
                 continue
             if inner is not None:
                 if h == self._h:
                     hidden = _Linear(total.w, inner[0], total.w_bias + inner[1], total.r_bias)
-                    return self._cell("GRU", [update, part, hidden], (gate, g.kind), before=0)
+                    return self._cell("GRU", [update, part, hidden], (gate, g), before=0)
                 continue
             product = self._linear(h)
             if product is not None and product.r is not None and product.w is None and not product.others:
                 hidden = _Linear(total.w, product.r, total.w_bias + total.r_bias, product.r_bias + product.w_bias)
-                return self._cell("GRU", [update, part, hidden], (gate, g.kind), before=1)
+                return self._cell("GRU", [update, part, hidden], (gate, g), before=1)
         return None
 
     def lstm(self) -> Cell | None:
         """c' = f * c + i * g(cell part), h' = o * last(c')"""
         c_new = self._new[1 - self._hidden]
         out, sum_ = self._operands(self._new[self._hidden], "Mul"), self._operands(c_new, "Add")
-        last = next((op for name in out if (op := self._producer_of_kind(name, *_ACTIVATIONS)) is not None and op.inputs[0] == c_new), None)
+        last = next((op for name in out if (op := self._activation(name)) is not None and op.inputs[0] == c_new), None)
         if last is None or not sum_:
             return None
-        o = self._producer_of_kind(out[out.index(last.outputs[0]) - 1], *_ACTIVATIONS)
+        o = self._activation(out[out.index(last.outputs[0]) - 1])
         for old, new in (sum_, sum_[::-1]):
             kept, fresh = self._operands(old, "Mul"), self._operands(new, "Mul")
             if o is None or self._c not in kept or not fresh:
                 continue
-            forget = self._producer_of_kind(kept[kept.index(self._c) - 1], o.kind)
+            forget = self._activation(kept[kept.index(self._c) - 1], o)
             for i, g in (fresh, fresh[::-1]):
-                enters, cell = self._producer_of_kind(i, o.kind), self._producer_of_kind(g, *_ACTIVATIONS)
+                enters, cell = self._activation(i, o), self._activation(g)
                 if forget is None or enters is None or cell is None:
                     continue
                 gates = [self._linear(op.inputs[0]) for op in (enters, o, forget, cell)]
                 if all(gate is not None for gate in gates):
-                    return self._cell("LSTM", [gate for gate in gates if gate is not None], (o.kind, cell.kind, last.kind))
+                    return self._cell("LSTM", [gate for gate in gates if gate is not None], (o, cell, last))
         return None
 
-    def _cell(self, kind: str, gates: Sequence[_Linear], activations: tuple[str, ...], before: int = 0) -> Cell | None:
+    def _cell(self, kind: str, gates: Sequence[_Linear], activations: Sequence[Op], before: int = 0) -> Cell | None:
         w, r, b = [], [], []
         for gate in gates:
             if gate.w is None or gate.r is None or gate.others:
@@ -310,11 +311,15 @@ class _Cells:
         if any(item.shape != (cells, cells) for item in r) or any(len(item) != cells for item in w):
             return None
         bias = np.concatenate([*(one for one, _ in b), *(other for _, other in b)]).astype(np.float32)
-        return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), activations, self._hidden, before)
+        return Cell(kind, (np.concatenate(w), np.concatenate(r), bias), tuple(op.kind for op in activations), self._hidden, before)
 
     def _producer_of_kind(self, name: str, *kinds: str) -> Op | None:
-        op = self._makers.get(name)
-        return op if op is not None and op.kind in kinds and not op.attributes.get("activation") else None
+        op = producer_of_kind(self._makers, name, *kinds)
+        return op if op is not None and not op.attributes.get("activation") else None
+
+    def _activation(self, name: str, like: Op | None = None) -> Op | None:
+        """Return the activation that computes a value, of the kind of another one if that is given."""
+        return self._producer_of_kind(name, *(_ACTIVATIONS if like is None else (like.kind,)))
 
     def _operands(self, name: str, kind: str) -> tuple[str, ...]:
         op = self._producer_of_kind(name, kind)

@@ -14,7 +14,9 @@ from qconvert.arithmetic.storage import Array
 from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
-from qconvert.operators.shapes_and_functions import all_ops, named_functions, with_used_functions
+from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import all_graphs, named_functions, with_used_functions
+from qconvert.rewriting.parts import producer_of_kind
 
 __all__ = [
     "Inlining",
@@ -137,11 +139,11 @@ def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -
 def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Return the graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes
     it."""
-    if not any(op.kind == "Call" and op["target"] for op in graph.ops):
+    if not any(op["target"] for op in graph.ops_of_kind("Call")):
         return graph, {}
     new, found = Inlining(graph), dict[str, str]()
     for op in graph.ops:
-        if op.kind != "Call" or not op["target"]:
+        if not op.attributes.get("target"):
             new.ops.append(op)
             continue
         first, name = len(new.ops), str(op["function"])
@@ -183,13 +185,13 @@ def whiles_to_loops(graph: Graph) -> Graph:
 
 def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
     """Return the graph with something else in the place of each operator of a kind; functions change before those that name them."""
-    if all(op.kind != kind for op in all_ops(graph)):
+    if not any(inner.ops_of_kind(kind) for _, inner in all_graphs(graph)):
         return graph
     functions = dict(graph.functions)
     names = Names(functions)
 
     def replace_ops(inner: Graph) -> Graph:
-        if all(op.kind != kind for op in inner.ops):
+        if not inner.ops_of_kind(kind):
             return inner
         new = Inlining(inner)
         for op in inner.ops:
@@ -244,7 +246,7 @@ def copy_duplicates(outputs: Sequence[str], inputs: Iterable[str], copy: Callabl
 
 def skip_identities(makers: Mapping[str, Op], name: str) -> str:
     """Return the tensor of which another one is a copy, by however many Identities."""
-    while (maker := makers.get(name)) is not None and maker.kind == "Identity":
+    while (maker := producer_of_kind(makers, name, "Identity")) is not None:
         name = maker.inputs[0]
     return name
 
@@ -274,11 +276,11 @@ def trip_count(outer: Mapping[str, Tensor], op: Op, body: Graph) -> float | None
     counting, waiting = _Counting(outer, op, body), [body.outputs[0]]
     while waiting:
         name = skip_identities(counting.makers, waiting.pop())
-        maker, data = counting.makers.get(name), counting.constant(name)
-        if maker is not None and maker.kind == "And":
-            waiting += maker.inputs
-        elif maker is not None and maker.kind == "Less":
-            turns = counting.turns_below(*maker.inputs)
+        data = counting.constant(name)
+        if (both := producer_of_kind(counting.makers, name, "And")) is not None:
+            waiting += both.inputs
+        elif (less := producer_of_kind(counting.makers, name, "Less")) is not None:
+            turns = counting.turns_below(*less.inputs)
             if turns is None:
                 return None
             least = min(least, 1 + turns)
@@ -320,14 +322,14 @@ class _Counting:
         """Return what a value is in the first turn, if it is one more in each: the number of the turn, or one that is carried."""
         shift = 0.0
         while (maker := self.makers.get(name)) is not None:
-            if maker.kind == "Add":
+            if kind_of(maker).sum_sign > 0:
                 summands = [
                     (other, number) for other, own in (maker.inputs, maker.inputs[::-1]) if (number := self._number(own)) is not None
                 ]
                 if len(summands) != 1 or not summands[0][1].is_integer():
                     return None
                 name, shift = summands[0][0], shift + summands[0][1]
-            elif maker.kind == "Identity" or (maker.kind == "Cast" and maker["to"] in ("int32", "int64", "float32", "float64")):
+            elif kind_of(maker).copies or (maker.kind == "Cast" and maker["to"] in ("int32", "int64", "float32", "float64")):
                 name = maker.inputs[0]
             else:
                 return None
@@ -339,8 +341,8 @@ class _Counting:
     def _first(self, place: int, shift: float) -> float | None:
         """Return the first value of what is carried, if each turn adds 1."""
         first, after = self._outer[self._op.inputs[place]].data, skip_identities(self.makers, self._body.outputs[place - 1])
-        maker = self.makers.get(after)
-        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None or maker.kind != "Add":
+        maker = producer_of_kind(self.makers, after, "Add")
+        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
             return None
         own = self._body.inputs[place]
         steps = [self._number(other) for name, other in (maker.inputs, maker.inputs[::-1]) if skip_identities(self.makers, name) == own]

@@ -16,6 +16,7 @@ from qconvert.arithmetic.storage import numpy_dtype
 from qconvert.errors import UnsupportedError
 from qconvert.graph.names import Names
 from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.control import scan_axes
 from qconvert.operators.shapes_and_functions import infer, needed_ops
 from qconvert.operators.sizes import Size
@@ -177,7 +178,7 @@ class _While:
                 self.carried.add(limit, inner)
         condition = self._condition(inner, go)
         read = {*self.carried.after, *(name for op in (*self.function.ops, *self._after) for name in op.inputs)}
-        kept = [op for op in self.function.ops if op.kind != "Identity" or op.outputs[0] in read]
+        kept = [op for op in self.function.ops if not kind_of(op).copies or op.outputs[0] in read]
         self.body.ops = needed_ops([*self._first, *kept, *self._after], self.carried.after)
         after = copy_duplicates(self.carried.after, (), self.body.copy)
         body = self.function.evolve(tensors=self.body.tensors.values(), ops=self.body.ops, inputs=tuple(self.carried.inside), outputs=after)

@@ -12,12 +12,10 @@ import numpy as np
 from qconvert.arithmetic.storage import canonical_dtype
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.correspondence import GONE, Correspondence, Relation, compose
+from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import UNKNOWN, needed_ops
 
 __all__ = ["Rewriter"]
-
-#: Operators whose results have the values of what they read.
-_CONVERSIONS = ("Dequantize", "Identity")
 
 
 class Rewriter:
@@ -221,7 +219,7 @@ class Rewriter:
         if self._forwarded or self._renamed:
             ops = [self._with_names(op) for op in ops]
         graph = self.graph.evolve(tensors=self._tensors.values(), ops=ops, **changes)
-        converted = {op.outputs[0]: op.inputs[0] for op in ops if op.kind in _CONVERSIONS} if prune else {}
+        converted = {op.outputs[0]: op.inputs[0] for op in ops if kind_of(op).dequantizes or kind_of(op).copies} if prune else {}
         if prune:
             graph = graph.evolve(ops=needed_ops(graph.ops, graph.public, None if prune is True else prune))
         if not (self.is_changed or changes) and (len(graph.ops), len(graph.tensors)) == (len(self.graph.ops), len(self.graph.tensors)):

@@ -134,7 +134,7 @@ def adapt_control_op(walk: Walk, op: Op) -> Op:
         raise walk.batch_error(op, "runs functions with states, and is not known to keep samples separate")
     found = list(kind_of(op).calls(op))
     offset = len(op.inputs) - len(found[0].inputs)
-    if any(name in walk.places for name in op.inputs[:offset]) or (op.kind == "Loop" and any(x in walk.places for x in op.inputs[:2])):
+    if any(name in walk.places for name in kind_of(op).inputs_with_role(op, "index", "condition")):
         raise walk.batch_error(op, "has one condition for all samples")
     places = [_place_in_function(walk, op, port) for port in found[0].inputs]
     begun = list(places)

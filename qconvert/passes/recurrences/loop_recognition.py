@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.evaluate.known_values import KnownValues
 from qconvert.graph import Array, Graph, Op, numpy_dtype
-from qconvert.rewriting import Rewriter
+from qconvert.rewriting import Rewriter, producer_of_kind
 
 __all__ = ["ScanForm", "scan_form"]
 
@@ -87,8 +87,8 @@ class _Loop:
         self.counters = {index: start for index in range(len(body.inputs)) if (start := self._start(index)) is not None}
 
     def _start(self, index: int) -> int | None:
-        first, maker = self._first[index], self._makers.get(self._body.outputs[index])
-        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None or maker.kind != "Add":
+        first, maker = self._first[index], producer_of_kind(self._makers, self._body.outputs[index], "Add")
+        if first is None or first.size != 1 or first.dtype.kind != "i" or maker is None:
             return None
         names = list(maker.inputs)
         if self._body.inputs[index] not in names:
@@ -101,11 +101,12 @@ class _Loop:
         """Return how often the body runs: as long as counters are below constants."""
         makers, waiting, left = condition.producers(), [condition.outputs[0]], []
         while waiting:
-            op = makers.get(waiting.pop())
-            if op is not None and op.kind == "And":
-                waiting += op.inputs
+            name = waiting.pop()
+            if (both := producer_of_kind(makers, name, "And")) is not None:
+                waiting += both.inputs
                 continue
-            if op is None or op.kind != "Less" or op.inputs[0] not in condition.inputs:
+            op = producer_of_kind(makers, name, "Less")
+            if op is None or op.inputs[0] not in condition.inputs:
                 return None
             index, limit = condition.inputs.index(op.inputs[0]), condition.constant(op.inputs[1])
             if index not in self.counters or limit is None or limit.size != 1:
@@ -115,7 +116,7 @@ class _Loop:
 
     def _is_turn(self, name: str) -> bool:
         """Return whether a value is the number of the turn, from 0 on."""
-        while (op := self._makers.get(name)) is not None and op.kind in _PASSED:
+        while (op := producer_of_kind(self._makers, name, *_PASSED)) is not None:
             name = op.inputs[0]
         return name in self._body.inputs and self.counters.get(self._body.inputs.index(name)) == 0
 
@@ -130,11 +131,13 @@ class _Loop:
 
     def find_stacked_value(self, index: int, turns: int) -> str:
         """Return the value that each turn puts into a list, at the place of its number; "" if it is no list."""
-        name, maker = self._body.inputs[index], self._makers.get(self._body.outputs[index])
+        name, result = self._body.inputs[index], self._body.outputs[index]
         shape = self._body[name].static_shape
-        if maker is not None and maker.kind == "DynamicUpdateSlice" and shape and shape[0] == turns:
+        if not shape or shape[0] != turns:
+            return ""
+        if (maker := producer_of_kind(self._makers, result, "DynamicUpdateSlice")) is not None:
             return maker.inputs[1] if self._is_put(maker, name, shape) else ""
-        return self._match_concat(name, maker, shape, turns)
+        return self._match_concat(name, producer_of_kind(self._makers, result, "Concat"), shape)
 
     def _is_put(self, op: Op, name: str, shape: tuple[int, ...]) -> bool:
         """Return whether an operator puts one row into the list `name`, at the number of the turn, and nobody else reads that list."""
@@ -144,12 +147,12 @@ class _Loop:
         is_one = self._body[op.inputs[1]].static_shape == (1, *shape[1:])
         return op.inputs[0] == name and is_one and found == wanted and len(self._readers.get(name, [])) == 1
 
-    def _match_concat(self, name: str, maker: Op | None, shape: tuple[int, ...] | None, turns: int) -> str:
+    def _match_concat(self, name: str, maker: Op | None, shape: tuple[int, ...]) -> str:
         """Return the value between the front and the back of a list, cut off at the number of the turn: front ++ value ++ back."""
-        if maker is None or maker.kind != "Concat" or maker["axis"] != 0 or len(maker.inputs) != 3 or not shape or shape[0] != turns:
+        if maker is None or maker["axis"] != 0 or len(maker.inputs) != 3:
             return ""
-        front, back = (self._makers.get(maker.inputs[place]) for place in (0, 2))
-        if front is None or back is None or {front.kind, back.kind} != {"Slice"} or {front.inputs[0], back.inputs[0]} != {name}:
+        front, back = (producer_of_kind(self._makers, maker.inputs[place], "Slice") for place in (0, 2))
+        if front is None or back is None or {front.inputs[0], back.inputs[0]} != {name}:
             return ""
         value = maker.inputs[1]
         is_one = self._body[value].static_shape == (1, *shape[1:])
