@@ -24,7 +24,6 @@ _WORDS = {"Real", "If"}
 _ABOUT = {
     "calibration/layer_changes.py": "batch normalization gives the mean and variance that corrections start from",
     "calibration/files.py": "a word of a sentence",
-    "calibration/places.py": "transposed convolutions have their channels elsewhere",
     "checking/attributes_and_limits.py": (
         "a Mul that took over a factor, and Softmax's beta that another scale took over; what conversions make of each other: "
         "MatMul and Gemm, pools and means"
@@ -94,7 +93,6 @@ _ABOUT = {
     "passes/real_recurrence.py": "an LSTM on integers as one in float",
     "passes/recurrences/loop_recognition.py": "the operators that loops over steps consist of",
     "passes/reduced_range.py": "limits that leave a part of a quantization",
-    "passes/restate_attributes.py": "attributes that say nothing where there is no padding or no second scale",
     "passes/restore_zero_points.py": "operators that the conversion to symmetric quantizations changed",
     "passes/shifting/operators.py": (
         "averages that count padding; products, whose bias takes up zero points; which operators give the same integers whatever "

@@ -234,7 +234,7 @@ class _Planner:
 
     def _axis(self, op: Op, index: int) -> int | None:
         """The axis along which weights may have several scales; None where one of the formats has no place for them."""
-        if op.kind == "ConvTranspose" and op.attributes.get("group", 1) != 1:
+        if kind_of(op).spreads and op.attributes.get("group", 1) != 1:
             return None  # ONNX has scales along the channels of one group
         if kind_of(op).has_weights:
             return 0

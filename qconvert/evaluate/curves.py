@@ -149,7 +149,7 @@ def find_lookup(graph: Graph, producers: Mapping[str, Op], op: Op) -> Lookup | N
         return None
     values: dict[str, Array] = {index: codes_of(graph[index].dtype)}
     for step in reversed(way):
-        if step.kind == "Transpose":  # of which only the order of elements changes
+        if kind_of(step).transposes:  # of which only the order of elements changes
             values[step.outputs[0]] = values[step.inputs[0]]
             continue
         inputs = [_value(graph, values, name) for name in step.inputs]

@@ -95,6 +95,6 @@ def _fits(op: Op, given: Mapping[str, Tensor], tensors: Mapping[str, Tensor], sh
     for name, shape in zip(op.outputs, shapes, strict=True):
         if shape is None or len(shape) > MAX_RANK or any(isinstance(size, str) or size < 0 for size in shape):
             return False
-        dtype = op["to"] if op.kind == "Cast" else tensors[name].dtype if name in tensors else _data(op, given).dtype
-        total += math.prod(int(size) for size in shape) * numpy_dtype(dtype).itemsize
+        dtype = op.attributes.get("to") or (tensors[name].dtype if name in tensors else _data(op, given).dtype)
+        total += math.prod(int(size) for size in shape) * numpy_dtype(str(dtype)).itemsize
     return total <= limit

@@ -9,12 +9,12 @@ import numpy as np
 
 from qconvert.arithmetic import DYNAMIC_ROUNDINGS, OF_ROWS, OF_WHOLE_TENSORS, dynamic_steps, is_accumulator_scale
 from qconvert.arithmetic.storage import Array
-from qconvert.graph.schema import Graph, Op
+from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.attributes import AttributeSpec, choice
 from qconvert.operators.call import Call
 from qconvert.operators.properties import ANY, Interval, Operands, hull
 
-__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_dynamic", "is_product_of_activations", "output_axis", "products_of_rows",
+__all__ = ["DYNAMIC", "DYNAMIC_ROWS", "is_depthwise", "is_dynamic", "is_product_of_activations", "output_axis", "products_of_rows",
            "products_of_transposed", "products_of_windows", "range_axes", "rounded_data", "rounded_rows", "rounded_steps",
            "sum_of_products", "with_bias", "zero_point"]  # fmt: skip
 
@@ -27,6 +27,11 @@ DYNAMIC_ROWS: Mapping[str, AttributeSpec] = {"arithmetic": choice(("", *OF_ROWS)
 def is_dynamic(op: Op) -> bool:
     """Whether an operator has integer weights with float data, which it rounds to integers when it runs (dynamic range)."""
     return str(op.attributes.get("arithmetic", "")).startswith("dynamic")
+
+
+def is_depthwise(op: Op, weights: Tensor) -> bool:
+    """Whether an operator is a convolution of several groups that have one input channel each."""
+    return op.kind == "Conv" and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
 
 
 def output_axis(op: Op, rank: int) -> int:

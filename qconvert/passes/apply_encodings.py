@@ -7,7 +7,6 @@ operators that keep them, where the option fill says so. What lacks an entry sta
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from qconvert.arithmetic import quantize
 from qconvert.encodings import Encoding, Encodings, QParams, weights_quantization
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Tensor, count_kinds, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.passes import absorb_quantization, float_bias_to_int32
 from qconvert.passes.encodings.entries import Matched, drop_unrounded, fit_quantization, match_entries, normalize, orient, split_limits
@@ -242,18 +241,18 @@ def _summary(work: _Encoding, encodings: Encodings, filled: list[str], derived: 
 
 def _describe_float_ops(graph: Graph) -> list[str]:
     """Name operators that stay in float, and which of their tensors have no quantization."""
-    kinds: Counter[str] = Counter()
+    stay: list[Op] = []
     lacking: dict[str, None] = {}
     for op in graph.ops:
         if kind_of(op).rule not in ("real", "move"):
             continue
         real = [name for name in (*kind_of(op).data(op), *kind_of(op).results_of(op)) if name and graph[name].dtype == "float32"]
         if real:
-            kinds[op.kind] += 1
+            stay.append(op)
             lacking.update(dict.fromkeys(real))
-    if not kinds:
+    if not stay:
         return []
-    counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+    counted = ", ".join(f"{count} {kind}" for kind, count in count_kinds(stay).most_common())
     some = ", ".join(map(repr, list(lacking)[:_SHOWN])) + (f" and {len(lacking) - _SHOWN} more" if len(lacking) > _SHOWN else "")
     return [f"{counted} stay in float, because these tensors have no scale: {some}"]
 

@@ -23,6 +23,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.graph import Graph, Op, Quantization
 from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import integer_weights, is_dynamic, kind_of
+from qconvert.operators.products import is_depthwise
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter, dequantized_source
 
@@ -190,7 +191,6 @@ class _Fitting:
         be."""
         name = op.inputs[1]
         tensor = self._graph[name]
-        spread = op.kind == "Conv" and int(op["group"]) > 1 and (tensor.shape or (0, 0))[1] == 1
         q, data = tensor.quantization, tensor.data
         if q is None or data is None or tensor.dtype not in ("int8", "uint8", "int4", "int2"):
             return ""
@@ -198,7 +198,7 @@ class _Fitting:
         in_litert = is_gemm and self._graph.is_from("tflite")  # whose convolutions have no kernel of blocks or of 2 bits
         if q.block_size:
             return name if in_litert and tensor.dtype == "int4" and q.is_symmetric else ""
-        spread = spread and q.axis is None
+        spread = is_depthwise(op, tensor) and q.axis is None
         narrow = tensor.dtype == "int2" and not in_litert
         if tensor.dtype != "uint8" and q.is_symmetric and not (spread or narrow):
             return name

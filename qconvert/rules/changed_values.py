@@ -16,7 +16,7 @@ from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
 from qconvert.arithmetic.storage import REALS, Array, Quantization, integer_range
 from qconvert.graph.metadata import CHANGED
 from qconvert.graph.schema import Graph, Op, Tensor
-from qconvert.operators import kind_of
+from qconvert.operators import Kind, kind_of
 from qconvert.operators.sizes import spread_weights, window_extent
 
 __all__ = [
@@ -127,10 +127,6 @@ def _bounds(graph: Graph) -> dict[str, dict[str, Tensor]]:
     return found
 
 
-#: Kinds that stand for each other in two graphs, with the same operands.
-_SAME_KIND = {"MatMul": "Gemm"}
-
-
 def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]]:
     """The tensors that changed_values() compares."""
     yield from ((tensor, other[name]) for name, tensor in graph.tensors.items() if name in other.tensors)
@@ -161,10 +157,10 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
     writers = other.producers()
     for op in graph.ops:
         pair = writers.get(op.outputs[0]) if op.outputs else None
-        while pair is not None and _may_follow(pair) and pair.kind != op.kind:
+        while pair is not None and _may_follow(pair) and kind_of(pair) is not kind_of(op):
             # What computes another tensor of the source stands for another operator.
             pair = None if pair.inputs[0] in graph.tensors else writers.get(pair.inputs[0])
-        if pair is None or _SAME_KIND.get(op.kind, op.kind) != _SAME_KIND.get(pair.kind, pair.kind):
+        if pair is None or not _is_alike(kind_of(op), kind_of(pair)):
             continue
         for position, (own, name) in enumerate(zip(op.inputs, pair.inputs, strict=False)):
             if own and name and own != name and (own not in other.tensors or name not in graph.tensors):
@@ -172,10 +168,15 @@ def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tens
                 yield op, _densify_weights(op, a, b) if position == 1 else a, b
 
 
+def _is_alike(kind: Kind, other: Kind) -> bool:
+    """Whether operators of two kinds stand for each other in two graphs, with the same operands."""
+    return kind is other or (kind.is_matrix_product and other.is_matrix_product)
+
+
 def _may_follow(op: Op) -> bool:
     """Whether a conversion may put such an operator after another one: to change quantization, layout or shape, or as its limits."""
     kind = kind_of(op)
-    return kind.rule == "convert" or kind.keeps_elements or kind.clips or op.kind in ("Identity", "Max", "Min")
+    return kind.rule == "convert" or kind.keeps_elements or kind.clips or kind.copies or op.kind in ("Max", "Min")
 
 
 def _densify_weights(op: Op, weights: Tensor, other: Tensor) -> Tensor:

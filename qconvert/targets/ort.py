@@ -50,7 +50,7 @@ def _domain_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     """Operators of other domains than ONNX's, which no definition gave in those of the standard."""
 
     def find(op: Op) -> Iterator[Violation]:
-        if op.kind == "Opaque" and op["domain"]:
+        if op.attributes.get("domain"):
             rule = "operators are those of the ONNX standard"
             yield Violation(f"{op.location}: {op['op_type']} is of the domain {op['domain']!r}", rule, "--target generic, or ort-x86")
 

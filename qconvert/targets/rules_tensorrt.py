@@ -141,16 +141,17 @@ def _unsupported_types(graph: Graph, op: Op) -> Iterator[Breach]:
 def _is_allowed_uint8(graph: Graph, op: Op, tensor: Tensor) -> bool:
     """Whether TensorRT takes a uint8 tensor here: as an input or a constant that a Cast reads, as an output of a Cast, or passed on from
     input to output."""
-    if op.kind == "Identity":
+    if kind_of(op).copies:
         return op.inputs[0] in graph.inputs and op.outputs[0] in graph.public
     return op.kind == "Cast" and (tensor.is_constant or tensor.name in graph.inputs or tensor.name in graph.public)
 
 
 def _narrow_constants(graph: Graph, op: Op) -> Iterator[Breach]:
     """Constants of few bits that are taken as plain numbers, or handed on as they are."""
-    if op.kind in ("Clip", "Dequantize"):
+    kind = kind_of(op)
+    if kind.clips or kind.dequantizes:
         return
-    literal = kind_of(op).rule in ("plain", "opaque", "control", "state", "relabel")
+    literal = kind.rule in ("plain", "opaque", "control", "state", "relabel")
     for name in dict.fromkeys(filter(None, op.inputs)):
         tensor = graph[name]
         if tensor.is_constant and tensor.dtype in _STORED and (literal or not tensor.is_quantized):
@@ -166,12 +167,12 @@ def _per_axis_activations(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _dilated_pools(op: Op) -> Iterator[Breach]:
-    if op.kind == "MaxPool" and any(step != 1 for step in op["dilations"]):
+    if kind_of(op).rule == "move" and any(step != 1 for step in op.attributes.get("dilations", ())):
         yield op.outputs[0], f"has dilations of {tuple(op['dilations'])}"
 
 
 def _strided_and_dilated(op: Op) -> Iterator[Breach]:
-    if op.kind == "ConvTranspose" and any(step != 1 for step in op["strides"]) and any(step != 1 for step in op["dilations"]):
+    if kind_of(op).spreads and any(step != 1 for step in op["strides"]) and any(step != 1 for step in op["dilations"]):
         yield op.outputs[0], f"has strides of {tuple(op['strides'])} and dilations of {tuple(op['dilations'])}"
 
 
@@ -204,7 +205,7 @@ def _dequantized_divisors(graph: Graph, op: Op, producers: dict[str, Op]) -> Ite
     else:
         return
     maker = producers.get(divisor)
-    if graph[divisor].is_quantized or (maker is not None and maker.kind == "Dequantize"):
+    if graph[divisor].is_quantized or (maker is not None and kind_of(maker).dequantizes):
         yield divisor, "is what a number is divided by"
 
 
@@ -220,12 +221,14 @@ def _missing_device_kernels(graph: Graph, op: Op, device: str) -> Iterator[Breac
     of 4-bit blocks."""
     if not device:
         return
-    sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name] if op.kind in ("Conv", "Gemm", "MatMul", "Dequantize") else []
+    kind = kind_of(op)
+    multiplied = kind.sums_all_weights or kind.dequantizes
+    sides = [graph[name] for name in (*op.inputs[:2], *op.outputs) if name] if multiplied else []
     for tensor in sides:
         if tensor.dtype.startswith("float8") and tensor.is_quantized:
             yield tensor.name, f"is {tensor.dtype}"
         elif device == "sm75" and tensor.dtype == "int4" and tensor.quantization is not None and tensor.quantization.block_size:
             yield tensor.name, "is int4 in blocks"
     result = graph[op.outputs[0]] if op.outputs else None
-    if device == "sm75" and op.kind in ("Gemm", "MatMul") and result is not None and result.dtype not in ("float16", "bfloat16"):
+    if device == "sm75" and kind.is_matrix_product and result is not None and result.dtype not in ("float16", "bfloat16"):
         yield result.name, "is a product of matrices in float32"

@@ -15,7 +15,9 @@ from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
 from qconvert.formats.tflite.write_operators import write_operators
 from qconvert.graph import Graph, Op
 from qconvert.kernels.litert.limits import FACTORS, list_unfit_factors
+from qconvert.operators import kind_of
 from qconvert.operators.opaque import is_custom
+from qconvert.operators.products import is_depthwise
 from qconvert.plugins import Target, Violation
 from qconvert.plugins.abilities import IN_THE_FILE
 from qconvert.plugins.rules import Breach, Demand, demands, weights_of
@@ -73,7 +75,7 @@ def has_no_micro_kernel(w: Writing, operator: Operator) -> Iterator[Breach]:
     """The same for tflite-micro, where what is not in the table does not exist."""
     if operator.custom is None and operator.builtin in VARIABLE_OPERATORS:
         return
-    carried = operator.origin is not None and operator.origin.kind == "Opaque"
+    carried = operator.origin is not None and kind_of(operator.origin).rule == "opaque"
     if operator.custom is not None and (operator.builtin in MICRO_CUSTOM or carried):
         return
     if operator.custom is None and operator.builtin in _MICRO_RECURRENT:
@@ -166,14 +168,13 @@ def packed_weights(graph: Graph, op: Op) -> Iterator[Breach]:
     if found is None or found[1].dtype != "int4":
         return
     data, weights = found
-    depthwise = op.kind == "Conv" and int(op["group"]) > 1 and weights.shape is not None and weights.shape[1] == 1
-    if op.kind == "ConvTranspose" or (data.dtype == "int16" and depthwise):
+    if kind_of(op).spreads or (data.dtype == "int16" and is_depthwise(op, weights)):
         yield weights.name, f"is int4; the data are {data.dtype}"
 
 
 def activated_concat(graph: Graph, op: Op) -> Iterator[Breach]:
     """CONCATENATION fuses no activation."""
-    if op.kind == "Concat" and op["activation"]:
+    if kind_of(op).chooses and op.attributes.get("activation"):
         yield op.outputs[0], f"fuses {op['activation']}"
 
 
@@ -255,7 +256,7 @@ def own_rules(graph: Graph, rules: Sequence[Rule], file_rules: Sequence[Rule]) -
             )
 
     def broken(op: Op) -> Iterator[Violation]:
-        foreign = op.kind == "Opaque" and not is_custom(op)
+        foreign = kind_of(op).rule == "opaque" and not is_custom(op)
         if id(op) in found.without_form or foreign:
             kind = f"{op['domain'] or 'ai.onnx'}.{op['op_type']}" if foreign else op.kind
             yield Violation(f"{op.location}: {kind}", _NO_FORM, "replace the operator before the model is exported")

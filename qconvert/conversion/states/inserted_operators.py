@@ -17,6 +17,7 @@ from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.operators import kind_of
 from qconvert.passes.encodings.entries import split_limits
+from qconvert.rewriting import producer_of_kind
 
 __all__ = ["Rounding", "adjust_inputs", "round_at_run_time"]
 
@@ -73,7 +74,7 @@ class Rounding:
 
     def _quantization_of(self, op: Op, name: str, data: list[str]) -> QParams | None:
         """The quantization that a result is put on; None if it stays real."""
-        if not name or op.kind == "Dequantize" or self._network[name].dtype != "float32":
+        if not name or kind_of(op).dequantizes or self._network[name].dtype != "float32":
             return None
         found = self._places.following.get(name)
         if found is not None or self._network.parameters.trained or name in self._places.inner or name not in kind_of(op).results_of(op):
@@ -203,9 +204,7 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
             ops.append(op)
             continue
         if not kind_of(op).is_matrix_product:
-            raise UnsupportedError(
-                f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator"
-            )
+            raise _dynamic_error(op)
         if how in ("rows_symmetric", "rows_affine"):
             data = _Rows(network, ops, op).round_rows(op.inputs[0], how)
             ops.append(replace(op, inputs=(data, *op.inputs[1:])))
@@ -214,11 +213,15 @@ def round_at_run_time(network: Network, layers: Mapping[str, str]) -> None:
     network.replace_ops(ops)
 
 
+def _dynamic_error(op: Op) -> UnsupportedError:
+    return UnsupportedError(f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator")
+
+
 def _with_arithmetic(network: Network, op: Op, how: str) -> Op:
     """The operator on its stored weights, with the rounding of its data as an attribute."""
     weights = network.dequantized_constant(op.inputs[1])
     if weights is None or "arithmetic" not in kind_of(op).attributes:
-        raise UnsupportedError(f"{op.kind} with dynamic quantization of its data is not covered", where=str(op), rule="dynamic-operator")
+        raise _dynamic_error(op)
     return replace(op, inputs=(op.inputs[0], weights.name, *op.inputs[2:])).with_attributes(arithmetic=how)
 
 
@@ -308,8 +311,8 @@ class _Adjusted:
 
     def data(self, name: str, op: Op, values: Array) -> str:
         """The result of an operator on data and a constant, whose wanted name is its second input."""
-        before = self._network.producers.get(name)
-        source = before.inputs[0] if before is not None and before.kind == "Reshape" else name  # rows that each layer makes for itself
+        before = producer_of_kind(self._network.producers, name, "Reshape")
+        source = before.inputs[0] if before is not None else name  # rows that each layer makes for itself
         key = op.kind, source, self._network[name].shape, values.tobytes()
         if key not in self._made:
             constant = self._network.add(op.inputs[1], Tensor("", str(values.dtype), values.shape, values))

@@ -12,6 +12,7 @@ from typing import Any
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
+from qconvert.rewriting import dequantized_source, producer_of_kind
 
 __all__ = ["Network", "align_prefixes", "is_in_module", "module_of", "parts_of", "same_path", "with_linear_layers"]
 
@@ -97,20 +98,22 @@ def _renamed_folding(folding: Folding, new: Callable[[str], str]) -> Folding:
     return Folding(tensors, folding.has_norm)
 
 
-#: How PyTorch calls the constants of a module, by the kind of the operator and the place among its inputs.
-_PARTS: Mapping[str, Mapping[int, str]] = {
-    **{key: {1: "weight", 2: "bias"} for key in ("Conv", "ConvTranspose", "Gemm")},
-    **{key: {1: "weight"} for key in ("MatMul", "PRelu", "RMSNormalization")},
-    **{key: {1: "weight", 2: "bias"} for key in ("LayerNormalization", "GroupNormalization", "InstanceNormalization")},
-    "BatchNormalization": {1: "weight", 2: "bias", 3: "running_mean", 4: "running_var"},
-    "Gather": {0: "weight"},
-}
+#: How PyTorch calls the constants of a normalization, in the order of an operator's inputs.
+_OF_NORMS = ("weight", "bias", "running_mean", "running_var")
+#: How it calls those of other modules, by their role for the operator.
+_OF_PRODUCTS = {"weights": "weight", "factor": "weight", "bias": "bias"}
+_OF_OTHERS: Mapping[str, Mapping[int, str]] = {"PRelu": {1: "weight"}, "Gather": {0: "weight"}}
 _REPEATED = re.compile(r"_\d+$")
 
 
 def parts_of(op: Op) -> Mapping[int, str]:
     """How PyTorch calls the constants of the module that an operator is, by their places among its inputs."""
-    return _PARTS.get(op.kind, {})
+    kind = kind_of(op)
+    if kind.normalizes:
+        return dict(enumerate(_OF_NORMS[: len(kind.roles) - 1], 1))
+    if kind.sums_products:
+        return {place: _OF_PRODUCTS[role] for place, role in enumerate(kind.roles) if role in _OF_PRODUCTS}
+    return _OF_OTHERS.get(op.kind, {})
 
 
 class Network:
@@ -211,8 +214,7 @@ class Network:
 
     def dequantized_constant(self, name: str) -> Tensor | None:
         """The constant that a Dequantize makes a tensor of; None if it is something else."""
-        made = self.producers.get(name)
-        return self.constant(made.inputs[0]) if made is not None and made.kind == "Dequantize" else None
+        return self.constant(dequantized_source(self.producers, name))
 
     def upstream(self, op: Op, most: int = 400) -> Iterator[Op]:
         """The operators that lead to one, the nearest first."""
@@ -237,8 +239,8 @@ def _with_named_weights(graph: Graph) -> Graph:
     producers = graph.producers()
     ops: list[Op] = []
     for op in graph.ops:
-        before = producers.get(op.inputs[1]) if op.kind == "MatMul" and not op["trans_b"] else None
-        if before is not None and before.kind == "Transpose" and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
+        before = producer_of_kind(producers, op.inputs[1], "Transpose") if op.kind == "MatMul" and not op["trans_b"] else None
+        if before is not None and before["perm"] == (1, 0) and graph[before.inputs[0]].is_constant:
             op = replace(op, inputs=(op.inputs[0], before.inputs[0], *op.inputs[2:])).with_attributes(trans_b=1)
         ops.append(op)
     return graph.evolve(ops=ops)

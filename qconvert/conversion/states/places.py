@@ -50,7 +50,7 @@ class Places:
         self._of_scope: dict[str, list[Op]] = {}
         for op in network.ops:
             scope = network.scope(op)
-            if scope is not None and op.kind != "Dequantize":
+            if scope is not None and not kind_of(op).dequantizes:
                 self._of_scope.setdefault(scope, []).append(op)
 
     def run(self) -> None:
@@ -165,7 +165,7 @@ class Places:
     def _is_in_module(self, op: Op, path: str) -> bool:
         """Whether an operator stands in a module, in whose path "_" may stand for "."."""
         names = (self._network.scope(op), self._module_of.get(op.outputs[0]) if op.outputs else None, self._network.owner(op))
-        return op.kind != "Dequantize" and any(name is not None and same_path(name) == same_path(path) for name in names)
+        return not kind_of(op).dequantizes and any(name is not None and same_path(name) == same_path(path) for name in names)
 
     def outputs_of_path(self, path: str) -> list[str]:
         """What a module, in whose path "_" stands for ".", gives to others."""

@@ -93,7 +93,7 @@ def _needs_quantization(network: Network, places: Places, op: Op) -> bool:
         return False
     if kind_of(op).keeps_range or op.kind in network.parameters.fixed or network[op.outputs[0]].dtype != "float32":
         return False
-    two = op.kind not in ("Add", "Mul", "Sub", "Div") or not any(network.constant(name) is not None for name in op.inputs)
+    two = kind_of(op).affine is None or not any(network.constant(name) is not None for name in op.inputs)
     return two and bool(network.data(op))
 
 
@@ -115,7 +115,8 @@ def _place_observed(network: Network, places: Places, quantizations: Sequence[QP
         name = _fused_result(network, op)
         fused.add(name)
         held, quantization = places.following[data[0]], _take_next(left, quantizations, op)
-        keeps = op.kind != "Concat" and (kind_of(op).keeps_range or (op.kind in ("Add", "Mul") and len(data) == 1))
+        kind = kind_of(op)
+        keeps = not kind.chooses and (kind.keeps_range or (kind.affine is not None and len(data) == 1))
         if keeps and _key(held) != _key(quantization) and not any(reader.kind == "Concat" for reader in network.consumers.get(name, [])):
             raise _observers_error(quantizations, op)
         places.put(name, quantization)

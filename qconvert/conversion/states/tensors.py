@@ -61,7 +61,6 @@ _WITH_NORMS = (
     "Export the float model with its normalizations: torch.export.save(torch.export.export(float_model.eval(), example_inputs), "
     "'float.pt2'), or torch.onnx.export(…, dynamo=True, optimize=False)."
 )
-_NORMS = ("InstanceNormalization", "GroupNormalization", "LayerNormalization", "RMSNormalization")
 
 
 class Substitution:
@@ -82,7 +81,7 @@ class Substitution:
         self.unknown: dict[str, str] = {}
         self.layers: dict[str, str] = {}
         self._tensors: dict[str, Tensor] = dict(network.known)
-        self._made: dict[tuple[str, str, Shape], str] = {}
+        self._made: dict[tuple[str, bool, Shape], str] = {}
         self._absent = set(network.parameters.absent)
 
     def run(self) -> None:
@@ -170,7 +169,7 @@ class Substitution:
         part = parts_of(op).get(place)
         if owner is not None and part is not None:
             own = f"{owner}.{part}".removeprefix(".")
-            runs_in_float = op.kind in _NORMS and name != own  # an operator of which others are made
+            runs_in_float = _normalizes_data(op) and name != own  # an operator of which others are made
             if own in self._tensors and not (runs_in_float and self._tensors[own].shape != self._network[name].shape):
                 return own
         return name if name in self._tensors else None
@@ -180,7 +179,7 @@ class Substitution:
         part = parts_of(op).get(place)
         tensor = self._network[name]
         is_called = name.rpartition(".")[2] in ("weight", "bias", "running_mean", "running_var") and "." in name
-        is_needed = part is not None and part != "bias" and op.kind not in ("Gather", *_NORMS)
+        is_needed = part is not None and part != "bias" and place > 0 and not _normalizes_data(op)
         if (is_needed or (is_called and tensor.dtype == "float32")) and (self._layer(op) is None or part != "bias"):
             self.unknown.setdefault(name, f"{op}")
 
@@ -189,7 +188,7 @@ class Substitution:
         wanted = self._network[name]
         tensor = _fit_tensor(self._tensors[key], wanted, op, place, key)
         self.used.add(key)
-        made = (key, op.kind if op.kind == "ConvTranspose" else "", tensor.shape or ())
+        made = (key, kind_of(op).spreads, tensor.shape or ())
         known = self._made.get(made)
         if known is None:
             known = self._made[made] = self._add_tensor(tensor, key)
@@ -235,6 +234,11 @@ class Substitution:
         return inputs
 
 
+def _normalizes_data(op: Op) -> bool:
+    """Whether an operator normalizes by statistics of its data, not by those of a training."""
+    return kind_of(op).normalizes and "running_mean" not in parts_of(op).values()
+
+
 def _fit_tensor(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) -> Tensor:
     """A tensor of the file as the operator takes it: outputs first, in the graph's real type.
 
@@ -242,7 +246,7 @@ def _fit_tensor(tensor: Tensor, wanted: Tensor, op: Op, place: int, key: str) ->
         InvalidModelError: its shape is another than the graph's.
     """
     stated = tensor.shape
-    if op.kind == "ConvTranspose" and place == 1:
+    if kind_of(op).spreads and place == 1:
         tensor = _outputs_first(tensor, int(op["group"]), key)
     if tensor.shape != wanted.shape:
         raise InvalidModelError(

@@ -173,10 +173,11 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
     a, b = source.quantization, other.quantization
     if a is None or b is None or a.axis is None or b.axis is None:
         return a == b
+    kind = kind_of(op)
     if not is_output:
-        return a == b and op.kind == "Pack"
+        return a == b and kind.joins(op) and kind.keeps_axis is not None
     if a.block_size:
-        return a == b if op.kind == "Identity" else op.kind == "Transpose" and a.transpose(op["perm"]) == b
+        return a == b if kind.copies else kind.transposes and a.transpose(op["perm"]) == b
     if a.with_axis(b.axis) != b or source.shape is None or other.shape is None:
         return False
     return is_axis_kept(graph, op, source.shape, other.shape, a.axis, b.axis)
@@ -196,8 +197,7 @@ def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dty
 
 def _conversion_problems(graph: Graph, op: Op) -> Iterator[Broken]:
     """Quantize: real to quantized; Dequantize: quantized to real; Requantize: quantized to quantized."""
-    from_quantized, to_quantized = op.kind != "Quantize", op.kind != "Dequantize"
-    for name, is_wanted in ((op.inputs[0], from_quantized), (op.outputs[0], to_quantized)):
+    for name, is_wanted in ((op.inputs[0], not kind_of(op).quantizes), (op.outputs[0], not kind_of(op).dequantizes)):
         tensor = graph[name]
         if is_wanted and not tensor.is_quantized:
             yield "not-quantized", f"needs {name!r} to be quantized, but it is plain {tensor.dtype}"
