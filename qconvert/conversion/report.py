@@ -224,7 +224,7 @@ def refuse_floats(graph: Graph, target: Target) -> None:
 def _on_floats(graph: Graph, op: Op, verdict: Verdict | None) -> bool:
     if kind_of(op).rule in ("move", "relabel", "state", "control", "convert"):
         return False
-    if verdict is not None and any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs)):
+    if verdict is not None and any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs)):
         return verdict.runs == "floats"
     return any("float" in graph[name].dtype and not graph[name].is_quantized for name in op.outputs if name)
 

@@ -281,6 +281,10 @@ class Graph:
         """The data of the tensor `name` if it is a constant, else None."""
         return self.tensors[name].data if name else None
 
+    def is_quantized(self, name: str) -> bool:
+        """Whether the tensor `name` has a quantization; an input that is absent ("") has none."""
+        return bool(name) and self.tensors[name].is_quantized
+
     def is_from(self, format: str) -> bool:
         """Whether the graph was read from a file of that format."""
         return self.metadata.get(SOURCE_FORMAT) == format

@@ -51,9 +51,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             limited = rewriter.clip(inner, bounds, result.name, op.source)
         rewriter.replace(op, replace(bare, outputs=(inner,)), limited)
         count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(), (f"{count} fused and implied activations are operators",)
+    return rewriter.finish(), (f"{count} fused and implied activations are operators",) if count else ()
 
 
 def _bounds(graph: Graph, op: Op, readers: Mapping[str, Sequence[Op]]) -> Bounds | None:

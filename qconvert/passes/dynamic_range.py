@@ -170,8 +170,7 @@ class _Fitting:
             return name
         key = (name, "real")
         if key not in self._made:
-            self._made[key] = self._rewriter.add(f"{name}/dequantized", self._graph[name], dtype="float32", quantization=None)
-            self._rewriter.emit(Op("Dequantize", (name,), (self._made[key],), {}, source))
+            self._made[key] = self._rewriter.dequantize(name, f"{name}/dequantized", source)
         return self._made[key]
 
     def _restore_weights(self, op: Op, stated: str) -> Op:

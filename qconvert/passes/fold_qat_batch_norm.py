@@ -42,7 +42,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             continue
         conv = between[0]
         bias = rewriter.constant(f"{op.outputs[0]}/bias", offset)
-        real = [rewriter.add(f"{name}/real", graph[name], dtype="float32", quantization=None) for name in conv.inputs[:2]]
+        real = [rewriter.add_float(f"{name}/real", graph[name]) for name in conv.inputs[:2]]
         literal = [Op("Dequantize", (old,), (new,), {}, conv.source) for new, old in zip(real, conv.inputs, strict=False)]
         rewriter.replace(conv, *literal, replace(conv, inputs=(*real, bias), outputs=op.outputs))
         for item in (*between[1:], op):

@@ -30,13 +30,6 @@ __all__ = ["Recognizer", "run"]
 
 #: Operators on the longest way through a decomposition.
 _DEPTH = 10
-#: Kinds that a decomposition ends with.
-_ENDS = frozenset(("Mul", "Add", "Div", "Sub"))
-#: Functions that forms keep: every decomposition of a formula has the functions of the formula.
-_FUNCTIONS = frozenset("Erf Tanh Sigmoid Exp Log Softplus ReduceMean ReduceSum ReduceMax Greater Less Where".split())
-#: What a limit may be: the formula has one of these where the graph may have another.
-_CLIPS = frozenset(("Clip", "Relu", "Max", "Min", "HardSigmoid"))
-_CLIP = "a limit"
 #: So many combinations of data, parameters and attributes are tried for one result.
 _MOST_TRIES = 200
 
@@ -49,15 +42,18 @@ class _Way:
         formula: the formula.
         kind: of the operator that it decomposes.
         choices: these attributes.
-        functions: that every such decomposition has.
         words: the functions of its normal forms, one set for each form.
     """
 
     formula: Formula
     kind: Kind
     choices: Mapping[str, Any]
-    functions: frozenset[str] = frozenset()
     words: frozenset[frozenset[str]] = frozenset()
+
+    @property
+    def functions(self) -> frozenset[str]:
+        """Those that every such decomposition has."""
+        return frozenset.intersection(*self.words)
 
 
 class Recognizer:
@@ -95,7 +91,7 @@ class Recognizer:
         level = [op]
         for _ in range(_DEPTH):
             level = [reader for item in level for reader in self._readers.get(item.outputs[0], ()) if reader.outputs][:_DEPTH]
-            yield from (reader for reader in level if reader.kind in _ENDS)
+            yield from (reader for reader in level if kind_of(reader).affine is not None)
             level = [reader for reader in level if not self._graph[reader.outputs[0]].is_quantized]
 
     def _find_inner_ops(self, found: Op, end: Op) -> Iterator[Op]:
@@ -186,9 +182,9 @@ class Recognizer:
 
 
 def _names(op: Op) -> set[str]:
-    """Return the functions of forms that an operator has."""
-    is_clip = op.kind in _CLIPS or op.attributes.get("activation")
-    return {op.kind} & _FUNCTIONS | ({_CLIP} if is_clip else set())
+    """Return the functions of normal forms that an operator may be: itself, and what limits values has a form of its own."""
+    is_limit = kind_of(op).clips or op.kind in ("Max", "Min", "HardSigmoid") or op.attributes.get("activation")
+    return {op.kind, "clip"} if is_limit else {op.kind}
 
 
 def _ways(formula: Formula) -> Iterator[_Way]:
@@ -200,17 +196,15 @@ def _ways(formula: Formula) -> Iterator[_Way]:
     tensors["result"] = Tensor("result", "float32", (2, 2, 2))
     for values in itertools.product(*(spec.choices for spec in specs.values())):
         choices = dict(zip(specs, values, strict=True))
-        found: list[set[str]] = []
         words: set[frozenset[str]] = set()
         for attributes in _attributes(_Way(formula, kind, choices), [0.5], [-1], 3):
             emission = emit_formula(tensors, Op(kind.name, tuple(names), ("result",), attributes), formula, "float32")
             if emission is not None:
                 forms, producers = Forms(), {name: op for op in emission.ops for name in op.outputs}
                 form = forms.of("result", {**tensors, **emission.tensors}, producers, {names[0]: forms.atom("leaf")})
-                found.append(set().union(*(_names(op) for op in emission.ops)))
                 words.add(forms.words(form))
-        if found:
-            yield _Way(formula, kind, choices, frozenset(set.intersection(*found)), frozenset(words))
+        if words:
+            yield _Way(formula, kind, choices, frozenset(words))
 
 
 def _attributes(way: _Way, numbers: Sequence[float], axes: Sequence[int], rank: int) -> Iterator[dict[str, Any]]:

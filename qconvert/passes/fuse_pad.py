@@ -19,7 +19,7 @@ __all__ = ["fuse_pads", "run"]
 
 def run(graph: Graph, target: Target) -> tuple[Graph, tuple[str, ...]]:
     """Fuse every Pad of spatial dimensions alone that only convolutions with explicit padding read."""
-    return fuse_pads(graph, lambda op: len(op.inputs) < 3 or not op.inputs[2] or _pads_real_zero(graph, op))
+    return fuse_pads(graph, lambda op: _pads_real_zero(graph, op))
 
 
 def fuse_pads(graph: Graph, wanted: Callable[[Op], bool]) -> tuple[Graph, tuple[str, ...]]:
@@ -50,7 +50,7 @@ def _pads_smallest(graph: Graph, op: Op) -> bool:
 
 
 def _pads_real_zero(graph: Graph, op: Op) -> bool:
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return True
     filler, quantization = graph.constant(op.inputs[2]), graph[op.outputs[0]].quantization
     zero = 0 if quantization is None else int(quantization.zero_point[0])

@@ -335,7 +335,7 @@ class _Cells:
         if self._body[op.outputs[0]].is_quantized:
             return None
         weights, bias = self._body[op.inputs[1]], self._body.constant(op.inputs[2]) if len(op.inputs) > 2 else None
-        absent = len(op.inputs) < 3 or not op.inputs[2]
+        absent = not op.has(2)
         if weights.data is None or weights.dtype != "float32" or (bias is None and not absent):
             return None
         return weights.data, 0.0 if bias is None else bias.reshape(-1)

@@ -58,7 +58,7 @@ def _row(graph: Graph, op: Op) -> Tensor | None:
         return None
     if weights.quantization.block_size or weights.quantization.axis not in (None, 0):
         return None
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return Tensor("", "int32", ())
     bias, count = graph[op.inputs[2]], len(weights.data)
     if bias.data is None or bias.data.size not in (1, count) or bias.data.shape[-1:] not in ((count,), (1,), ()):

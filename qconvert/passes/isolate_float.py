@@ -173,8 +173,10 @@ class _Isolating:
             return
         self.reasons[op.kind, reason] += 1
         self.first = self.first or op.location
-        inputs = tuple(self._emit_dequantize(name) if name and self._graph[name].is_quantized else name for name in op.inputs)
-        outputs = tuple(self._add(f"{name}/real", name) if name and self._graph[name].is_quantized else name for name in op.outputs)
+        inputs = tuple(self._emit_dequantize(name) if self._graph.is_quantized(name) else name for name in op.inputs)
+        outputs = tuple(
+            self._rewriter.add_float(f"{name}/real", self._graph[name]) if self._graph.is_quantized(name) else name for name in op.outputs
+        )
         if (inputs, outputs) == (op.inputs, op.outputs):
             return
         pairs = zip(outputs, op.outputs, strict=True)
@@ -183,7 +185,7 @@ class _Isolating:
 
     def _emit_dequantize(self, name: str) -> str:
         if name not in self._real:
-            self._real[name] = real = self._add(f"{name}/real_value", name)
+            self._real[name] = real = self._rewriter.add_float(f"{name}/real_value", self._graph[name])
             if not self._graph[name].is_constant:
                 self._unpack(name, real)
             elif packed := self._pack_constant(name, name):
@@ -202,10 +204,9 @@ class _Isolating:
         if ends <= float(np.finfo(np.float32).max):
             self._rewriter.emit(Op("Dequantize", (name,), (real,)))
             return
-        whole = self._add(f"{name}/unlimited", name)
+        whole = self._rewriter.dequantize(name, f"{name}/unlimited")
         limits = (np.finfo(np.float32).min, np.finfo(np.float32).max)
         names = [self._rewriter.constant(f"{name}/{hint}", float(end)) for hint, end in zip(("least", "most"), limits, strict=True)]
-        self._rewriter.emit(Op("Dequantize", (name,), (whole,)))
         self._rewriter.emit(Op("Clip", (whole, *names), (real,)))
 
     def _pack_constant(self, name: str, read: str) -> str:
@@ -266,6 +267,3 @@ class _Isolating:
         data = dequantize(tensor.data, tensor.quantization).astype(np.float32)
         self._rewriter.define(Tensor(name, "float32", tensor.shape, data))
         self._constant_count += 1
-
-    def _add(self, wanted: str, like: str) -> str:
-        return self._rewriter.add(wanted, self._graph[like], dtype="float32", quantization=None)

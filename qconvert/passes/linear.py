@@ -107,7 +107,7 @@ def is_quantized(graph: Graph, op: Op) -> bool:
 
 def quantized_bias(graph: Graph, op: Op) -> Tensor | None:
     """Return the constant bias of a quantized linear operator."""
-    if not kind_of(op).sums_products or len(op.inputs) < 3 or not op.inputs[2] or not is_quantized(graph, op):
+    if not kind_of(op).sums_products or not op.has(2) or not is_quantized(graph, op):
         return None
     bias = graph[op.inputs[2]]
     return bias if bias.is_constant else None

@@ -48,7 +48,7 @@ def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
         rewriter: of the operator's graph.
         op: a Conv, ConvTranspose or Gemm.
     """
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return None
     data, weights, bias, result = (rewriter[name] for name in (*op.inputs, *op.outputs))
     quantizations = data.quantization, weights.quantization, result.quantization
@@ -68,7 +68,7 @@ def exact_layer(rewriter: Rewriter, op: Op) -> tuple[Op, ...] | None:
     along = (-1, *[1] * (rank - 1 - channel_axis(op, rank))) if products.size > 1 else ()
 
     def real(like: Tensor, hint: str) -> str:
-        return rewriter.add(f"{result.name}/{hint}", like, dtype="float32", quantization=None)
+        return rewriter.add_float(f"{result.name}/{hint}", like)
 
     def constant(values: Array, hint: str) -> str:
         return rewriter.constant(f"{result.name}/{hint}", np.asarray(values, np.float32))
@@ -182,14 +182,13 @@ class TorchRounding(TorchForms):
         reals = []
         for name, quantization in zip(op.inputs, nudged, strict=True):
             moved = self._rewriter.add(f"{name}/nudged", self._graph[name], quantization=quantization)
-            reals.append(self._real(f"{name}/real", self._graph[name]))
             self._rewriter.emit(Op("Reinterpret", (name,), (moved,), {}, op.source))
-            self._rewriter.emit(Op("Dequantize", (moved,), (reals[-1],), {}, op.source))
+            reals.append(self._rewriter.dequantize(moved, f"{name}/real", op.source))
         self._replace_with_float(op, _drop_arithmetic(op), tuple(reals))
 
     def _replace_with_float(self, op: Op, new: Op, inputs: tuple[str, ...]) -> None:
         """Put an operator in float and a Quantize of its result in the place of one."""
-        total = self._real(f"{op.outputs[0]}/real", self._graph[op.outputs[0]])
+        total = self._rewriter.add_float(f"{op.outputs[0]}/real", self._graph[op.outputs[0]])
         self._rewriter.replace(op, replace(new, inputs=inputs, outputs=(total,)), Op("Quantize", (total,), op.outputs, {}, op.source))
 
     def _is_8_bit(self, op: Op) -> bool:
@@ -200,8 +199,7 @@ class TorchRounding(TorchForms):
     def _run_in_float(self, op: Op) -> None:
         """An operator between Dequantize and Quantize."""
         self.done["operators run in float, because LiteRT's integer kernels are less exact than PyTorch's"] += 1
-        data = self._real(f"{op.inputs[0]}/real", self._graph[op.inputs[0]])
-        self._rewriter.emit(Op("Dequantize", op.inputs[:1], (data,), {}, op.source))
+        data = self._rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
         self._replace_with_float(op, op, (data, *op.inputs[1:]))
 
     def _is_own_addition(self, op: Op) -> bool:

@@ -116,9 +116,7 @@ class _Rewriting:
         if stored == name:
             return turned
         if name not in self._dequantized:
-            weights = self._rewriter.add(f"{name}/OI", self._rewriter[turned], dtype="float32", quantization=None)
-            self._dequantized[name] = weights
-            self._rewriter.emit(Op("Dequantize", (turned,), (weights,), {}, op.source))
+            self._dequantized[name] = weights = self._rewriter.dequantize(turned, f"{name}/OI", op.source)
             if self._rewriter.is_read_once(stored) and self._rewriter.is_read_once(name):
                 self._rewriter.relate(stored, turned, permutation=(1, 0))
                 self._rewriter.relate(name, weights, permutation=(1, 0))

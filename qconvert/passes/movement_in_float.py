@@ -28,13 +28,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     every = target is not None and target.storage.moves_in_float
     reals: dict[str, str] = {}  # quantized data -> the same values in float32
 
-    def add(name: str) -> str:
-        return rewriter.add(f"{name}/moved", graph[name], dtype="float32", quantization=None)
-
     def emit_dequantize(name: str, op: Op) -> str:
         if name not in reals:
-            reals[name] = add(name)
-            rewriter.emit(Op("Dequantize", (name,), (reals[name],), {}, op.source))
+            reals[name] = rewriter.dequantize(name, f"{name}/moved", op.source)
         return reals[name]
 
     moved: list[str] = []
@@ -42,8 +38,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     for op in rewriter:
         if not _is_concerned(graph, op, every):
             continue
-        inputs = tuple(emit_dequantize(name, op) if _is_quantized(graph, name) else name for name in op.inputs)
-        outputs = tuple(add(name) if _is_quantized(graph, name) else name for name in op.outputs)
+        inputs = tuple(emit_dequantize(name, op) if graph.is_quantized(name) else name for name in op.inputs)
+        outputs = tuple(rewriter.add_float(f"{name}/moved", graph[name]) if graph.is_quantized(name) else name for name in op.outputs)
         pairs = [(name, real) for name, real in zip(op.outputs, outputs, strict=True) if name != real]
         quantizes = (Op("Quantize", (real,), (name,), {}, op.source) for name, real in pairs)
         rewriter.replace(op, replace(op, inputs=inputs, outputs=outputs), *quantizes)
@@ -63,8 +59,4 @@ def _is_concerned(graph: Graph, op: Op, every: bool) -> bool:
     kind = kind_of(op)
     if (kind.transposes and not every) or not (kind.rule in ("move", "index") or kind.chooses or kind.clips or op.kind in _ON_INTEGERS):
         return False
-    return any(_is_quantized(graph, name) and (every or graph[name].dtype in _FEW) for name in (*op.inputs, *op.outputs))
-
-
-def _is_quantized(graph: Graph, name: str) -> bool:
-    return bool(name) and graph[name].is_quantized
+    return any(graph.is_quantized(name) and (every or graph[name].dtype in _FEW) for name in (*op.inputs, *op.outputs))

@@ -207,7 +207,7 @@ class _Restoring:
     def _is_shift_invariant(self, op: Op) -> bool:
         """Whether an operator gives the same integers with the zero points back, all its sides having one."""
         kind = kind_of(op)
-        sides = [name for name in (*kind.data(op), *kind.results_of(op)) if name and self._graph[name].is_quantized]
+        sides = [name for name in (*kind.data(op), *kind.results_of(op)) if self._graph.is_quantized(name)]
         found = {self._points.get(name) for name in sides if not self._graph[name].is_constant}
         return len(found) == 1 and None not in found and is_shift_invariant(self._graph, op)
 

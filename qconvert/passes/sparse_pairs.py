@@ -88,16 +88,13 @@ class _Removal:
         elif kind_of(op).quantizes:
             self._rewriter.replace(op, self._clip(op, inputs[0]))
         else:
-            real = self._add(f"{op.outputs[0]}/sums", op.outputs[0])
+            real = self._rewriter.add_float(f"{op.outputs[0]}/sums", self._rewriter.graph[op.outputs[0]])
             self._rewriter.replace(op, replace(op, inputs=inputs, outputs=(real,)), self._clip(op, real))
 
     def _define_float(self, name: str, suffix: str) -> str:
-        self._real[name] = self._add(f"{name}/{suffix}", name)
+        self._real[name] = self._rewriter.add_float(f"{name}/{suffix}", self._rewriter.graph[name])
         self._rewriter.relate(name, self._real[name])
         return self._real[name]
-
-    def _add(self, wanted: str, like: str) -> str:
-        return self._rewriter.add(wanted, self._rewriter.graph[like], dtype="float32", quantization=None)
 
     def _clip(self, op: Op, value: str) -> Op:
         """Return a Clip of the float value to the ends of the quantization that it was rounded to."""

@@ -29,9 +29,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
             vector = rewriter.constant(f"{op.outputs[0]}/addend", values, number.dtype)
             rewriter.replace(op, replace(op, inputs=tuple(vector if name == number.name else name for name in op.inputs)))
             count += 1
-    if not count:
-        return graph, ()
-    return rewriter.finish(), (f"{count} numbers added after convolutions are vectors with one value per channel",)
+    return rewriter.finish(), (f"{count} numbers added after convolutions are vectors with one value per channel",) if count else ()
 
 
 def _spread_addend(graph: Graph, op: Op, number: Tensor) -> Array | None:

@@ -175,6 +175,6 @@ def _source_type(graph: Graph, target: Target) -> str:
         symmetric &= as_signed(item).quantization.is_symmetric  # type: ignore[union-attr]
     if noted in _EIGHT_BITS:
         return str(noted)
-    quantized = (op for op in graph.ops if any(name and graph[name].is_quantized for name in op.outputs))
+    quantized = (op for op in graph.ops if any(graph.is_quantized(name) for name in op.outputs))
     kernels = [target.kernels.types(op.kind) or () for op in quantized]
     return "int8" if symmetric and any("int8" in types and "uint8" not in types for types in kernels) else "uint8"

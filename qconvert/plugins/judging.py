@@ -47,7 +47,7 @@ def judge_operators(target: Abilities, graph: Graph, ops: Iterable[Op], final: b
 
 def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     """Where the target's kernels would run the operator."""
-    quantized = any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
+    quantized = any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs))
     rule = kind_of(op).rule
     if is_dynamic(op) and target.kernels.dynamic_range:
         return Verdict("integers", _DYNAMIC)
@@ -101,7 +101,7 @@ def _find_lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
     """Why the target has no kernel, or a wrong one, for the operator's data movement on integers; "" if it has a right one."""
     if not target.kernels.rows_of_kind(op.kind):
         return ""
-    for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved_inputs(op) if name and graph[name].is_quantized):
+    for dtype in dict.fromkeys(graph[name].dtype for name in kind_of(op).moved_inputs(op) if graph.is_quantized(name)):
         kernel, lacking = target.kernels.find_kernel(graph, op, dtype)
         if kernel is None:
             return f"{target.name} has no integer kernel for {lacking}"

@@ -206,7 +206,7 @@ def _wrong_range(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
 
 def _wrong_bias(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
     found = weights_of(graph, op)
-    if found is None or len(op.inputs) < 3 or not op.inputs[2] or found[0].quantization is None or found[1].quantization is None:
+    if found is None or not op.has(2) or found[0].quantization is None or found[1].quantization is None:
         return
     bias, wanted = graph[op.inputs[2]], target.storage.bias_dtypes.get(found[0].dtype, next(iter(target.storage.bias_dtypes.values())))
     if bias.quantization is None or bias.dtype not in wanted:

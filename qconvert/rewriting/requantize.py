@@ -55,7 +55,7 @@ def with_quantization(graph: Graph, name: str, quantization: Quantization) -> Gr
 
 
 def _integer_bias(graph: Graph, op: Op) -> Tensor | None:
-    if not kind_of(op).sums_products or len(op.inputs) < 3 or not op.inputs[2]:
+    if not kind_of(op).sums_products or not op.has(2):
         return None
     bias = graph[op.inputs[2]]
     return bias if bias.is_constant and bias.is_quantized else None

@@ -110,11 +110,15 @@ class Rewriter:
         Args:
             wanted: the name; a number is appended if it is taken.
             like: a tensor whose type, shape and quantization it has, but not its data.
-            changes: other fields of it, such as dtype="float32", quantization=None.
+            changes: other fields of it, such as shape=(1, 4).
         """
         name = self._names.fresh(wanted)
         self._tensors[name] = replace(like, **{"name": name, "data": None, **changes})
         return name
+
+    def add_float(self, wanted: str, like: Tensor) -> str:
+        """Add a tensor of float32 with the shape of another under a new name and return the name; see add()."""
+        return self.add(wanted, like, dtype="float32", quantization=None)
 
     def constant(self, wanted: str, data: Array | Sequence[int] | float, dtype: str = "", quantization: Quantization | None = None) -> str:
         """Add a constant under a new name and return the name.
@@ -159,6 +163,18 @@ class Rewriter:
         name = self.add(f"{result}/padded", data, shape=shape)
         self.emit(Op("Pad", (data.name, amounts), (name,), {}, source))
         return name
+
+    def dequantize(self, name: str, wanted: str, source: str = "") -> str:
+        """Put a Dequantize before the operator that is visited, and return the name of what it gives.
+
+        Args:
+            name: of the tensor.
+            wanted: the name of its float values; a number is appended if it is taken.
+            source: where the operator comes from.
+        """
+        real = self.add_float(wanted, self[name])
+        self.emit(Op("Dequantize", (name,), (real,), {}, source))
+        return real
 
     def fresh(self, wanted: str) -> str:
         """Return a name that is free; define() gives it a tensor."""

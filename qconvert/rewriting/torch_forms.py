@@ -175,9 +175,6 @@ class TorchForms:
     def _drop_arithmetic(self, op: Op) -> None:
         self._rewriter.replace(op, op.with_attributes(arithmetic=""))
 
-    def _real(self, wanted: str, like: Tensor) -> str:
-        return self._rewriter.add(wanted, like, dtype="float32", quantization=None)
-
     def _quantize_as(self, op: Op) -> None:
         def add(tensor: Tensor, hint: str) -> str:
             return self._rewriter.add(f"{op.outputs[0]}/{hint}", tensor, data=tensor.data)
@@ -203,7 +200,7 @@ class TorchForms:
         )
         plain = op.with_attributes(arithmetic="")
         if self._runtime == "tflite":
-            real, total = self._real(f"{data.name}/real", data), self._real(f"{result.name}/real", result)
+            real, total = (self._rewriter.add_float(f"{tensor.name}/real", tensor) for tensor in (data, result))
             forms = [
                 Op("Dequantize", (given,), (real,), {}, op.source),
                 replace(plain, inputs=(real, *op.inputs[1:]), outputs=(total,)),

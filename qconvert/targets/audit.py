@@ -93,7 +93,7 @@ def audit(graph: Graph, target: Target) -> tuple[AuditLine, ...]:
 
 
 def _is_quantized(graph: Graph, op: Op) -> bool:
-    return any(name and graph[name].is_quantized for name in (*op.inputs, *op.outputs))
+    return any(graph.is_quantized(name) for name in (*op.inputs, *op.outputs))
 
 
 #: How many violations of each rule an error names; the rest are counted.

@@ -283,7 +283,7 @@ def group_tied_tensors(graph: Graph) -> dict[str, str]:
 
     for op in graph.ops:
         if kind_of(op).rule == "move":
-            names = [name for name in (*kind_of(op).moved_inputs(op), *kind_of(op).results_of(op)) if name and graph[name].is_quantized]
+            names = [name for name in (*kind_of(op).moved_inputs(op), *kind_of(op).results_of(op)) if graph.is_quantized(name)]
             above.update({top(name): top(names[0]) for name in names})
     return {tensor.name: top(tensor.name) for tensor in graph.tensors.values() if tensor.is_quantized}
 

@@ -294,7 +294,7 @@ def obstacle(graph: Graph, op: Op, points: Mapping[str, int]) -> str:
 def is_shift_invariant(graph: Graph, op: Op) -> bool:
     """Whether an operator gives the same stored integers whatever one zero point all its sides have."""
     kind = kind_of(op)
-    names = [name for name in (*kind.moved_inputs(op), *kind.results_of(op)) if name and graph[name].is_quantized]
+    names = [name for name in (*kind.moved_inputs(op), *kind.results_of(op)) if graph.is_quantized(name)]
     if op.attributes.get("activation") or op.attributes.get("reduction", "none") != "none":
         return False
     if kind.rule == "move":

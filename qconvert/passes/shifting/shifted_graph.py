@@ -90,7 +90,7 @@ class Shifting:
 
     def compute(self, kind: str, inputs: tuple[str, ...], wanted: str, like: str, source: str = "", **attributes: Any) -> str:
         """Emit an operator with a new float32 result of the shape of another tensor; return the result."""
-        result = self.rewriter.add(wanted, self.rewriter[like], dtype="float32", quantization=None)
+        result = self.rewriter.add_float(wanted, self.rewriter[like])
         return self.emit(kind, inputs, result, source, **attributes)
 
     def plus(self, value: str, amount: float, source: str = "", result: str = "") -> str:

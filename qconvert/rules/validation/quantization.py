@@ -43,7 +43,7 @@ def _operator_problems(graph: Graph, op: Op) -> Iterator[Broken]:
         yield from _relabel_problems(graph, op)
     elif rule == "index":
         for name in op.outputs:
-            if name and graph[name].is_quantized:
+            if graph.is_quantized(name):
                 yield "index-quantized", f"gives plain integers, but {name!r} is quantized"
     if kind.tensor_rule is not None and (problem := kind.tensor_rule(op, graph.__getitem__)):
         yield problem
@@ -233,7 +233,7 @@ def _weight_problems(graph: Graph, op: Op) -> Iterator[Broken]:
         yield "weight-axis", f"has weights {weights.name!r} quantized along axis {along.axis}, not along their outputs (0)"
     if data.quantization is not None and data.quantization.axis is not None:
         yield "not-per-tensor", f"has data {data.name!r} quantized per axis; it must be quantized per tensor"
-    if len(op.inputs) < 3 or not op.inputs[2] or data.quantization is None or weights.quantization is None:
+    if not op.has(2) or data.quantization is None or weights.quantization is None:
         return
     bias = graph[op.inputs[2]]
     if bias.dtype == "float32" and not bias.is_quantized:
