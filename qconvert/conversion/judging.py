@@ -13,7 +13,7 @@ from qconvert.conversion.loading import normal_form, read_literal_graph
 from qconvert.errors import LossError, OptionError, QConvertError, format_count
 from qconvert.graph import Graph
 from qconvert.graph.metadata import CHANGED
-from qconvert.plugins import Change, Cost, Format, Pass
+from qconvert.plugins import Change, Format, Pass
 from qconvert.plugins.options import fill_defaults
 from qconvert.rules.changed_values import changed_names, declared_changes, declared_names, narrowed_names, paired_inputs
 
@@ -105,7 +105,7 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
     """
     if math.isnan(limit):
         raise OptionError("min_tensor_sqnr is not a number", remedy="Give decibels, such as 30.", rule="not-a-number")
-    below = [(change.by, cost) for change in changes for cost in change.costs if _is_below(cost, limit)]
+    below = [(change.by, cost) for change in changes for cost in change.costs if cost.sqnr_db is not None and cost.sqnr_db < limit]
     if not below:
         return
     below.sort(key=lambda item: item[1].sqnr_db or 0.0)
@@ -117,7 +117,3 @@ def refuse_losses(changes: Iterable[Change], limit: float = LIMIT) -> None:
         remedy=f"Use another target or other passes, or allow the loss with --min-tensor-sqnr {int(worst // 1)}.",
         rule="sqnr-below-limit",
     )
-
-
-def _is_below(cost: Cost, limit: float) -> bool:
-    return cost.sqnr_db is not None and cost.sqnr_db < limit

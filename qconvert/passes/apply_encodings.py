@@ -129,14 +129,13 @@ class _Encoding:
         else:
             self.quantizations[name] = quantization
 
-    def _has_quantization(self, op: Op, index: int) -> bool:
-        return op.inputs[index] in self.quantizations or (op.outputs[0], index) in self._operands
-
     def derive_weights(self) -> list[str]:
         """Put weights without an entry, of layers whose data have one, on int8 quantizations; return their names."""
         made = []
         for op in self._graph.ops:
-            if not kind_of(op).sums_products or not self._has_quantization(op, 0) or (op.outputs[0], 1) in self._operands:
+            if not kind_of(op).sums_products or (op.outputs[0], 1) in self._operands:
+                continue
+            if op.inputs[0] not in self.quantizations and (op.outputs[0], 0) not in self._operands:
                 continue
             tensor = self._graph[op.inputs[1]]
             if tensor.data is None or tensor.dtype != "float32" or tensor.name in self._constants or (tensor.rank or 0) < 2:

@@ -116,9 +116,9 @@ class _Lifting:
         given = states if is_loop else [name for name in states if name in written]
         places = _places(op)
         attributes = dict(op.attributes)
-        for attribute, function in _functions(op):
-            results = () if attribute == "condition" else tuple(given)
-            attributes[attribute] = self._function(function, tuple(states), results, *places[2:])
+        for call in kind_of(op).calls(op):
+            results = () if call.attribute == "condition" else tuple(given)
+            attributes[call.attribute] = self._function(call.function, tuple(states), results, *places[2:])
         if "carried" in op.attributes:
             attributes["carried"] = int(op["carried"]) + len(states)
         after = [rewriter.add(f"{name}/after", self._graph.states[name]) for name in given]
@@ -163,19 +163,13 @@ def _copy(rewriter: Rewriter, name: str) -> str:
     return copy
 
 
-def _functions(op: Op) -> list[tuple[str, str]]:
-    """Return the functions of an operator, by the attributes that name them."""
-    return [(name, str(op[name])) for name, spec in kind_of(op).attributes.items() if spec.sort == "function" and name in op.attributes]
-
-
 def _places(op: Op) -> tuple[int, int, int, int]:
     """Return where new values stand among inputs and outputs of an operator and of its function: after what it carries, or at the end."""
-    if op.kind == "Loop":
-        count = int(op["carried"])
-        return 2 + count, count, 2 + count, 1 + count
-    if op.kind == "Scan":
-        return (int(op["carried"]),) * 4
-    return -1, -1, -1, -1
+    if "carried" not in op.attributes:
+        return -1, -1, -1, -1
+    (call,), count = kind_of(op).calls(op), int(op["carried"])
+    inputs, outputs = (count + sum(bool(port.dtype) for port in ports) for ports in (call.inputs, call.outputs))
+    return inputs, count, inputs, outputs
 
 
 def _insert_names(names: Sequence[str], place: int, more: Sequence[str]) -> tuple[str, ...]:

@@ -104,15 +104,11 @@ def compare_pairs(graph: Graph, op: Op, found: PairSum) -> tuple[Difference, tup
     quantizations = [tensor.quantization for tensor in (a, b, result) if tensor.quantization is not None]
     points = [int(quantization.zero_point[0]) for quantization in quantizations]
     real = dequantize(first, quantizations[0]) + found.sign * dequantize(second, quantizations[1])
-    exact = np.clip(quantize(real, _drop_limits(quantizations[2]), result.dtype).astype(np.int64), *found.limits)
+    unlimited = Quantization(quantizations[2].scale, quantizations[2].zero_point)  # whose own limits are among those of the sum
+    exact = np.clip(quantize(real, unlimited, result.dtype).astype(np.int64), *found.limits)
     decomposed = np.clip(found(first - points[0], second - points[1]) + points[2], *found.limits)
     inside = int(((exact > found.limits[0]) & (exact < found.limits[1])).sum())
     return Difference(int(np.abs(exact - decomposed).sum()), inside), (int(exact.min()) - points[2], int(exact.max()) - points[2])
-
-
-def _drop_limits(quantization: Quantization) -> Quantization:
-    """Return the quantization without limits of its own, which are among those of the sum."""
-    return Quantization(quantization.scale, quantization.zero_point)
 
 
 def run(graph: Graph, target: Target | None, *, fixed_point: str = "single") -> tuple[Graph, tuple[Change | str, ...]]:
