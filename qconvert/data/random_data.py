@@ -245,7 +245,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _range(graph: Graph, readers: list[Op]) -> Interval | None:
     """The real range of the Quantize that reads an input, if one does."""
-    for op in (op for op in readers if op.kind == "Quantize"):
+    for op in (op for op in readers if kind_of(op).quantizes):
         tensor = graph[op.outputs[0]]
         if tensor.quantization is not None and tensor.dtype in _INTEGERS:
             scale, zero_point = float(tensor.quantization.scale.flat[0]), int(tensor.quantization.zero_point.flat[0])

@@ -27,7 +27,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     rewriter = Rewriter(graph)
     made: dict[tuple[str, int, tuple[int, ...]], str] = {}
     count = 0
-    for op in rewriter.of_kind("Conv", "ConvTranspose"):
+    for op in rewriter:
         holes = _holes(graph, op)
         if holes is None:
             continue
@@ -46,6 +46,9 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
     """Return the dilations that the weights take over; None if the operator stays as it is."""
+    kind = kind_of(op)
+    if not kind.has_weights or kind.is_matrix_product:
+        return None
     weights, group = graph[op.inputs[1]], int(op["group"])
     shape, q = weights.static_shape, weights.quantization
     if weights.data is None or shape is None or len(shape) < 3 or group < 1 or shape[0] % group:
@@ -53,7 +56,7 @@ def _holes(graph: Graph, op: Op) -> tuple[int, ...] | None:
     if q is not None and (q.block_size or q.axis not in (None, 0)):
         return None
     dilations = tuple(int(step) for step in op["dilations"])
-    if not kind_of(op).spreads:
+    if not kind.spreads:
         if len(shape) != _VOLUME_RANK or group == 1:
             return None
         dilations = (1,) * len(dilations)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.graph import Graph, Op, integer_range
+from qconvert.operators import kind_of
 from qconvert.plugins import Target
 from qconvert.rewriting import Rewriter
 
@@ -59,9 +60,10 @@ def _pads_real_zero(graph: Graph, op: Op) -> bool:
 
 def _with_padding(graph: Graph, pad: Op, reader: Op) -> Op | None:
     """Return `reader` with the padding of the Pad that it reads; None if it cannot take that over."""
-    amounts = graph.constant(pad.inputs[1])
-    fits = {"Conv": _pads_real_zero, "MaxPool": _pads_smallest}.get(reader.kind)
-    if fits is None or not fits(graph, pad) or reader["auto_pad"] != "NOTSET" or pad.outputs[0] != reader.inputs[0] or amounts is None:
+    amounts, kind = graph.constant(pad.inputs[1]), kind_of(reader)
+    if not kind.has_windows or reader["auto_pad"] != "NOTSET" or pad.outputs[0] != reader.inputs[0] or amounts is None:
+        return None
+    if not (_pads_real_zero(graph, pad) if kind.has_weights else kind.rule == "move" and _pads_smallest(graph, pad)):
         return None
     rank = len(amounts) // 2
     spatial = list(range(1, rank - 1)) if reader["data_format"] == "channels_last" else list(range(2, rank))

@@ -112,21 +112,19 @@ def _find_lacking_move_kernel(target: Abilities, graph: Graph, op: Op) -> str:
 
 def _describe_stored_integers(graph: Graph, op: Op) -> str:
     """What an operator of float values does on stored integers, in words; "" if it has to compute."""
-    if op.kind not in ("Relu", "Clip", "Concat", "ArgMax", "ArgMin", "Max", "Min", "Resize"):
+    kind = kind_of(op)
+    is_nearest = op.attributes.get("mode") == "nearest"
+    if not (kind.clips or kind.chooses or (kind.ranks and kind.compares) or is_nearest):
         return ""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    if op.kind in ("Relu", "Clip") and data.is_quantized and data.shares_quantization(result):
-        return "clips stored integers"
-    if op.kind == "Concat" and all(graph[name].shares_quantization(result) for name in op.inputs if name):
-        return "moves stored integers"
-    shares = result.dtype in ("int8", "uint8") and all(graph[name].shares_quantization(result) for name in kind_of(op).data(op))
-    if op.kind in ("Max", "Min") and shares:
-        return "compares stored integers"
-    if op.kind == "Resize" and op["mode"] == "nearest" and shares:
-        return "moves stored integers"
-    if op.kind in ("ArgMax", "ArgMin") and data.is_quantized:
-        return "compares stored integers"
-    return ""
+    if kind.ranks:
+        return "compares stored integers" if data.is_quantized else ""
+    if kind.clips:
+        return "clips stored integers" if data.is_quantized and data.shares_quantization(result) else ""
+    shared = all(graph[name].shares_quantization(result) for name in (kind.data(op) if is_nearest else op.inputs) if name)
+    if not shared or not (kind.by_place or result.dtype in ("int8", "uint8")):
+        return ""
+    return "moves stored integers" if kind.by_place or is_nearest else "compares stored integers"
 
 
 def _list_float_sides(target: Abilities, graph: Graph, op: Op) -> list[Tensor]:

@@ -33,7 +33,7 @@ def computed_inputs(graph: Graph, op: Op) -> list[Tensor]:
 
 def quantized_data(graph: Graph, op: Op) -> list[Tensor]:
     """The quantized data of an operator; a Dequantize of a constant is storage, not computing, and of an Opaque nothing is known."""
-    if kind_of(op).rule == "opaque" or (op.kind == "Dequantize" and all(graph[name].is_constant for name in op.inputs if name)):
+    if kind_of(op).rule == "opaque" or (kind_of(op).dequantizes and all(graph[name].is_constant for name in op.inputs if name)):
         return []
     return [tensor for tensor in data_of(graph, op) if tensor.is_quantized]
 
@@ -52,8 +52,8 @@ def addend(graph: Graph, op: Op, producers: Mapping[str, Op]) -> Tensor | None:
     if name is None or number is None or number.data is None or number.data.size != 1 or len(number.data.shape) > 3:
         return None
     maker = producers.get(name)
-    while maker is not None and maker.kind != "Conv":
-        before = maker.inputs[0] if maker.kind == "Identity" else _varying_operand(graph, maker)
+    while maker is not None and not (kind_of(maker).has_windows and kind_of(maker).has_weights):
+        before = maker.inputs[0] if kind_of(maker).copies else _varying_operand(graph, maker)
         maker = None if before is None or maker.attributes.get("activation") else producers.get(before)
     if maker is None or maker.attributes.get("activation") or maker["data_format"] != "channels_first":
         return None
@@ -63,10 +63,11 @@ def addend(graph: Graph, op: Op, producers: Mapping[str, Op]) -> Tensor | None:
 
 def _varying_operand(graph: Graph, op: Op) -> str | None:
     """What a constant is added to, or taken from; None if it is another operator."""
-    if op.kind not in ("Add", "Sub") or graph[op.outputs[0]].is_quantized:
+    sign = kind_of(op).sum_sign
+    if not sign or graph[op.outputs[0]].is_quantized:
         return None
     data = [name for name in op.inputs if not graph[name].is_constant]
-    return data[0] if len(data) == 1 and (op.kind == "Add" or data[0] == op.inputs[0]) else None
+    return data[0] if len(data) == 1 and (sign > 0 or data[0] == op.inputs[0]) else None
 
 
 #: The tensor concerned, and what is wrong with it in words.
