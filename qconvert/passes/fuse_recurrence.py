@@ -20,7 +20,7 @@ from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import all_graphs, with_used_functions
 from qconvert.passes.recurrences.loop_recognition import ScanForm, scan_form
 from qconvert.plugins import Change, Target
-from qconvert.rewriting import Rewriter, producer_of_kind
+from qconvert.rewriting import Match, Pattern, Rewriter, match_producer, producer_of_kind
 from qconvert.rewriting.control_flow import prefix_of
 
 __all__ = ["run"]
@@ -173,6 +173,25 @@ def _origin(body: Graph, name: str) -> str:
 
 #: Kinds that are activations of a recurrence, which names them as they are.
 _ACTIVATIONS = ("Sigmoid", "Tanh", "Relu")
+_NEW = Pattern("|".join(_ACTIVATIONS), name="g")
+#: (1 - update) * g + update * hidden.
+_GRU = Pattern(
+    "Add",
+    Pattern("Mul", Pattern("Sub", "one", "update"), _NEW, any_order=True),
+    Pattern("Mul", "update", "hidden", any_order=True),
+    any_order=True,
+)
+
+
+def _lstm_pattern(kind: str) -> Pattern:
+    """Return output * last(forget * cell + input * g), whose three gates are of one kind."""
+    kept = Pattern("Mul", Pattern(kind, name="forget"), "cell", any_order=True)
+    added = Pattern("Mul", Pattern(kind, name="input"), _NEW, any_order=True)
+    last = Pattern(_NEW.kinds, Pattern("Add", kept, added, any_order=True, name="sum"), name="last")
+    return Pattern("Mul", Pattern(kind, name="output"), last, any_order=True)
+
+
+_LSTMS = tuple(map(_lstm_pattern, _ACTIVATIONS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,26 +250,17 @@ class _Cells:
     def rnn(self) -> Cell | None:
         """h' = f(W x + R h + b)"""
         op = self._activation(self._new[0])
-        total = self._linear(op.inputs[0]) if op is not None else None
-        return None if op is None or total is None else self._cell("RNN", [total], (op,))
+        return None if op is None else self._cell("RNN", [self._linear(op.inputs[0])], (op,))
 
     def gru(self) -> Cell | None:
         """h' = z * h + (1 - z) * g(x part + reset)"""
-        sides = self._operands(self._new[0], "Add")
-        for old, new in (sides, sides[::-1]) if sides else ():
-            kept, fresh = self._operands(old, "Mul"), self._operands(new, "Mul")
-            if self._h not in kept or not fresh:
-                continue
-            z = kept[kept.index(self._h) - 1]
-            rest = next((one for one in fresh if self._is_one_minus(one, z)), "")
-            gate = self._activation(z)
-            if not rest or gate is None:
-                continue
-            g = self._activation(fresh[fresh.index(rest) - 1])
-            update = self._linear(gate.inputs[0])
-            if g is not None and update is not None:
-                return self._reset(gate, g, update)
-        return None
+        found = self._match(_GRU, self._new[0])
+        one = None if found is None else self._body.constant(found.tensors["one"])
+        if found is None or one is None or not (one == 1).all() or found.tensors["hidden"] != self._h:
+            return None
+        gate = self._activation(found.tensors["update"])
+        update = self._linear(gate.inputs[0]) if gate is not None else None
+        return None if gate is None or update is None else self._reset(gate, found.named["g"], update)
 
     def _reset(self, gate: Op, g: Op, update: _Linear) -> Cell | None:
         """Return the part of a GRU's hidden gate that the reset gate takes: r * (R h + b), or R (r * h)."""
@@ -278,30 +288,18 @@ class _Cells:
 
     def lstm(self) -> Cell | None:
         """c' = f * c + i * g(cell part), h' = o * last(c')"""
-        c_new = self._new[1 - self._hidden]
-        out, sum_ = self._operands(self._new[self._hidden], "Mul"), self._operands(c_new, "Add")
-        last = next((op for name in out if (op := self._activation(name)) is not None and op.inputs[0] == c_new), None)
-        if last is None or not sum_:
-            return None
-        o = self._activation(out[out.index(last.outputs[0]) - 1])
-        for old, new in (sum_, sum_[::-1]):
-            kept, fresh = self._operands(old, "Mul"), self._operands(new, "Mul")
-            if o is None or self._c not in kept or not fresh:
+        for pattern in _LSTMS:
+            found = self._match(pattern, self._new[self._hidden])
+            if found is None or (found.named["sum"].name, found.tensors["cell"]) != (self._new[1 - self._hidden], self._c):
                 continue
-            forget = self._activation(kept[kept.index(self._c) - 1], o)
-            for i, g in (fresh, fresh[::-1]):
-                enters, cell = self._activation(i, o), self._activation(g)
-                if forget is None or enters is None or cell is None:
-                    continue
-                gates = [self._linear(op.inputs[0]) for op in (enters, o, forget, cell)]
-                if all(gate is not None for gate in gates):
-                    return self._cell("LSTM", [gate for gate in gates if gate is not None], (o, cell, last))
+            gates = [self._linear(found.named[name].inputs[0]) for name in ("input", "output", "forget", "g")]
+            return self._cell("LSTM", gates, [found.named[name] for name in ("output", "g", "last")])
         return None
 
-    def _cell(self, kind: str, gates: Sequence[_Linear], activations: Sequence[Op], before: int = 0) -> Cell | None:
+    def _cell(self, kind: str, gates: Sequence[_Linear | None], activations: Sequence[Op], before: int = 0) -> Cell | None:
         w, r, b = [], [], []
         for gate in gates:
-            if gate.w is None or gate.r is None or gate.others:
+            if gate is None or gate.w is None or gate.r is None or gate.others:
                 return None
             w.append(gate.w)
             r.append(gate.r)
@@ -317,6 +315,10 @@ class _Cells:
         op = producer_of_kind(self._makers, name, *kinds)
         return op if op is not None and not op.attributes.get("activation") else None
 
+    def _match(self, pattern: Pattern, name: str) -> Match | None:
+        found = match_producer(self._makers, pattern, name)
+        return None if found is None or any(op.attributes.get("activation") for op in found.ops) else found
+
     def _activation(self, name: str, like: Op | None = None) -> Op | None:
         """Return the activation that computes a value, of the kind of another one if that is given."""
         return self._producer_of_kind(name, *(_ACTIVATIONS if like is None else (like.kind,)))
@@ -324,11 +326,6 @@ class _Cells:
     def _operands(self, name: str, kind: str) -> tuple[str, ...]:
         op = self._producer_of_kind(name, kind)
         return () if op is None else op.inputs
-
-    def _is_one_minus(self, name: str, other: str) -> bool:
-        op = self._producer_of_kind(name, "Sub")
-        one = self._body.constant(op.inputs[0]) if op is not None else None
-        return op is not None and one is not None and bool((one == 1).all()) and op.inputs[1] == other
 
     def _matrix(self, op: Op) -> tuple[Array, Array | float] | None:
         """Return the real weights and bias of a Gemm."""
