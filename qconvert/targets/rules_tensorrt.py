@@ -167,7 +167,7 @@ def _per_axis_activations(graph: Graph, op: Op) -> Iterator[Breach]:
 
 
 def _dilated_pools(op: Op) -> Iterator[Breach]:
-    if kind_of(op).rule == "move" and any(step != 1 for step in op.attributes.get("dilations", ())):
+    if kind_of(op).rule == "move" and "dilations" in op.attributes and any(step != 1 for step in op["dilations"]):
         yield op.outputs[0], f"has dilations of {tuple(op['dilations'])}"
 
 
