@@ -251,7 +251,7 @@ class Kind:
     @property
     def copies(self) -> bool:
         """Whether the result is its data, under another name (Identity)."""
-        return self.rule == "move" and self.layout.suits is Suits.BROADCASTS
+        return self.rule == "move" and self.layout.suits is Suits.BROADCASTS and self.inputs == (1, 1)
 
     @property
     def requantizes(self) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from qconvert.arithmetic.storage import DTYPES
-from qconvert.graph import Op
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import KINDS, REQUIRED, RULES, choice, flag, integer, integers, kind, number, register, text, texts
 from qconvert.operators.properties import ELEMENTWISE, WHEREVER, Suits, any_value, within_data
 
@@ -42,6 +44,30 @@ def test_what_is_read_off_the_roles() -> None:
     assert {name for name, item in KINDS.items() if item.reads_state} == {"ReadState"}
     assert {name for name, item in KINDS.items() if item.chooses} == {"Concat", "Max", "Min", "Where"}
     assert {name for name, item in KINDS.items() if item.results == 1} == {"TopK", "Unique"}
+    assert {name for name, item in KINDS.items() if item.sums_all_weights} == {"Conv", "Gemm", "MatMul"}
+    assert {name for name, item in KINDS.items() if item.copies} == {"Identity"}
+    assert {name for name, item in KINDS.items() if item.transposes} == {"Transpose"}
+
+
+def test_a_conversion_does_one_thing() -> None:
+    for item in KINDS.values():
+        assert (item.quantizes, item.dequantizes, item.requantizes).count(True) == (item.rule == "convert"), item.name
+
+
+@pytest.mark.parametrize("name", [name for name, item in KINDS.items() if item.affine is not None])
+@pytest.mark.parametrize("place", [0, 1])
+def test_an_operator_with_a_constant_is_its_factor_and_its_addend(name: str, place: int) -> None:
+    affine = KINDS[name].affine
+    assert affine is not None
+    data, constant = np.array([-3.0, 0.5, 7.0], np.float32), np.array([2.0, -0.25, 8.0], np.float32)
+    found = affine(place, constant)
+    if found is None:
+        assert (name, place) == ("Div", 0)
+        return
+    tensors = {"x": Tensor("x", "float32", (3,)), "c": Tensor("c", "float32", (3,), constant), "y": Tensor("y", "float32", (3,))}
+    inputs = ("c", "x") if place == 0 else ("x", "c")
+    result = evaluate(Graph("net", tensors, (Op(name, inputs, ("y",)),), ("x",), ("y",)), {"x": data})["y"]
+    assert np.array_equal(result, found[0] * data + found[1])
 
 
 def test_words_of_types_fit_the_roles() -> None:
