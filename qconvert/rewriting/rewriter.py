@@ -24,10 +24,9 @@ class Rewriter:
     A pass walks over the operators and says what takes the place of some of them; all others stay:
 
         rewriter = Rewriter(graph)
-        for op in rewriter:
-            if op.kind == "HardSwish":
-                gate = rewriter.add(f"{op.name}/gate", graph[op.inputs[0]])
-                rewriter.replace(op, Op("HardSigmoid", op.inputs, (gate,)), Op("Mul", (op.inputs[0], gate), op.outputs))
+        for op in rewriter.of_kind("HardSwish"):
+            gate = rewriter.add(f"{op.name}/gate", graph[op.inputs[0]])
+            rewriter.replace(op, Op("HardSigmoid", op.inputs, (gate,)), Op("Mul", (op.inputs[0], gate), op.outputs))
         return rewriter.finish(), ("…",)
 
     Names are free, constants are tensors, and the correspondence of the tensors is recorded (graph/correspondence.py).
