@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from qconvert.arithmetic import choose_quantization, dequantize
+from qconvert.arithmetic import choose_quantization
 from qconvert.arithmetic.storage import INTEGERS, Array, canonical_dtype, equal_data, integer_range, read_only
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor
@@ -356,8 +356,7 @@ def _encoding(tensor: Tensor) -> Encoding:
 
 
 def _dequantize_tensor(tensor: Tensor) -> Tensor:
-    assert tensor.quantization is not None
-    data = None if tensor.data is None else dequantize(tensor.data, tensor.quantization).astype(np.float32)
+    data = None if tensor.data is None else tensor.float_values().astype(np.float32)
     return Tensor(tensor.name, "float32", tensor.shape, data)
 
 

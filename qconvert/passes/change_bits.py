@@ -139,9 +139,8 @@ def _widen(weights: Tensor, dtype: str) -> Rescaled:
 
 def _quantize_blocks(weights: Tensor, axis: int, size: int, dtype: str) -> Rescaled:
     """Return a matrix of symmetric weights with one scale for each `size` of them along an axis."""
-    assert weights.quantization is not None and weights.data is not None
     limits = symmetric_limits(dtype)
-    real: Array = np.moveaxis(dequantize(weights.data, weights.quantization), axis, 1)
+    real: Array = np.moveaxis(weights.float_values(), axis, 1)
     count = -(-real.shape[1] // size)
     parts = [real[:, index * size : (index + 1) * size] for index in range(count)]
     scales = np.array([[least_loss_scale(row, limits) if row.any() else 1.0 for row in part] for part in parts], np.float32).T

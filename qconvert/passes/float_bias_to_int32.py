@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, scale_and_zero_point
+from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.products import rounded_bias
@@ -62,8 +62,8 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
 
 def _cost(old: Tensor, new: Tensor) -> tuple[int, float]:
     """Return how many values changed, as float32, and the largest change in LSB."""
-    assert old.data is not None and new.data is not None and new.quantization is not None
-    real = dequantize(new.data, new.quantization)
+    assert old.data is not None and new.quantization is not None
+    real = new.float_values()
     scale, _ = scale_and_zero_point(new.quantization, old.data.shape)
     error = np.abs(real - old.data) / scale
     return int((real.astype(np.float32) != old.data).sum()), float(error.max(initial=0))

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, scale_and_zero_point
+from qconvert.arithmetic import scale_and_zero_point
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.passes.linear import quantized_bias
 from qconvert.plugins import Change, Cost, Target
@@ -32,9 +32,10 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     values = lost = 0
     for name, ops in found.items():
         shared = len(rewriter.readers[name]) > len(ops) or name in graph.public
-        bias = _dequantize_bias(graph[name], rewriter.fresh(f"{name}/float32") if shared else name)
+        data = graph[name].float_values().astype(np.float32)
+        bias = Tensor(rewriter.fresh(f"{name}/float32") if shared else name, "float32", graph[name].shape, data)
         made.append(rewriter.define(bias))
-        values += bias.data.size if bias.data is not None else 0
+        values += data.size
         lost += _count_lost_values(graph[name], bias)
         for op in ops:
             rewriter.replace(op, replace(op, inputs=(*op.inputs[:2], bias.name)))
@@ -42,11 +43,6 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
     costs = tuple(Cost(name, None, None) for name in made)
     note = Change(f"{len(made)} biases of {values} values are float32; {words}", costs=costs)
     return rewriter.finish(), (note,)
-
-
-def _dequantize_bias(bias: Tensor, name: str) -> Tensor:
-    assert bias.data is not None and bias.quantization is not None
-    return Tensor(name, "float32", bias.shape, dequantize(bias.data, bias.quantization).astype(np.float32))
 
 
 def _count_lost_values(bias: Tensor, real: Tensor) -> int:

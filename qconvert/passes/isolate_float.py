@@ -19,7 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, dequantize, scale_and_zero_point
+from qconvert.arithmetic import affine_range, scale_and_zero_point
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
@@ -263,7 +263,6 @@ class _Isolating:
 
     def _define_real(self, tensor: Tensor, name: str) -> None:
         """Give a name the float values of a quantized constant, each rounded once to float32."""
-        assert tensor.data is not None and tensor.quantization is not None
-        data = dequantize(tensor.data, tensor.quantization).astype(np.float32)
+        data = tensor.float_values().astype(np.float32)
         self._rewriter.define(Tensor(name, "float32", tensor.shape, data))
         self._constant_count += 1

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, is_accumulator_scale, saturate, scale_and_zero_point
+from qconvert.arithmetic import is_accumulator_scale, saturate, scale_and_zero_point
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.products import bias_quantization
 from qconvert.operators import kind_of, output_axis
@@ -167,7 +167,7 @@ def with_biases(graph: Graph, names: set[str], suffix: str, *, wide: bool = True
 def _requantize_bias(bias: Tensor, quantization: Quantization | None, dtypes: Sequence[str]) -> Tensor:
     """Return a bias with another quantization in the first type that holds it, else of float values."""
     assert bias.data is not None and bias.quantization is not None
-    real = dequantize(bias.data, bias.quantization)
+    real = bias.float_values()
     if quantization is not None:
         old, new = (scale_and_zero_point(q, bias.data.shape)[0] for q in (bias.quantization, quantization))
         steps = np.where(np.isclose(old, new, rtol=1e-6, atol=0), bias.data, np.rint(real / new))

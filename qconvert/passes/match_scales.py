@@ -18,7 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import affine_range, dequantize, quantize
+from qconvert.arithmetic import affine_range, quantize
 from qconvert.graph import Graph, Op, Quantization, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.passes.quantizations.scales_and_costs import activation_cost, tensor_cost
@@ -157,7 +157,7 @@ class _Matching:
                 continue
             data = None
             if tensor.data is not None and result.quantization is not None:
-                data = quantize(dequantize(tensor.data, tensor.quantization), result.quantization, result.dtype)
+                data = quantize(tensor.float_values(), result.quantization, result.dtype)
                 self.stored += 1
             wanted = f"{name}/{result.name}_scale"
             names[index] = self._rewriter.add(wanted, tensor, dtype=result.dtype, data=data, quantization=result.quantization)
@@ -174,7 +174,7 @@ class _Matching:
         for tensor in data:
             if quantization is None or tensor.quantization is None or tensor.quantization == quantization or tensor.name in moved:
                 continue
-            stored = None if tensor.data is None else quantize(dequantize(tensor.data, tensor.quantization), quantization, tensor.dtype)
+            stored = None if tensor.data is None else quantize(tensor.float_values(), quantization, tensor.dtype)
             moved[tensor.name] = self._rewriter.add(f"{tensor.name}/common_scale", tensor, data=stored, quantization=quantization)
             if stored is None:
                 self._rewriter.emit(Op("Requantize", (tensor.name,), (moved[tensor.name],), {}, op.source))

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.plugins import Change, Target
 from qconvert.rewriting import Rewriter, dequantized_source
@@ -103,7 +102,7 @@ class _Rewriting:
         if tensor.data is None or tensor.data.size != count or tensor.data.shape[-1:] != (count,):
             return None
         if tensor.quantization is not None:
-            return dequantize(tensor.data, tensor.quantization).astype(np.float32).reshape(count)
+            return tensor.float_values().astype(np.float32).reshape(count)
         return tensor.data.reshape(count) if tensor.dtype == "float32" else None
 
     def _weights_of(self, op: Op) -> str:

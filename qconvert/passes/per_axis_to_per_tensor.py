@@ -97,11 +97,10 @@ def _requantize_bias(graph: Graph, op: Op, bias: Tensor, weights: Tensor) -> Ten
 
 def _report(old: Tensor, new: Tensor) -> Change:
     """Return what the requantization of one tensor costs."""
-    assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
+    assert old.quantization is not None
     if old.data is new.data:
         return Change(f"{old.name!r}: all scales are equal", exact=True)
-    before = dequantize(old.data, old.quantization)
-    error = np.abs(before - dequantize(new.data, new.quantization))
+    error = np.abs(old.float_values() - new.float_values())
     axis = old.quantization.axis or 0
     steps = error.max(axis=tuple(i for i in range(error.ndim) if i != axis), initial=0) / old.quantization.scale
     cost = tensor_cost(old, new)

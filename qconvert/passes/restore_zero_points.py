@@ -22,7 +22,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_quantization, dequantize
+from qconvert.arithmetic import accumulator_quantization
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SHIFTED
 from qconvert.operators import kind_of
@@ -190,7 +190,7 @@ class _Restoring:
         if old is None or old.data is None or old.dtype != "float32" or (outputs[0] not in self._points and op.outputs[0] in self._points
                                                                          and op.outputs[0] not in self._ends):  # fmt: skip
             return False
-        added = self._shift(op.outputs[0]) - sums_of_weights(op, dequantize(weights.data, weights.quantization)) * self._shift(op.inputs[0])
+        added = self._shift(op.outputs[0]) - sums_of_weights(op, weights) * self._shift(op.inputs[0])
         bias = old.data.astype(np.float64) - added
         nothing = np.abs(bias) <= np.abs(np.broadcast_to(added, bias.shape)) * _CANCELLED
         if nothing.all():

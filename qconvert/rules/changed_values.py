@@ -297,7 +297,7 @@ def _float_values(tensor: Tensor) -> Array:
     if tensor.quantization is None:
         with np.errstate(invalid="ignore"):  # NaNs that signal
             return np.asarray(tensor.data.astype(np.float64))
-    return dequantize(tensor.data, tensor.quantization)
+    return tensor.float_values()
 
 
 def _scale_difference(name: str, quantization: Quantization, scale: Array) -> str:

@@ -130,10 +130,10 @@ def cost(name: str, real: Array, error: Array, step: Array) -> Cost | None:
 
 def tensor_cost(old: Tensor, new: Tensor) -> Cost | None:
     """Return what a quantized constant loses with a new quantization, by value; None if nothing."""
-    assert old.data is not None and new.data is not None and old.quantization is not None and new.quantization is not None
-    real = dequantize(old.data, old.quantization)
+    assert new.data is not None and new.quantization is not None
+    real = old.float_values()
     step, _ = scale_and_zero_point(new.quantization, new.data.shape)
-    return cost(old.name, real, dequantize(new.data, new.quantization) - real, step)
+    return cost(old.name, real, new.float_values() - real, step)
 
 
 def activation_cost(name: str, old: Quantization, dtype: str, new: Quantization, stored: str = "") -> Cost | None:

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.operators import kind_of, output_axis
@@ -118,14 +117,12 @@ def _emit_clip(s: Shifting, name: str, value: str, limits: tuple[int, int]) -> s
 
 def _sums(s: Shifting, op: Op) -> Array:
     """Return what the data's shift adds to each output channel."""
-    weights = s.graph[op.inputs[1]]
-    assert weights.data is not None and weights.quantization is not None
-    return sums_of_weights(op, dequantize(weights.data, weights.quantization)) * s.shift(op.inputs[0])
+    return sums_of_weights(op, s.graph[op.inputs[1]]) * s.shift(op.inputs[0])
 
 
-def sums_of_weights(op: Op, real: Array) -> Array:
+def sums_of_weights(op: Op, weights: Tensor) -> Array:
     """Return the sum of the weights of each output channel, of their float values, in float64."""
-    real = real.astype(np.float64)
+    real = weights.float_values().astype(np.float64)
     if not kind_of(op).has_weights:
         channels = output_axis(op, real.ndim)
         depth = real.ndim - 1 if channels == real.ndim - 2 else real.ndim - 2
@@ -141,9 +138,7 @@ def _bias(s: Shifting, op: Op) -> tuple[str, ...]:
         return (old,) if old else ()
     total = shifts[1] - _sums(s, op)
     if old:
-        bias = s.graph[old]
-        assert bias.data is not None
-        total = total + (dequantize(bias.data, bias.quantization) if bias.quantization is not None else bias.data.astype(np.float64))
+        total = total + s.graph[old].float_values()
     elif not np.any(total):
         return ()
     return (s.bias(old, total, op.outputs[0]),)
