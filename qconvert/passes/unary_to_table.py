@@ -19,6 +19,8 @@ other readers in between; with tables=chains16 functions of 16 bits become table
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import cache
 
 import numpy as np
 
@@ -30,13 +32,15 @@ from qconvert.rewriting import Rewriter
 
 __all__ = ["Tables", "run"]
 
+#: curve_roots() of a graph.
+_Roots = Callable[[], Mapping[str, tuple[str, ...]]]
 #: What alone is no function that a table would be worth: nothing is computed.
 _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
 
 def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
     """Make tables for the functions that hold a kind which the target's format has no writer for; for chains where they are asked for."""
-    rewriter, roots = Rewriter(graph), _Roots(graph)
+    rewriter, roots = Rewriter(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
     missing, lacked = _find_unwritable(graph, target, roots)
     chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
     if not missing and not chains:
@@ -52,7 +56,7 @@ def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tupl
             rewriter.replace(op, *made.lookup(op, root, values))
             wanted.add(root)
             sizes[name in chains][values.size] += 1
-        elif name not in roots.by_tensor or name in wanted:
+        elif name not in roots() or name in wanted:
             wanted.update(op.inputs)
         else:
             rewriter.remove(op)
@@ -68,20 +72,6 @@ def _list_sizes(sizes: Counter[int]) -> str:
     return ", ".join(f"{count} of {size} values" for size, count in sorted(sizes.items()))
 
 
-class _Roots:
-    """curve_roots() of a graph, once somebody asks."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-        self._found: dict[str, tuple[str, ...]] | None = None
-
-    @property
-    def by_tensor(self) -> dict[str, tuple[str, ...]]:
-        if self._found is None:
-            self._found = curve_roots(self._graph)
-        return self._found
-
-
 def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tuple[dict[str, str], set[str]]:
     """Return the tensors on whose way an operator has no writer, each with the root before these, and the kinds that have none."""
     writers = operators(target.format, "write") if target is not None and target.format else {}
@@ -93,8 +83,8 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
         return missing, lacked
     for op in graph.ops:
         name = op.outputs[0] if op.outputs else ""
-        if name in roots.by_tensor and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
-            root = next((item for item in roots.by_tensor[name] if item not in missing), "")
+        if name in roots() and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
+            root = next((item for item in roots()[name] if item not in missing), "")
             missing.update({name: root} if root else {})
             lacked.update({op.kind} - known)
     return missing, lacked
@@ -110,9 +100,9 @@ def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:
     inside: set[str] = set()
     for op in reversed(graph.ops):
         name = op.outputs[0] if op.outputs else ""
-        if name not in roots.by_tensor or name in inside or not has_codes(graph[name]):
+        if name not in roots() or name in inside or not has_codes(graph[name]):
             continue
-        for root in reversed(roots.by_tensor[name]):
+        for root in reversed(roots()[name]):
             way = curve_operators(graph, rewriter.producers, name, root)
             between = way.keys() - {name}
             readers = (reader for item in between for reader in rewriter.readers[item])
