@@ -32,6 +32,7 @@ from qconvert.cli.flags import (
 )
 from qconvert.cli.outcome import print_document
 from qconvert.errors import OptionError
+from qconvert.plugins import Option
 from qconvert.plugins.options import parse_options
 from qconvert.tables import Rows, format_text, show
 
@@ -256,6 +257,9 @@ def add_calibration_commands(app: typer.Typer, source_format: str = "", result_f
         app: the program.
         source_format, result_format: what the command line says of them, "" for nothing.
     """
-    options = conversion_flags(source_format, result_format)
-    shown = {option: heading if heading != "Options" else None for option, heading in options.items() if option.name != "encodings"}
-    app.command("calibrate")(with_flags(_calibrate, shown, before="force"))
+
+    def list_flags() -> dict[Option, str | None]:
+        options = conversion_flags(source_format, result_format)
+        return {option: heading if heading != "Options" else None for option, heading in options.items() if option.name != "encodings"}
+
+    app.command("calibrate")(with_flags(_calibrate, list_flags, before="force"))

@@ -34,7 +34,7 @@ from qconvert.cli.flags import (
 )
 from qconvert.cli.outcome import print_document
 from qconvert.errors import OptionError
-from qconvert.plugins import Pass, formats, pass_named
+from qconvert.plugins import Option, Pass, formats, pass_named
 from qconvert.plugins.options import parse_options
 
 if TYPE_CHECKING:
@@ -200,13 +200,13 @@ def add_commands(app: typer.Typer, source_format: str = "", result_format: str =
     """
     known = source_format and result_format
     epilog = "" if known else "Options of formats appear when both files are named: qconvert convert model.pt2 out.onnx --help"
-    app.command("convert", epilog=epilog)(with_flags(_convert, conversion_flags(source_format, result_format), before="passes"))
+    app.command("convert", epilog=epilog)(with_flags(_convert, partial(conversion_flags, source_format, result_format), before="passes"))
     for source in formats().values():
         for result in formats().values():
             if source.read is not None and result.write is not None:
                 fixed = {"source_format": source.name, "result_format": result.name}
                 name = f"{source.name}2{result.name}"
-                flags = conversion_flags(source.name, result.name)
+                flags = partial(conversion_flags, source.name, result.name)
                 app.command(name, help=f"Convert {source.name} to {result.name}.", hidden=True)(
                     with_flags(_convert, flags, before="passes", fixed=fixed)
                 )
@@ -280,6 +280,11 @@ def add_encodings_commands(app: typer.Typer, source_format: str = "", result_for
         app: the program.
         source_format, result_format: what the command line says of them, "" for nothing.
     """
-    app.command("apply")(with_flags(_apply, conversion_flags(source_format, result_format, ["apply_encodings"]), before="force"))
-    writers = {option: f"Writing {item.name}" for item in formats().values() if item.write_encodings for option in item.write_options}
-    app.command("extract-scales")(with_flags(_extract, reading_flags(source_format) | writers, before="force"))
+    flags = partial(conversion_flags, source_format, result_format, ["apply_encodings"])
+    app.command("apply")(with_flags(_apply, flags, before="force"))
+    app.command("extract-scales")(with_flags(_extract, lambda: reading_flags(source_format) | _flags_of_encodings(), before="force"))
+
+
+def _flags_of_encodings() -> dict[Option, str | None]:
+    """The options of writers of encodings, each with its heading."""
+    return {option: f"Writing {item.name}" for item in formats().values() if item.write_encodings for option in item.write_options}

@@ -11,7 +11,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import redirect_stdout
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -280,9 +280,40 @@ CropFlag = Annotated[str | None, typer.Option("--crop", help="Of images, after r
 SeedFlag = Annotated[int, typer.Option("--seed", min=0, help="Of the random inputs.", hidden=True)]
 
 
+class _FlaggedCommand:
+    """A command as `with_flags` gives it. Its flags are made when its signature is asked for: a run asks for that of one command."""
+
+    def __init__(
+        self, command: Callable[..., None], options: Callable[[], Mapping[Option, str | None]], before: str, fixed: Mapping[str, Any]
+    ) -> None:
+        self.__doc__ = command.__doc__
+        self._command, self._options, self._before, self._fixed = command, options, before, fixed
+
+    @cached_property
+    def _flags(self) -> dict[str, inspect.Parameter]:
+        own = _parameters(self._command)
+        options = _first_of_each_name(self._options())
+        return {option.name: _flag(option, heading) for option, heading in options.items() if option.name not in own}
+
+    @cached_property
+    def __signature__(self) -> inspect.Signature:
+        own = _parameters(self._command).values()
+        named = [item for item in own if item.kind is not inspect.Parameter.VAR_KEYWORD and item.name not in self._fixed]
+        place = next((index for index, item in enumerate(named) if item.name == self._before), len(named))
+        return inspect.Signature([*named[:place], *self._flags.values(), *named[place:]])
+
+    @property
+    def __annotations__(self) -> dict[str, Any]:  # type: ignore[override]  # Typer reads them besides the signature
+        return {item.name: item.annotation for item in self.__signature__.parameters.values()}
+
+    def __call__(self, **arguments: Any) -> None:
+        given = {name: value for name, value in arguments.items() if name not in self._flags or value not in (None, [])}
+        self._command(**given, **self._fixed)
+
+
 def with_flags(
     command: Callable[..., None],
-    options: Mapping[Option, str | None],
+    options: Callable[[], Mapping[Option, str | None]],
     *,
     before: str = "",
     fixed: Mapping[str, Any] = MappingProxyType({}),
@@ -291,25 +322,12 @@ def with_flags(
 
     Args:
         command: a function with typer's annotations.
-        options: option -> the heading of its flag in the help, None where `--help` leaves it out. One whose name is that of a parameter
-            gets no flag; of several with one name the first does.
+        options: gives, option -> the heading of its flag in the help, None where `--help` leaves it out. One whose name is that of a
+            parameter gets no flag; of several with one name the first does.
         before: the parameter before which they stand; by default they come last.
         fixed: values of parameters that are no flags then.
     """
-    own = _parameters(command)
-    flags = [_flag(option, heading) for option, heading in _first_of_each_name(options).items() if option.name not in own]
-    named = [item for item in own.values() if item.kind is not inspect.Parameter.VAR_KEYWORD and item.name not in fixed]
-    place = next((index for index, item in enumerate(named) if item.name == before), len(named))
-    parameters = [*named[:place], *flags, *named[place:]]
-    of_options = {item.name for item in flags}
-
-    def call_command(**arguments: Any) -> None:
-        command(**{name: value for name, value in arguments.items() if name not in of_options or value not in (None, [])}, **fixed)
-
-    call_command.__doc__ = command.__doc__
-    call_command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call_command.__annotations__ = {item.name: item.annotation for item in parameters}
-    return call_command
+    return _FlaggedCommand(command, options, before, fixed)
 
 
 @cache
@@ -367,10 +385,10 @@ def reading_flags(source: str = "") -> dict[Option, str | None]:
 
 def add_read_flags(app: typer.Typer, source: str = "") -> None:
     """Gives the commands that take the options of any reader, as `**options`, their flags."""
-    options = reading_flags(source)
+    options = partial(reading_flags, source)
     for command in app.registered_commands:
         called = command.callback
-        if called is not None and any(item.kind is item.VAR_KEYWORD for item in inspect.signature(called).parameters.values()):
+        if inspect.isfunction(called) and called.__code__.co_flags & inspect.CO_VARKEYWORDS:
             command.help = command.help or inspect.getdoc(called)
             command.callback = with_flags(called, options)
 

@@ -34,7 +34,7 @@ from qconvert.plugins.options import parse_options
 
 if TYPE_CHECKING:
     from qconvert.batches import BatchReport
-    from qconvert.partitioning import Partition
+    from qconvert.partitioning.types import Partition
 
 __all__ = ["batch_command", "partition_command"]
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import tomllib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,6 +130,8 @@ def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[...,
 
 
 def _read(file: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         if not file.is_file():
             raise FileAccessError("there is no such file" if not file.exists() else "is no plain file", file=str(file))

@@ -5,7 +5,6 @@ subjects, and line by line on request.
 from __future__ import annotations
 
 import re
-import webbrowser
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -84,6 +83,8 @@ def view_command(
             raise
     typer.echo(str(place))
     if page is None if show is None else show:
+        import webbrowser
+
         webbrowser.open(place.absolute().as_uri())
 
 

@@ -7,13 +7,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.partitioning.types import Outside, Partition, Region
 from qconvert.plugins import Format, Runtime, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
-
-__all__ = ["Outside", "Partition", "Region"]
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from qconvert.lazy import lazy_getattr
 from qconvert.plugins.abilities import Accelerator, Storage, Verdict, Violation
 from qconvert.plugins.hooks import API_VERSION, hookimpl, replaces
 from qconvert.plugins.host import LoadedPlugin, list_plugins, plugin_at_fault, plugin_failures, register, temporary_plugin
@@ -27,9 +30,13 @@ from qconvert.plugins.registry import (
     target_named,
     targets,
 )
-from qconvert.plugins.results import Change, Cost, Decoding, Folding, Parameters, describe_worst, name_changes
 from qconvert.plugins.target import Derived, Target
-from qconvert.plugins.types import Codegen, Engine, Format, Inside, Layer, LoadedModel, ModelFile, Pass, Pieces, Runtime, Timing
+from qconvert.plugins.types import Codegen, Format, Pass, Runtime
+
+if TYPE_CHECKING:
+    from qconvert.plugins.loaded_models import Engine, Inside, Layer, LoadedModel, ModelFile, Pieces, Timing
+    from qconvert.plugins.parameters import Decoding, Folding, Parameters
+    from qconvert.plugins.results import Change, Cost, describe_worst, name_changes
 
 __all__ = [
     "API_VERSION",
@@ -86,3 +93,12 @@ __all__ = [
     "targets",
     "temporary_plugin",
 ]
+
+__getattr__ = lazy_getattr(
+    __name__,
+    {
+        "qconvert.plugins.loaded_models": "Engine Inside Layer LoadedModel ModelFile Pieces Timing",
+        "qconvert.plugins.parameters": "Decoding Folding Parameters",
+        "qconvert.plugins.results": "Change Cost describe_worst name_changes",
+    },
+)

@@ -10,8 +10,8 @@ from random_graphs import random_graph
 
 from qconvert import Graph, Op, Target, partition
 from qconvert.operators import KINDS
-from qconvert.partitioning import Partition
 from qconvert.partitioning.stages import stage_graph
+from qconvert.partitioning.types import Partition
 from qconvert.rewriting.control_flow import without_calls
 from qconvert.rules.validation import validate
 from tests.partitioning.cutting import fussy, same_outputs, same_runs

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Change, Format, Option, hookimpl
+from qconvert.plugins import Format, Option, hookimpl
 from qconvert.plugins.options import NUMERICS
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
     from qconvert.graph import Graph
+    from qconvert.plugins import Change
 
 
 def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[Change | str, ...]:

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Change, Format, hookimpl
+from qconvert.plugins import Format, hookimpl
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
     from qconvert.graph import Graph
+    from qconvert.plugins import Change
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Encodings:

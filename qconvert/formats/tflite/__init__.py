@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qconvert.plugins import Change, Format, Pass, Target, hookimpl
+from qconvert.plugins import Format, Pass, Target, hookimpl
 from qconvert.plugins.options import Option
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
+    from qconvert.plugins import Change
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
