@@ -28,10 +28,8 @@ _LISTED = 1000
 
 
 def repacks(source: Path, writer: Format, options: Mapping[str, Any]) -> bool:
-    """Whether a conversion is of a checkpoint alone: the result has no graph, or may have none, and none is given."""
-    if writer.repack is None or writer.write is None:
-        return writer.repack is not None
-    return not options.get("graph") and is_checkpoint(source)
+    """Whether a conversion to a format of checkpoints is of a checkpoint alone: its result has no graph, or none is given for it."""
+    return writer.write is None or (not options.get("graph") and is_checkpoint(source))
 
 
 def holds_checkpoint(path: Path, reader: Format) -> bool:

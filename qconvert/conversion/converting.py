@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.conversion.checkpoints import converted_checkpoint, repacks
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.judging import LIMIT, Declared, Written, read_back, refuse_losses
 from qconvert.conversion.loading import load
@@ -218,8 +217,13 @@ def _convert_file(
     writer = format_named(result_format) if result_format else format_of(result)
     reader = source_format_of(source, source_format)
     form = _form(writer, result, target, options)
-    if repacks(source, writer, options):
-        return converted_checkpoint(source, result, reader, writer, options, force=force, target=target, passes=passes, progress=progress)
+    if writer.repack is not None:
+        from qconvert.conversion.checkpoints import converted_checkpoint, repacks
+
+        if repacks(source, writer, options):
+            return converted_checkpoint(
+                source, result, reader, writer, options, force=force, target=target, passes=passes, progress=progress
+            )  # fmt: skip
     own = writer.own_target if reader is writer and not form and not options.get("encodings") else ""
     scales = ScalesFile.of(writer, options)
     chosen = target_with_scales(chosen_target(writer, target or own, form), writer, scales)

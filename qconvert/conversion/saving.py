@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from qconvert.arguments import with_checked_arguments
-from qconvert.encodings import extract_encodings
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError, format_some
 from qconvert.files import require_writable, require_writable_folder, whole_file, whole_folder
 from qconvert.graph import Graph, Tensor, integer_range
@@ -83,6 +82,8 @@ class ScalesFile:
         Raises:
             QConvertError: the file cannot hold the scales.
         """
+        from qconvert.encodings import extract_encodings
+
         real, found = extract_encodings(graph)
         if not found.entries:
             raise UnsupportedError(

@@ -37,7 +37,7 @@ _OPTIONS = (Option("requantize", bool, False, "Checkpoints: take the nearest wei
 
 
 def _repack(source: CheckpointSource, folder: Path, options: Mapping[str, Any], progress: Progress, container: str) -> Repacked:
-    from qconvert.checkpoints import CONTAINERS
+    from qconvert.checkpoints.containers import CONTAINERS
     from qconvert.checkpoints.repacking import repack
 
     found = next(item for item in CONTAINERS if item.name == container)

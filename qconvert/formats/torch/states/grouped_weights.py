@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.checkpoints import describe_layers, layers_in_blocks
 from qconvert.checkpoints.config import read_config
 from qconvert.checkpoints.container import Parts
+from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
 from qconvert.checkpoints.gpt_oss import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint
 from qconvert.checkpoints.torchao import read_torchao
