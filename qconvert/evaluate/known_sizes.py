@@ -96,9 +96,12 @@ class KnownSizes:
 
     def numbers(self, name: str) -> Array | None:
         """The tensor `name` if each of its elements is one number whatever the sizes are, else None."""
-        values = [number(form) for form in self.get(name) or ()]
         shape = self._shape(name)
-        if shape is None or self._found[name] is None or any(value is None for value in values):
+        forms = None if shape is None else self.get(name)
+        if shape is None or forms is None:
+            return None
+        values = [number(form) for form in forms]
+        if any(value is None for value in values):
             return None
         low, high = integer_range(self._tensors[name].dtype)
         if any(not low <= value <= high for value in values if value is not None):
@@ -128,9 +131,10 @@ class KnownSizes:
     def _shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a small tensor of integers; None for another one."""
         tensor = self._tensors[name]
+        if tensor.dtype not in _INTEGERS or tensor.is_quantized:
+            return None
         shape = tensor.static_shape
-        is_small = shape is not None and tensor.dtype in _INTEGERS and not tensor.is_quantized and math.prod(shape) <= _MOST_ELEMENTS
-        return shape if is_small else None
+        return shape if shape is not None and math.prod(shape) <= _MOST_ELEMENTS else None
 
     def _is_small(self, name: str) -> bool:
         return self._shape(name) is not None

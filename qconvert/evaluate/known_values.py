@@ -93,6 +93,8 @@ class KnownValues:
 
     def get(self, name: str) -> Array | None:
         """The data of the tensor `name`, or None if they depend on the model's inputs."""
+        if name in self._found:
+            return self._found[name]
         pending = [_Question(name, self._producers.get(name), self._found)]
         asked = {name}
         while pending:

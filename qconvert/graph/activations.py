@@ -4,6 +4,7 @@ state, so that a writer notes them in the metadata (STATED_ATTRIBUTES, STATED_LI
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -34,8 +35,9 @@ def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tup
 
     def quantize_bound(bound: float) -> int:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # validation names a scale that is no positive number
-            quotient = np.nan_to_num(np.clip(np.float32(bound) / np.float32(scale), -(2.0**40), 2.0**40))
-        return zero_point + int(np.trunc(quotient + np.copysign(np.float32(0.5), quotient)))
+            quotient = float(np.float32(bound) / np.float32(scale))
+        quotient = 0.0 if math.isnan(quotient) else min(max(quotient, -(2.0**40)), 2.0**40)
+        return zero_point + int(np.float32(quotient) + np.float32(math.copysign(0.5, quotient)))  # int() truncates
 
     lower, upper = bounds
     lowest = low if lower is None else min(max(low, quantize_bound(lower)), high)
@@ -66,6 +68,8 @@ def is_exact(bounds: tuple[float | None, float | None], quantization: Tensor) ->
             continue
         with np.errstate(over="ignore"):
             steps = np.float32(bound) / quantization.quantization.scale[0]
+        if np.isfinite(steps) and abs(steps) % 1 != 0.5:
+            continue  # no tie
         even, away = (
             int(np.clip(f(steps) + quantization.quantization.zero_point[0], low, high)) for f in (round_half_even, round_half_away)
         )

@@ -84,9 +84,12 @@ class Tensor:
     @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape when every size is a number, else None."""
-        if self.shape is None or any(isinstance(size, str) for size in self.shape):
+        if self.shape is None:
             return None
-        return tuple(int(size) for size in self.shape)
+        for size in self.shape:
+            if isinstance(size, str):
+                return None
+        return tuple(map(int, self.shape))
 
     def float_values(self) -> Array:
         """The float values of a constant: float64 where it is quantized, else its data as they are.

@@ -193,6 +193,14 @@ class Kernels:
         return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
 
     @cached_property
+    def _rows_by_kind_and_runs(self) -> dict[tuple[str, str], tuple[Kernel, ...]]:
+        found: dict[tuple[str, str], tuple[Kernel, ...]] = {}
+        for kind, rows in self._rows_by_kind.items():
+            for row in rows:
+                found[kind, row.runs] = (*found.get((kind, row.runs), ()), row)
+        return found
+
+    @cached_property
     def _rows_of_all_kinds(self) -> tuple[Kernel, ...]:
         return tuple(row for row in self.rows if not row.kinds)
 
@@ -220,7 +228,7 @@ class Kernels:
 
     def rows_of_kind(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
         """The rows that name a kind."""
-        return tuple(row for row in self._rows_by_kind.get(kind, ()) if row.runs == runs)
+        return self._rows_by_kind_and_runs.get((kind, runs), ())
 
     def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
         """Return the kinds of the integer kernels for which `which` is true."""

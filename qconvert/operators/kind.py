@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
@@ -183,13 +183,18 @@ class Kind:
         """The role of input `index`."""
         return self.roles[min(index, len(self.roles) - 1)] if self.roles else "data"
 
+    def _roles(self) -> Iterator[str]:
+        """The role of each input in turn, without an end."""
+        own = self.roles or ("data",)
+        return chain(own, repeat(own[-1]))
+
     def positions(self, op: Op, *roles: str) -> list[int]:
         """Indices of the inputs of `op` that have one of the roles, absent ones too."""
-        return [index for index in range(len(op.inputs)) if self.role(index) in roles]
+        return [index for index, role in zip(range(len(op.inputs)), self._roles(), strict=False) if role in roles]
 
     def inputs_with_role(self, op: Op, *roles: str) -> list[str]:
         """Names of the inputs of `op` that have one of the roles; absent ones are left out."""
-        return [op.inputs[index] for index in self.positions(op, *roles) if op.inputs[index]]
+        return [name for name, role in zip(op.inputs, self._roles(), strict=False) if name and role in roles]
 
     def data(self, op: Op) -> list[str]:
         """The inputs with values to compute on or to copy: no weights, biases, shapes or indices."""

@@ -70,8 +70,9 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     stored = _describe_stored_integers(graph, op)
     if stored and target.kernels.rows_of_kind(op.kind, "stored"):
         return Verdict("integers", stored)
-    brief, words = _find_obstacle(target, graph, op)
-    if not stored and any(tensor.dtype == "float32" for tensor in _list_float_sides(target, graph, op)):
+    float_sides = _list_float_sides(target, graph, op)
+    brief, words = _find_obstacle(target, graph, op, float_sides)
+    if not stored and any(tensor.dtype == "float32" for tensor in float_sides):
         words = "part of its data is float"
     elif not stored and op.attributes.get("arithmetic") in _KERNELS and not _has_other_scales(graph, op):
         words = f"decomposed in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
@@ -147,11 +148,11 @@ def _find_weights_obstacle(target: Abilities, graph: Graph, op: Op) -> str:
     return f"{target.name} has no integer kernel for {found[1].dtype} weights"
 
 
-def _find_obstacle(target: Abilities, graph: Graph, op: Op) -> tuple[str, str]:
+def _find_obstacle(target: Abilities, graph: Graph, op: Op, float_sides: list[Tensor]) -> tuple[str, str]:
     """Why a quantized operator cannot run on integers: for a list of many, and for one; empty if it can."""
     data, rule = computed_inputs(graph, op), kind_of(op).rule
     results = [graph[name] for name in op.outputs if name] if rule == "real" else []
-    floats = {tensor.name for tensor in _list_float_sides(target, graph, op)}
+    floats = {tensor.name for tensor in float_sides}
     if rule in ("real", "index") and any(tensor.name in floats for tensor in (*data, *results)):
         is_result = bool(results) and not results[0].is_quantized
         return f"{'their results have' if is_result else 'some of their data have'} no scale", "part of its data is float"

@@ -37,6 +37,8 @@ __all__ = [
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 32)} | {"int64"}
 #: What real numbers may differ by, as a share of the larger, where one side holds them as integers with a scale: a rounding to float32.
 _ROUNDING = 2.0**-22
+#: Values that are compared at once.
+_AT_ONCE = 2**14
 
 
 def changed_values(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
@@ -286,10 +288,12 @@ def _real_difference(a: Tensor, b: Tensor) -> str:
 def _count_differing_floats(values: Array, others: Array) -> int:
     """How many values differ by more than a rounding to float32, NaN being equal to NaN alone.
 
-    It goes row by row, so that nothing of the size of the values is made.
+    It goes by some rows at a time, so that nothing of the size of large values is made.
     """
-    rows = zip(np.atleast_1d(values), np.atleast_1d(others), strict=True)
-    return sum(int(np.count_nonzero(~np.isclose(other, row, _ROUNDING, 0, equal_nan=True))) for row, other in rows)
+    values, others = np.atleast_1d(values), np.atleast_1d(others)
+    step = max(1, _AT_ONCE * len(values) // max(1, values.size))
+    parts = (slice(start, start + step) for start in range(0, len(values), step))
+    return sum(int(np.count_nonzero(~np.isclose(others[part], values[part], _ROUNDING, 0, equal_nan=True))) for part in parts)
 
 
 def _float_values(tensor: Tensor) -> Array:

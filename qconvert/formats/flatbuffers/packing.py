@@ -87,17 +87,17 @@ class _Packer:
         slots, plan = _plan(item.schema, item.kind)
         stated = vars(item)  # all else has its default
         values = [(position, code, self._value(field, stated[field.name], code)) for field, position, code in plan if field.name in stated]
-        end, places = self.size, [0] * slots
+        end, size, places = self.size, self.size, [0] * slots
         for position, code, value in values:
             if value is None:
                 continue
-            if code is None:
-                self.align(4)
-                self.add(_U32(self.size + 4 - value))
-            else:
-                self.align(code.size)
-                self.add(code.pack(value))
-            places[position] = self.size
+            width = 4 if code is None else code.size
+            padding = -size % width
+            size += padding + width
+            self.parts.append((_U32(size - value) if code is None else code.pack(value)) + _PADDING[padding])
+            self.alignment = max(self.alignment, width)
+            places[position] = size
+        self.size = size
         self.align(4)
         place = self.size + 4
         while places and not places[-1]:

@@ -144,8 +144,10 @@ class Table:
 
     def target(self, slot: int) -> int:
         """The position that a field refers to; 0 if it is absent."""
-        place = self.place(slot)
-        return place and place + int(_U32(self._data, place)[0])
+        entry = self._vtable + slot  # as place(), without the call: half of all fields are read here
+        offset: int = _U16(self._data, entry)[0] if entry + 2 <= self._vtable_end else 0
+        place = self._position + offset
+        return offset and place + int(_U32(self._data, place)[0])
 
 
 def _scalar(schema: Schema, field: Field) -> Callable[[Table], Any]:

@@ -304,7 +304,7 @@ class Reading(LabellingReading):
             wanted = dtype if isinstance(dtype, str) else dtype[position]
             found = wanted or self._dtype(position, first, kind)
             self._declare(name, found, shape, moved if quantization is None and name in known.results_of(op) else quantization)
-        self._draft.append(op)
+        self._draft.append(op, shapes)
         return outs
 
     def emit_control(self, kind: str, inputs: Sequence[str], results: Sequence[Tensor], **attributes: Attribute) -> None:

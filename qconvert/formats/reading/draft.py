@@ -89,18 +89,23 @@ class Draft:
         """The shapes that the operator gives its outputs, as far as they are known before the model runs."""
         return output_shapes(self.tensors, op, self.known.sizes.dimensions)
 
-    def append(self, op: Op) -> None:
+    def append(self, op: Op, shapes: Result | None = None) -> None:
         """Appends an operator. Its outputs have the shapes that it gives them, and what these leave open is as the file states it.
 
         LiteRT and onnxruntime compute shapes again, whatever a file states of them.
+
+        Args:
+            op: that check_op() allows where `shapes` are given.
+            shapes: what shapes() says of it; None where that was not asked.
         """
-        self.check_op(op)
+        if shapes is None:
+            shapes = self.shapes(self.check_op(op))
         self._positions[id(op)] = len(self.ops)
         self.ops.append(op)
         self.producers.update((name, op) for name in op.outputs if name)
         for name in filter(None, op.inputs):
             self.readers.setdefault(name, []).append(op)
-        for name, shape in zip(op.outputs, self.shapes(op), strict=True):
+        for name, shape in zip(op.outputs, shapes, strict=True):
             if not name:
                 continue
             stated = self.tensors[name].shape

@@ -113,8 +113,10 @@ def read_dequantize_linear(r: Reading) -> None:
 
 def _without_zero_point(r: Reading, quantization: Quantization) -> str:
     """A bias minus its zero point, which no kernel adds: exactly the same float values. "" where there is none, or no room in int32."""
-    tensor, data = r.tensor(0), r.constant(0)
-    if tensor.dtype != "int32" or data is None or quantization.is_symmetric or quantization.block_size:
+    if r.tensor(0).dtype != "int32" or quantization.is_symmetric or quantization.block_size:
+        return ""
+    data = r.constant(0)
+    if data is None:
         return ""
     along = [-1 if axis == quantization.axis else 1 for axis in range(data.ndim)]
     values = data.astype(np.int64) - quantization.zero_point.reshape(along if data.ndim else ())

@@ -12,6 +12,7 @@ from qconvert.graph import Op, Shape
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
 from qconvert.operators.recurrent import CELLS
+from qconvert.operators.sizes import Result
 
 __all__ = ["Guesses", "guess_shapes"]
 
@@ -92,9 +93,9 @@ class Probe(Draft):
         #: Input -> the layer.
         self.found: dict[str, _Layer] = {}
 
-    def append(self, op: Op) -> None:
+    def append(self, op: Op, shapes: Result | None = None) -> None:
         """Appends an operator, and looks at what it reads."""
-        super().append(op)
+        super().append(op, shapes)
         if _is_embedding(op):
             self._add_layer(op, op.inputs[1], op.inputs[0])
         elif weights := kind_of(op).weights:
