@@ -71,6 +71,7 @@ def commands(folder: Path) -> dict[str, list[str]]:
         "import numpy": ["-c", "import numpy"],
         "import onnx": ["-c", "import onnx"],
         "qconvert --help": ["--help"],
+        "qconvert --version": ["--version"],
         "tflite2onnx MobileNet v2 uint8": ["tflite2onnx", str(first), str(written), *options],
         "tflite2onnx MobileNet v2 int8": ["tflite2onnx", str(second), str(folder / "second.onnx"), *options],
         "onnx2tflite MobileNet v2 uint8": ["onnx2tflite", str(written), str(folder / "first.tflite"), *options],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from inspect import signature
+from inspect import getdoc, signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,6 +16,7 @@ from test_cli import run
 
 import qconvert
 from qconvert import Format, Graph, Option, Pass, Target, convert, load, save
+from qconvert.cli.flags import with_flags
 from qconvert.conversion import normalize, run_passes
 from qconvert.conversion.normalizing import pipeline
 from qconvert.errors import OptionError
@@ -232,3 +233,22 @@ def test_options_that_the_name_of_a_pass_brings() -> None:
         options_named("power_of_two:")
     with refused(OptionError, "duplicate-option", holds=("rounding", "power_of_two")):
         run_passes(load(MODEL), ["power_of_two:rounding=mse"], rounding="up")
+
+
+def test_flags_are_made_when_the_signature_of_a_command_is_asked_for() -> None:
+    asked: list[str] = []
+
+    def command(model: str, **options: str) -> None:
+        """Say it."""
+        asked.append(f"{model} {options}")
+
+    def list_options() -> dict[Option, str | None]:
+        asked.append("options")
+        return {Option("tone", str, None, "How."): "Options"}
+
+    flagged = with_flags(command, list_options)
+    assert asked == [] and getdoc(flagged) == "Say it."
+    assert [*signature(flagged).parameters] == [*flagged.__annotations__] == ["model", "tone"]
+    flagged(model="a", tone=None)
+    flagged(model="b", tone="low")
+    assert asked == ["options", "a {}", "b {'tone': 'low'}"]
