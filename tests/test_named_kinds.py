@@ -36,7 +36,6 @@ _ABOUT = {
         "transposed convolutions hold their weights by groups; DynamicQuantizeLinear rounds, unlike other plain operators"
     ),
     "checking/operator_finding.py": "how near functions of runtimes' libraries are to zero, casts, free choices of boxes",
-    "checking/tensor_correspondence.py": "a bias that stands by itself",
     "checking/comparison_forms.py": "a Reshape that only states a shape; a Clip is the Max and the Min that TFLite has",
     "checking/recurrent.py": "an LSTM in float against one on integers",
     "conversion/adapting/batch_propagation.py": (

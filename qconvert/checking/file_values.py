@@ -22,13 +22,13 @@ from qconvert.plugins import Inside
 from qconvert.rules.changed_values import integer_difference
 
 __all__ = [
+    "complete_settled",
     "complete_values",
     "differing_constants",
     "find_fixed_outputs",
     "find_reading_errors",
     "find_settled",
     "find_varying",
-    "follow_movement",
     "is_shape_query",
     "is_value_independent",
     "keep_varying",
@@ -46,9 +46,14 @@ def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMa
     return _evaluate_ops(graph, values, lambda op: True, states)
 
 
-def follow_movement(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
-    """`values` with the tensors that are only moved from them, such as rows that a runtime does not give out by themselves."""
-    return _evaluate_ops(graph, values, lambda op: kind_of(op).rule in ("move", "relabel"))
+def complete_settled(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+    """`values` with the tensors that a runtime may not give out although they are beyond doubt: what is only moved, and sizes."""
+
+    def follows(op: Op) -> bool:
+        integers = not any("float" in graph[name].dtype for name in op.outputs if name)
+        return kind_of(op).rule in ("move", "relabel") or (integers and _is_exact(graph, op))
+
+    return _evaluate_ops(graph, values, follows)
 
 
 def _evaluate_ops(

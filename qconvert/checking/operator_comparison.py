@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from qconvert.checking.classify import further_tolerance
+from qconvert.checking.exchanged_values import Exchange
 from qconvert.checking.file_in_runtime import Side
-from qconvert.checking.file_values import complete_values, find_settled, find_varying, follow_movement, keep_varying
+from qconvert.checking.file_values import complete_settled, complete_values, find_settled, find_varying, keep_varying
 from qconvert.checking.findings import (
     CLASSES,
     OVERFLOW,
@@ -20,7 +21,6 @@ from qconvert.checking.memory import OtherKernels, Splitting
 from qconvert.checking.operator_finding import Judge
 from qconvert.checking.recurrent import judge_float_lstm, map_state_reads, restart
 from qconvert.checking.requantized_operators import Requantized
-from qconvert.checking.tensor_correspondence import Exchange
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, in_bytes
@@ -80,7 +80,7 @@ def _make_lookup(values: Mapping[str, Array], change: Callable[[str, Array], Arr
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A run: the source's values, the same with the quantizations that the result declares, and with what is only moved from them; the
+    """A run: the source's values, the same with the quantizations that the result declares, and with what follows from them; the
     result's own values, as the source stores them; and those of the source's file by other kernels."""
 
     values: Mapping[str, Array]
@@ -146,7 +146,7 @@ class Comparison:
         graph, restated = self.left.graph, self.restated
         compute = self.pieces.parts if references is None else self.pieces.parts_taken
         references = self.left.compute_pieces(values) if references is None else references
-        run = _Run(values, restated.values(values), follow_movement(graph, values))
+        run = _Run(values, restated.values(values), complete_settled(graph, values))
         last = {name: position for position, op in enumerate(graph.ops) for name in op.inputs}
         for part in compute(self._make_feed_lookup(run)):
             results = self._convert_results(part, references)
@@ -171,7 +171,7 @@ class Comparison:
     ) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
         compute for themselves what the source is fed with."""
-        run = _Run(values, self.restated.values(values), follow_movement(self.left.graph, values))
+        run = _Run(values, self.restated.values(values), complete_settled(self.left.graph, values))
         writer = self.left.graph.producers()[name]
         try:
             part = cut(other, shared, frozenset([name]))

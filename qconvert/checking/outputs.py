@@ -10,10 +10,10 @@ from zlib import crc32
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
+from qconvert.checking.exchanged_values import SAME_CODES, shift_codes, to_float
 from qconvert.checking.findings import OutputComparison
-from qconvert.checking.tensor_correspondence import SAME_CODES
 from qconvert.errors import OptionError, format_count
-from qconvert.graph import Array, Graph, Tensor, in_bytes, integer_range, numpy_dtype
+from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.plugins import LoadedModel
 
@@ -106,7 +106,7 @@ def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool
     if own.quantization is not None and other.quantization is not None:
         if requantized or not _has_same_width(own, other):
             return quantize(dequantize(value, own.quantization), other.quantization, other.dtype)
-        return _shift_codes(value, own.dtype, other.dtype)
+        return shift_codes(value, own.dtype, other.dtype)
     if own.quantization is not None and other.dtype == "float32":
         return np.asarray(dequantize(value, own.quantization), np.float32)
     if other.quantization is not None and value.dtype.kind == "f":
@@ -117,12 +117,6 @@ def _convert_storage(own: Tensor, other: Tensor, value: Array, requantized: bool
 def _has_same_width(own: Tensor, other: Tensor) -> bool:
     """Whether both store the same codes, moved where one is signed and the other is not."""
     return own.dtype == other.dtype or {own.dtype, other.dtype} in SAME_CODES
-
-
-def _shift_codes(value: Array, have: str, want: str) -> Array:
-    """Signed integers as unsigned ones of their width, or the reverse."""
-    offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
-    return (value.astype(np.int32) + offset).astype(want) if offset else value
 
 
 def _transpose_to_layout(value: Array, shape: tuple[Any, ...], turned: bool) -> Array:
@@ -213,12 +207,8 @@ class _Scale:
         if values.dtype.kind in "OSU":
             return np.array([crc32(str(value).encode()) for value in values.reshape(-1)], np.float64).reshape(values.shape)
         if not self.step:
-            return np.asarray(_shift_codes(values, values.dtype.name, self.dtype or values.dtype.name).astype(np.float64))
-        values = in_bytes(values)
-        if tensor.quantization is not None and values.dtype.kind in "iu":
-            real = dequantize(values, tensor.quantization).astype(np.float64)
-        else:
-            real = values.astype(np.float64)
+            return np.asarray(shift_codes(values, values.dtype.name, self.dtype or values.dtype.name).astype(np.float64))
+        real = to_float(tensor, values)
         found = np.asarray(real / self.step + self.offset)
         whole = np.rint(found)
         return np.where(np.abs(found - whole) <= _SAME_STEP + np.abs(real / self.step) * _ROUNDED, whole, found)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 
+from qconvert.checking.exchanged_values import SAME_CODES, Exchange, Form, find_transposed
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import find_reading_errors, find_settled, find_varying
 from qconvert.checking.findings import (
@@ -29,7 +30,7 @@ from qconvert.checking.operator_comparison import Comparison, SourceValues
 from qconvert.checking.operator_finding import UNKNOWN, add_changed_findings
 from qconvert.checking.outputs import Border
 from qconvert.checking.recurrent import map_state_reads, restart
-from qconvert.checking.tensor_correspondence import SAME_CODES, Exchange, Form, find_forms, find_transposed, match_tensors, rename_tensors
+from qconvert.checking.renamed_tensors import find_forms, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Graph, Tensor

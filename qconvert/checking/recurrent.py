@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
+from qconvert.checking.exchanged_values import to_float
 from qconvert.checking.findings import Finding, OutputComparison
 from qconvert.checking.outputs import Border
 from qconvert.checking.requantized_operators import sqnr
@@ -144,12 +144,12 @@ def _describe_read(state: str) -> str:
 
 def map_state_reads(graph: Graph) -> dict[str, str]:
     """Return the tensors that are read of states, each with its state: their values are given, as those of inputs are."""
-    return {op.outputs[0]: str(op["state"]) for op in graph.ops if op.kind == "ReadState"}
+    return {op.outputs[0]: str(op["state"]) for op in graph.ops if kind_of(op).reads_state}
 
 
 def _map_state_writes(graph: Graph) -> dict[str, str]:
     """Return the states that are written, each with the tensor that is written to it last."""
-    return {str(op["state"]): op.inputs[0] for op in graph.ops if op.kind == "WriteState"}
+    return {str(op["state"]): op.inputs[0] for op in graph.ops if kind_of(op).has_effect}
 
 
 def _describe_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, str]:
@@ -218,13 +218,12 @@ def judge_float_lstm(
         meant = evaluate(lstms_to_float(alone, (op,)), {name: values[name] for name in alone.inputs})[op.outputs[index]]
     except (QConvertError, KeyError):
         return None
-    quantization = graph[op.outputs[index]].quantization
     off, cost = (np.abs(a.astype(np.int64) - pair[1]) for a in (meant, pair[0]))
     equal, largest = float((cost == 0).mean()), float(cost.max(initial=0))
     if wrong := int((off > _MOST).sum()):
         reason = f"differs from {_REASON}, by up to {off.max():g} steps"
         return Finding("unexplained", reason, equal, largest, 0.0, wrong)
-    real = [value.astype(np.float64) if quantization is None else dequantize(value, quantization) for value in pair]
+    real = [to_float(graph[op.outputs[index]], value) for value in pair]
     return Finding("requantized", _REASON, equal, largest, 1.0, 0, sqnr_db=sqnr(real[0], real[1]))
 
 

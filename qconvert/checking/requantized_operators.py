@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import permutations
 
 import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.attributes_and_limits import is_storage
 from qconvert.checking.classify import resolve_runtime
+from qconvert.checking.exchanged_values import to_float
 from qconvert.checking.expected_values import exact_value, propagate_errors
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
@@ -20,12 +20,10 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
-from qconvert.rules.changed_values import paired_activations, paired_tensors
+from qconvert.rules.changed_values import list_axis_orders, paired_tensors
 
 __all__ = ["Requantized", "find_costly_constants", "sqnr"]
 
-#: Axes whose orders are tried.
-_MOST_AXES = 4
 #: A constant that is rounded to a quantization, and then onto another, or whose values are ties, is off by this many steps at most.
 _MOST_ROUNDED = 1.5
 
@@ -58,7 +56,7 @@ class Requantized:
             source, other: the canonical graphs of both sides.
             declared: names of tensors that are declared in the result.
         """
-        pairs = [*paired_tensors(source, other), *((source[name], new) for name, new in paired_activations(source, other).items())]
+        pairs = paired_tensors(source, other)
         edges = _map_quantized_io(other)
         restated = [_restate_tensor(old, edges.get(new.name, new)) for old, new in pairs if new.name in declared]
         found = {tensor.name: tensor for tensor in restated if tensor is not None}
@@ -107,7 +105,7 @@ class Requantized:
         """
         reference, found = pair
         old, new = (graph[op.outputs[index]] for graph in (self.source, self.graph))
-        left, right = _to_float(old, reference), _to_float(new, found)
+        left, right = to_float(old, reference), to_float(new, found)
         if left.shape != right.shape:
             return Finding("unexplained", f"shape {right.shape} instead of {left.shape}", 0.0, float("inf"), 0.0, left.size)
         step = max(_step_size(old, left), _step_size(new, left))
@@ -119,7 +117,7 @@ class Requantized:
         if ideal is None or judged is None:
             wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
             return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong, sqnr_db=cost)
-        if judged.verdict == "unexplained" and not alone and _is_near(_to_float(new, ideal), right, step):
+        if judged.verdict == "unexplained" and not alone and _is_near(to_float(new, ideal), right, step):
             judged = replace(judged, verdict="approximate", unexplained=0)
         if judged.verdict == "unexplained":
             return replace(judged, reason=f"{judged.reason}, by changes that the conversion declared")
@@ -251,7 +249,7 @@ def find_costly_constants(graph: Graph, other: Graph, declared: Collection[str],
             if steps > _MOST_ROUNDED:
                 found[name] = f"the declared values of {name!r} are {steps:.4g} steps from the source's quantized values"
             continue
-        cost = sqnr(_to_float(old, old.data), _to_float(restated, restated.data))
+        cost = sqnr(to_float(old, old.data), to_float(restated, restated.data))
         least = LEAST_ALONE if chosen else _least_sqnr(restated.dtype)
         if cost is not None and cost < least:
             found[name] = f"the declared values of {name!r} are too far from the source's (SQNR {cost:.1f} dB, below {least:g})"
@@ -270,7 +268,7 @@ def _measure_steps(graph: Graph, readers: Collection[Op], old: Tensor, restated:
     quantizations = [graph[op.outputs[0]].quantization for op in readers if kind_of(op).chooses]
     if not quantizations or len(quantizations) != len(readers):
         return None
-    real, found = _to_float(old, _constant_data(old)), _to_float(restated, _constant_data(restated))
+    real, found = to_float(old, _constant_data(old)), to_float(restated, _constant_data(restated))
     off = 0.0
     for op, quantization in zip(readers, quantizations, strict=True):
         if quantization is None or not quantization.is_per_tensor:
@@ -296,30 +294,28 @@ def _restate_tensor(old: Tensor, new: Tensor) -> Tensor | None:
     forms = list(_list_transposed(old, new))
     if len(forms) < 2:
         return forms[0] if forms else None
-    real = _to_float(old, old.data)  # a square matrix may be turned or not: as it fits
-    return min(forms, key=lambda form: float(np.square(_to_float(form, _constant_data(form)) - real).sum()))
+    real = to_float(old, old.data)  # a square matrix may be turned or not: as it fits
+    return min(forms, key=lambda form: float(np.square(to_float(form, _constant_data(form)) - real).sum()))
 
 
 def _list_transposed(old: Tensor, new: Tensor) -> Iterator[Tensor]:
     """The source's constant with what the result's holds, whose axes may stand in another order, with others of one element."""
     data, quantization = _constant_data(new), new.quantization
-    kept = [axis for axis, size in enumerate(data.shape) if size != 1]
-    places = [axis for axis, size in enumerate(_constant_data(old).shape) if size != 1]
-    if data.shape == _constant_data(old).shape:
+    wanted = _constant_data(old).shape
+    kept, places = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (data.shape, wanted))
+    if data.shape == wanted:
         yield replace(old, dtype=new.dtype, data=data, quantization=quantization)
-    if len(kept) != len(places) or len(kept) > _MOST_AXES or (quantization is not None and quantization.block_size):
+    if quantization is not None and quantization.block_size:
         return
-    for order in permutations(kept):
-        if [data.shape[axis] for axis in order] != [_constant_data(old).shape[axis] for axis in places]:
-            continue
-        if order == tuple(places) and data.shape == _constant_data(old).shape:
+    for order in list_axis_orders(data.shape, wanted):
+        if order == tuple(places) and data.shape == wanted:
             continue  # as it stands
         own = None if quantization is None or quantization.axis is None else quantization.axis % data.ndim
         if own is not None and own not in order:
             continue
         moved = quantization if quantization is None or own is None else quantization.with_axis(places[order.index(own)])
         values = data.reshape([data.shape[axis] for axis in kept]).transpose([kept.index(axis) for axis in order])
-        yield replace(old, dtype=new.dtype, data=np.ascontiguousarray(values.reshape(_constant_data(old).shape)), quantization=moved)
+        yield replace(old, dtype=new.dtype, data=np.ascontiguousarray(values.reshape(wanted)), quantization=moved)
 
 
 def _limit_quantization(old: Tensor, new: Tensor) -> Quantization | None:
@@ -337,7 +333,7 @@ def _limit_quantization(old: Tensor, new: Tensor) -> Quantization | None:
 def _is_near(ideal: Array, found: Array, step: float) -> bool:
     """Whether a result that several kernels computed, one after the other, is near to what it should be, as a whole and in each element.
 
-    Intermediate tensors without a counterpart (tensor_correspondence.py) may round ties to either side, by one step of their declared
+    Intermediate tensors without a counterpart (renamed_tensors.py) may round ties to either side, by one step of their declared
     quantization; their readers propagate the step.
     """
     off = sqnr(ideal, found)
@@ -347,12 +343,6 @@ def _is_near(ideal: Array, found: Array, step: float) -> bool:
 def _constant_data(tensor: Tensor) -> Array:
     assert tensor.data is not None
     return tensor.data
-
-
-def _to_float(tensor: Tensor, values: Array) -> Array:
-    if tensor.quantization is None or values.dtype.kind in "fb":
-        return np.asarray(values.astype(np.float64))
-    return dequantize(values, tensor.quantization)
 
 
 def _step_size(tensor: Tensor, values: Array) -> float:

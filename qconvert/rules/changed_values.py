@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 
@@ -27,8 +27,8 @@ __all__ = [
     "declared_names",
     "digest",
     "integer_difference",
+    "list_axis_orders",
     "narrowed_names",
-    "paired_activations",
     "paired_inputs",
     "paired_tensors",
     "redeclare_changes",
@@ -39,6 +39,8 @@ _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (2, 4, 8, 16, 
 _ROUNDING = 2.0**-22
 #: Values that are compared at once.
 _AT_ONCE = 2**14
+#: Axes whose orders are tried.
+_MOST_AXES = 4
 
 
 def changed_values(graph: Graph, other: Graph, declared: Collection[str] = ()) -> dict[str, str]:
@@ -135,23 +137,6 @@ def paired_tensors(graph: Graph, other: Graph) -> Iterator[tuple[Tensor, Tensor]
     for _, a, b in paired_inputs(graph, other):
         if a.is_constant and b.is_constant:
             yield a, b
-
-
-def paired_activations(graph: Graph, other: Graph) -> dict[str, Tensor]:
-    """What stands in `other` for activations of `graph` whose names it has not: what the same operators read, and before these
-    what is only moved."""
-    found: dict[str, Tensor] = {}
-    pairs = {(id(op), a.name): b for op, a, b in paired_inputs(graph, other) if not (a.is_constant or b.is_constant)}
-    for op in reversed(graph.ops):
-        kind, result = kind_of(op), op.outputs[0] if op.outputs else ""
-        moved = kind.moved_inputs(op) if kind.rule == "move" else []
-        for name in filter(None, op.inputs):
-            stands = pairs.get((id(op), name))
-            if name in moved and graph[name].shares_quantization(graph[result]):
-                stands = found.get(result) or other.tensors.get(result) or stands
-            if stands is not None and not (stands.is_constant or graph[name].is_constant or name in other.tensors):
-                found.setdefault(name, stands)
-    return found
 
 
 def paired_inputs(graph: Graph, other: Graph) -> Iterator[tuple[Op, Tensor, Tensor]]:
@@ -265,12 +250,18 @@ def _count_differing(wanted: Array, found: Array) -> int:
 
 def _axis_orders(wanted: Array, found: Array) -> Iterator[Array]:
     """`wanted` with its axes in every order in which `found` may have it, but for axes of one element."""
-    target = tuple(size for size in found.shape if size != 1)
-    squeezed = wanted.reshape([size for size in wanted.shape if size != 1])
     yield wanted
-    for order in permutations(range(squeezed.ndim)) if 1 < squeezed.ndim <= 4 else ():
-        if tuple(squeezed.shape[axis] for axis in order) == target:
-            yield squeezed.transpose(order)
+    single = tuple(axis for axis, size in enumerate(wanted.shape) if size == 1)
+    yield from (wanted.transpose(*single, *order) for order in list_axis_orders(wanted.shape, found.shape) if order[1:])
+
+
+def list_axis_orders(sizes: Sequence[int], wanted: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield the orders of the axes of more than one element that give the `wanted` sizes, axes of one element left out; none for many."""
+    kept = [axis for axis, size in enumerate(sizes) if size != 1]
+    target = [size for size in wanted if size != 1]
+    for order in permutations(kept) if len(kept) <= _MOST_AXES else ():
+        if [sizes[axis] for axis in order] == target:
+            yield order
 
 
 def _real_difference(a: Tensor, b: Tensor) -> str:

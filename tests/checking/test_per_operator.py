@@ -13,7 +13,7 @@ from tflite_models import OpSpec, TensorSpec, model
 
 from qconvert import Graph, Op, Runtime, Tensor, check, convert, load, save
 from qconvert.checking.expected_values import is_score_tie
-from qconvert.checking.file_values import complete_values
+from qconvert.checking.file_values import complete_settled, complete_values
 from qconvert.checking.findings import OUT_OF_TIME, Finding, join_findings
 from qconvert.checking.memory import Splitting
 from qconvert.errors import RuntimeRefusedError
@@ -101,6 +101,14 @@ def test_the_evaluator_completes_what_a_runtime_gives(tmp_path: Path) -> None:
     assert np.array_equal(found["m/moved"], stored.reshape(4, 16)) and np.array_equal(found["m"], stored.reshape(4, 16))
     assert not found["y"].any()  # what the runtime gives is not computed again
     assert "m" not in complete_values(graph, {})
+
+
+def test_sizes_follow_from_a_tensor_and_float_results_do_not() -> None:
+    tensors = [Tensor("x", "float32", (2, 3)), Tensor("s", "int64", (2,)), Tensor("r", "float32", (2, 3)), Tensor("y", "float32", (2, 3))]
+    ops = (Op("Shape", ("x",), ("s",)), Op("Relu", ("x",), ("r",)), Op("Reshape", ("r", "s"), ("y",)))
+    graph = Graph("g", {tensor.name: tensor for tensor in tensors}, ops, ("x",), ("y",))
+    found = complete_settled(graph, {"x": np.ones((2, 3), np.float32)})
+    assert found["s"].tolist() == [2, 3] and found.keys() == {"x", "s"}
 
 
 class Evaluator:

@@ -23,7 +23,6 @@ from qconvert.checking.proof.stored_values import (
     apply_activation,
     compare_constants,
     describe_other_codes,
-    float_values,
     follow_clip,
     follow_elements,
     is_clipped_sum,
@@ -323,7 +322,7 @@ class Trace:
         biases = self.source[source.inputs[2]], self.result[result.inputs[2]]
         if any(item.data is None for item in biases) or not compare_constants(*biases, ()):
             return 0.0
-        return float(np.abs(np.subtract(*map(float_values, biases))).max(initial=0) / quantization.scale.min())
+        return float(np.abs(np.subtract(*(item.float_values() for item in biases))).max(initial=0) / quantization.scale.min())
 
     def _operand_quantizations(self, op: Op) -> list[Quantization | None]:
         """The quantizations of data and weights of a product of the result."""

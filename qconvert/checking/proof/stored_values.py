@@ -10,8 +10,9 @@ from itertools import permutations
 
 import numpy as np
 
-from qconvert.arithmetic import accumulator_scale, dequantize, scale_and_zero_point
+from qconvert.arithmetic import accumulator_scale, scale_and_zero_point
 from qconvert.checking.attributes_and_limits import limits_of
+from qconvert.checking.exchanged_values import SAME_CODES
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
@@ -25,7 +26,6 @@ __all__ = [
     "clip_elements",
     "compare_constants",
     "describe_other_codes",
-    "float_values",
     "follow_clip",
     "follow_elements",
     "has_byte_codes",
@@ -36,13 +36,11 @@ __all__ = [
 
 #: What a bias may be off a tie by rounding alone, in steps of the accumulator.
 _CLOSE = 1e-3
-#: Types of 8 bits, and of 16: of each pair one stores the other's integers with another zero point.
-_SIBLINGS = ({"int8", "uint8"}, {"int16", "uint16"})
 
 
 def has_byte_codes(tensor: Tensor) -> bool:
     """Whether a tensor stores 8-bit integers with one scale and zero point."""
-    return tensor.dtype in _SIBLINGS[0] and tensor.quantization is not None and tensor.quantization.is_per_tensor
+    return tensor.dtype in SAME_CODES[0] and tensor.quantization is not None and tensor.quantization.is_per_tensor
 
 
 def stored_offset(before: Tensor, after: Tensor) -> int | None:
@@ -58,7 +56,7 @@ def stored_offset(before: Tensor, after: Tensor) -> int | None:
         return None
     if before.dtype == after.dtype:
         return 0 if not offsets[0] else None
-    bits = 128 if {before.dtype, after.dtype} == _SIBLINGS[0] else 2**15 if {before.dtype, after.dtype} == _SIBLINGS[1] else 0
+    bits = 128 if {before.dtype, after.dtype} == SAME_CODES[0] else 2**15 if {before.dtype, after.dtype} == SAME_CODES[1] else 0
     difference = int(offsets[0])
     return difference if bits and difference == (bits if after.dtype.startswith("u") else -bits) else None
 
@@ -79,12 +77,6 @@ def compare_constants(before: Tensor, after: Tensor, perm: Sequence[int]) -> str
         if not alike or not (np.array_equal(a, b, equal_nan=a.dtype.kind == "f") or (word == "scales" and bool(np.all(a == b)))):
             return f"has other {word}"
     return ""
-
-
-def float_values(tensor: Tensor) -> Array:
-    """The float64 values of a constant."""
-    assert tensor.data is not None
-    return tensor.data.astype(np.float64) if tensor.quantization is None else dequantize(tensor.data, tensor.quantization)
 
 
 def _remove_zero_point(tensor: Tensor) -> tuple[Array, Array]:
@@ -109,7 +101,7 @@ def is_rounded_bias(first: Tensor, second: Tensor, scales: Sequence[Quantization
     data, weights = scales
     if first.is_quantized == second.is_quantized or first.shape != second.shape or data is None or weights is None:
         return False
-    apart = np.abs(float_values(first) - float_values(second))
+    apart = np.abs(first.float_values() - second.float_values())
     return bool((apart <= (0.5 + _CLOSE) * accumulator_scale(data, weights)).all())
 
 

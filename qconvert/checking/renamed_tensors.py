@@ -1,58 +1,34 @@
-"""Tensors of the source that the result has under other names, in another shape, layout or integer type, and their stored values as the
-other side stores them.
+"""Tensors of the source that the result has under other names: the search for them, and both sides under the source's names.
 
-Both are cut at such tensors too. Any pair is sound: what the result computes there is compared with the source's values, and what reads it
-is fed with these. So a pair need only be likely; a wrong one cannot hide a fault, but would name one where none is.
+A result of qconvert has nearly all tensors under the source's names, and others have few. What is left is searched by the operators that
+read it, and by the values of a run. Any pair is sound: what the result computes there is compared with the source's values, and what
+reads it is fed with these. So a pair need only be likely; a wrong one cannot hide a fault, but would name one where none is.
 """
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import permutations
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize
 from qconvert.checking.attributes_and_limits import has_same_steps
+from qconvert.checking.exchanged_values import Form, to_float
 from qconvert.checking.file_in_runtime import Side
-from qconvert.checking.memory import Splitting
-from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
-from qconvert.graph.metadata import DYNAMIC_RANGE, find_layout_changes
+from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph.metadata import DYNAMIC_RANGE
 from qconvert.operators import kind_of
-from qconvert.operators.properties import permutation
 from qconvert.plugins import Inside, Pieces
-from qconvert.rules.changed_values import paired_inputs
+from qconvert.rules.changed_values import list_axis_orders, paired_inputs
 
-__all__ = ["SAME_CODES", "Exchange", "Form", "find_forms", "find_transposed", "match_tensors", "rename_tensors"]
+__all__ = ["find_forms", "match_tensors", "rename_tensors"]
 
 _Value = TypeVar("_Value")
 
-#: Axes of more than one element whose orders are tried.
-_MOST_AXES = 4
 #: The difference of two tensors that stand for each other is at most this share of them, as root mean squares: 20 dB.
 _LARGEST_SHARE = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How the result holds a tensor of the source: with its axes in this order, and then in this shape."""
-
-    order: tuple[int, ...]
-    shape: tuple[int, ...]
-
-    def to_result(self, value: Array) -> Array:
-        moved = value.transpose(self.order)
-        return moved.reshape(self.shape) if moved.size == math.prod(self.shape) else moved
-
-    def to_source(self, value: Array, like: Array) -> Array:
-        """`value` in the shape of `like`, if it has as many elements."""
-        if value.size != like.size or like.ndim != len(self.order):
-            return value
-        return value.reshape([like.shape[axis] for axis in self.order]).transpose(np.argsort(self.order))
 
 
 def match_tensors(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
@@ -92,7 +68,7 @@ def _match_next(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
 
 def _is_part(op: Op) -> bool:
     """Whether a product of the result may have the operator in itself: a bias, or limits."""
-    return op.kind == "Add" or kind_of(op).clips
+    return kind_of(op).sum_sign > 0 or kind_of(op).clips
 
 
 def _match_product_data(graph: Graph, other: Graph) -> Iterator[tuple[str, str]]:
@@ -133,7 +109,7 @@ def find_forms(
     forms = {}
     for name, own in names.items():
         if name in values and own in found and values[name].size == found[own].size:
-            form = _find_form(_to_float(graph[name], values[name]), _to_float(other[own], found[own]))
+            form = _find_form(to_float(graph[name], values[name]), to_float(other[own], found[own]))
             if form is not None:
                 forms[name] = form
     return forms
@@ -157,19 +133,8 @@ def _squared_distance(value: Array, found: Array) -> float:
 def _list_orders(value: Array, found: Array) -> Iterator[tuple[int, ...]]:
     """The axes as they stand, and in each order that has the sizes of `found`, axes of one element apart."""
     yield tuple(range(value.ndim))
-    kept = [axis for axis, size in enumerate(value.shape) if size != 1]
-    single = [axis for axis, size in enumerate(value.shape) if size == 1]
-    wanted = [size for size in found.shape if size != 1]
-    for order in permutations(kept) if len(kept) <= _MOST_AXES else ():
-        if list(order) != kept and [value.shape[axis] for axis in order] == wanted:
-            yield (*single, *order)
-
-
-def _to_float(tensor: Tensor, value: Array) -> Array:
-    value = in_bytes(value)
-    if tensor.quantization is None or value.dtype.kind not in "iu":
-        return value.astype(np.float64)
-    return dequantize(value, tensor.quantization).astype(np.float64)
+    single = tuple(axis for axis, size in enumerate(value.shape) if size == 1)
+    yield from ((*single, *order) for order in list_axis_orders(value.shape, found.shape) if order != tuple(sorted(order)))
 
 
 def rename_tensors(side: Side, inside: Inside | None, names: Mapping[str, str]) -> tuple[Side, Inside | None]:
@@ -235,88 +200,3 @@ class _Renamed:
 
         computed = frozenset(self._map_names(found.computed))
         return Pieces(tuple(self._map_names(found.fed)), computed, self._map_keys(found.dtypes), self._map_keys(found.shapes), run)
-
-
-LAYOUTS = ("channels_first", "channels_last")
-
-#: Types of one width: one side's integers are the other's, moved.
-SAME_CODES = ({"int8", "uint8"}, {"int16", "uint16"})
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Between the source's tensors and the pieces of the result.
-
-    Attributes:
-        pieces: the result's.
-        turned: the result's layout, of the tensors that the two files have in different ones although their shape does not show it.
-        layout: the data_format of the result's files.
-        forms: of the tensors that the result has under another name.
-    """
-
-    pieces: Splitting
-    turned: Mapping[str, str]
-    layout: str
-    forms: Mapping[str, Form]
-
-    def to_result(self, tensor: Tensor, data: Array) -> Array:
-        """The source's stored values as the result stores them.
-
-        Zero points do not take part on purpose: a result whose zero point is wrong must not be fed as if it were right.
-        """
-        moved = _convert_storage(tensor, data, tensor.dtype, self.pieces.dtypes[tensor.name])
-        if tensor.name in self.forms:
-            return self.forms[tensor.name].to_result(moved)
-        permutation = self._permutation(tensor.name, moved.shape, self.pieces.shapes[tensor.name])
-        return moved if permutation is None else moved.transpose(permutation)
-
-    def to_source(self, tensor: Tensor, data: Array, like: Array) -> Array:
-        """What the result computed, in the layout and storage of the source's values `like`."""
-        permutation = None if tensor.name in self.forms else self._permutation(tensor.name, like.shape, data.shape)
-        if tensor.name in self.forms:
-            data = self.forms[tensor.name].to_source(data, like)
-        if permutation is not None:
-            back = data.transpose(np.argsort(permutation))
-            data = back if back.shape == like.shape else data
-        return _convert_storage(tensor, data, self.pieces.dtypes[tensor.name], tensor.dtype)
-
-    def _permutation(self, name: str, own: Sequence[int], other: Sequence[int | None] | None) -> tuple[int, ...] | None:
-        """From the source's layout to the result's: as the files say, or as only that fits the result's shape."""
-        if other is None or len(own) != len(other) or len(own) < 4:
-            return None
-        if name in self.turned:
-            return permutation(self.turned[name], len(own))
-        if self.layout not in LAYOUTS or _fits(own, other):
-            return None
-        # Parts of a result may have the other layout than most of its runtime's files.
-        turns = [permutation(layout, len(own)) for layout in sorted(LAYOUTS, key=lambda layout: layout != self.layout)]
-        return next((turn for turn in turns if _fits([own[axis] for axis in turn], other)), None)
-
-
-def find_transposed(graph: Graph, other: Graph, source: str, result: str) -> dict[str, str]:
-    """The result's layout of each tensor that two files have in different ones, as their metadata say: a conversion notes there whatever
-    it transposed without the shape's showing it, from the first file of a chain on.
-
-    Args:
-        graph, other: the source's and the result's graphs.
-        source, result: the layouts of files for their runtimes. Where these are one, the result has the other.
-    """
-    wanted = result if source != result else next((layout for layout in LAYOUTS if layout != result), "")
-    names = find_layout_changes(graph.metadata, other.metadata)
-    return dict.fromkeys(names, wanted) if wanted in LAYOUTS else {}
-
-
-def _convert_storage(tensor: Tensor, data: Array, have: str, want: str) -> Array:
-    """Stored values moved between signed and unsigned types of one width, or as real numbers where only one side has floats, and back."""
-    if tensor.quantization is not None and have != want and "float32" in (have, want):
-        scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
-        if want == "float32":
-            return np.asarray((data.astype(np.float64) - zero_point) * scale, np.float32)
-        low, high = integer_range(want)
-        return np.asarray(np.clip(np.rint(data.astype(np.float64) / scale) + zero_point, low, high).astype(want))
-    offset = integer_range(want)[0] - integer_range(have)[0] if {have, want} in SAME_CODES else 0
-    return np.asarray((data.astype(np.int32) + offset).astype(want) if offset else data)
-
-
-def _fits(actual: Sequence[int], wanted: Sequence[int | None]) -> bool:
-    return all(w is None or w in (0, a) for a, w in zip(actual, wanted, strict=True))
