@@ -23,6 +23,7 @@ from qconvert.conversion.in_memory import written_copy
 from qconvert.data import accepted_inputs
 from qconvert.errors import QConvertError, RuntimeRefusedError, UnsupportedError
 from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import runtime_of
 from qconvert.rules.differences import tensor_differences
@@ -301,7 +302,7 @@ def cut_around_custom(sides: tuple[Side, Side], folder: Path) -> Around | None:
 def _find_file_tensor(graph: Graph, name: str) -> str:
     """The tensor of the file whose stored integers the reader gave another label."""
     writers = graph.producers()
-    while (op := writers.get(name)) is not None and op.kind == "Reinterpret":
+    while (op := writers.get(name)) is not None and kind_of(op).rule == "relabel":
         name = op.inputs[0]
     return name
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import inf, isclose
 
-from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES, affine_range, dequantize
+from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES, affine_range
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history
@@ -201,8 +201,8 @@ Limits = tuple[float, float]
 
 
 def compare_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
-    """Return the tensors with other limits than in the source, in words, by name. Per-channel tensors are not compared, nor are tensors of
-    another kind of operator, which may contain the limits.
+    """Return the tensors with other limits than in the source, in words, by name, at the channel where these are closest. Per-channel
+    tensors are not compared, nor are tensors of another kind of operator, which may contain the limits.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
@@ -211,7 +211,7 @@ def compare_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dic
     writers, others = graph.producers(), other.producers()
     found = {}
     for name in writers.keys() & others.keys():
-        own, its = _Ends.of(graph, writers, name), _Ends.of(other, others, name)
+        own, its = _Ends.of(graph, writers, name, closest=True), _Ends.of(other, others, name, closest=True)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
         alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
         if alike and not all(_is_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
@@ -254,13 +254,14 @@ class _Ends:
     step: float
 
     @classmethod
-    def of(cls, graph: Graph, writers: Mapping[str, Op], name: str) -> _Ends:
+    def of(cls, graph: Graph, writers: Mapping[str, Op], name: str, *, closest: bool = False) -> _Ends:
+        """Follow a tensor back; `closest` says that limits which differ by channel are those of the channel where they are closest."""
         low, high, names = -inf, inf, {name}
         while True:
             op = writers.get(name)
-            for ends in (_quantized_range(graph[name]), operator_limits(graph, op)):
+            for ends in (_quantized_range(graph[name]), operator_limits(graph, op, closest=closest)):
                 low, high = max(low, ends[0]), min(high, ends[1])
-            name = _find_passed_input(graph, op)
+            name = _find_passed_input(graph, op, closest=closest)
             if not name:
                 computes = op is not None and kind_of(op).rule == "real" and not kind_of(op).chooses
                 kind = _SAME_KIND.get(op.kind, op.kind) if op is not None and computes else ""
@@ -281,42 +282,45 @@ def _step_size(tensor: Tensor) -> float:
     return float(quantization.scale[0]) if quantization is not None and quantization.is_per_tensor else 0.0
 
 
-def operator_limits(graph: Graph, op: Op | None) -> Limits:
-    """Return the limits that an operator by itself sets, with its constants and its activation, whatever its other inputs are."""
+def operator_limits(graph: Graph, op: Op | None, *, closest: bool = False) -> Limits:
+    """Return the limits that an operator by itself sets, with its constants and its activation, whatever its other inputs are; see
+    _Ends.of()."""
     if op is None:
         return -inf, inf
     given = {name: (-inf, inf) if (value := _constant_number(graph, name)) is None else (value, value) for name in op.inputs if name}
+    if closest and (bound := _find_bound(graph, op, closest=True)) is not None:
+        given |= {name: (bound, bound) for name in op.inputs if graph[name].is_constant}
     ends = kind_of(op).interval(graph, op, given)
     low, high = ACTIVATIONS[str(op.attributes.get("activation") or "")]
     return max(ends[0], -inf if low is None else low), min(ends[1], inf if high is None else high)
 
 
-def _find_passed_input(graph: Graph, op: Op | None) -> str:
+def _find_passed_input(graph: Graph, op: Op | None, *, closest: bool = False) -> str:
     """Return the tensor whose values an operator passes on within its limits; "" for other operators."""
     if op is None:
         return ""
     kind = kind_of(op)
     if kind.clips or kind.rule == "convert" or kind.keeps_elements or op.kind == "Identity":
         return op.inputs[0]
-    if _find_bound(graph, op) is not None:
-        return next(name for name in op.inputs if _constant_number(graph, name) is None)
+    if _find_bound(graph, op, closest=closest) is not None:
+        return next(name for name in op.inputs if not graph[name].is_constant)
     return ""
 
 
-def _find_bound(graph: Graph, op: Op) -> float | None:
-    """The number that Max or Min compare their data with; None where that is not one number."""
-    if op.kind not in ("Max", "Min") or len(op.inputs) != 2:
+def _find_bound(graph: Graph, op: Op, *, closest: bool = False) -> float | None:
+    """The number that Max or Min compare their data with, the closest of several; None where that is not one constant number."""
+    constants = [name for name in op.inputs if graph[name].is_constant] if op.kind in ("Max", "Min") and len(op.inputs) == 2 else []
+    if len(constants) != 1:
         return None
-    found = [_constant_number(graph, name) for name in op.inputs]
-    return next((value for value in found if value is not None), None) if found.count(None) == 1 else None
+    values = graph[constants[0]].float_values()
+    if not closest or values.size < 2:
+        return _constant_number(graph, constants[0])
+    return float(values.min() if op.kind == "Min" else values.max())
 
 
 def _constant_number(graph: Graph, name: str) -> float | None:
-    data = graph.constant(name)
-    if data is None or data.size != 1:
-        return None
-    quantization = graph[name].quantization
-    return float((data if quantization is None else dequantize(data, quantization)).reshape(-1)[0])
+    tensor = graph[name]
+    return float(tensor.float_values().reshape(-1)[0]) if tensor.data is not None and tensor.data.size == 1 else None
 
 
 def _is_near(step: float, own: float, its: float) -> bool:

@@ -336,7 +336,7 @@ def _find_other_forms(graph: Graph, shared: Collection[str]) -> dict[str, str]:
 
 def _is_form(graph: Graph, op: Op, name: str, stored: bool) -> bool:
     a = graph[op.inputs[0]]
-    if op.kind == "Reinterpret":  # integers that ONNX has without a label between two operators that move them
+    if kind_of(op).rule == "relabel":  # integers that ONNX has without a label between two operators that move them
         return stored and a.quantization is None
     moved = kind_of(op).keeps_elements and a.name.startswith(f"{name}/")
     return moved or is_storage(graph, op) or op.kind == "Identity" or (op.kind == "Dequantize" and not stored)

@@ -81,7 +81,7 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
 
 def find_passed_inputs(graph: Graph, op: Op) -> Collection[int]:
     """Return the inputs whose errors the operator does not enlarge: of data movement, limits, and sums of floats."""
-    if op.kind in ("Add", "Sub"):
+    if kind_of(op).sum_sign:
         return () if any(graph[name].is_quantized for name in (*op.inputs, *op.outputs)) else range(2)
     single = kind_of(op).rule in ("move", "relabel") and kind_of(op).moved_inputs(op) == [op.inputs[0]]
     return range(1) if single or kind_of(op).clips else ()
@@ -96,7 +96,7 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
     """
     if op.kind == "BatchNormalization":
         return _normalized_bound(graph, op, values)
-    if op.kind in ("Add", "Sub"):
+    if kind_of(op).sum_sign:
         op = Op("Add", op.inputs, op.outputs, {}, op.source)
     elif not (kind_of(op).sums_products or kind_of(op).averages):
         return None
@@ -186,7 +186,7 @@ def _zero_point_value(tensor: Tensor) -> float:
 
 def _count_terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> float:
     """How many terms a sum has at most."""
-    if op.kind == "Add":
+    if kind_of(op).sum_sign:
         return 1
     if kind_of(op).has_weights:
         weights = _find_value(graph, op.inputs[1], values)

@@ -1,4 +1,4 @@
-"""Operators that read another tensor than in the source, and results of the source that nothing stands for."""
+"""Operators that read another tensor than in the source, results of the source that nothing stands for, and limits of one channel alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from qconvert.checking.attributes_and_limits import compare_limits, limits_of
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
 from qconvert.graph import Graph, Op, Quantization, Tensor
 
@@ -247,3 +248,13 @@ def test_integers_that_the_result_has_in_another_type_alone() -> None:
     assert find_missing_results(source, graph(SIGMOID, MUL)) == find_rewired_tensors(source, graph(SIGMOID, MUL)) == {}
     beside = graph(SIGMOID, replace(SIGMOID, outputs=("t",)), Op("Mul", ("x", "t"), ("y",)), t=OTHER)
     assert list(find_rewired_tensors(source, beside)) == ["y"]
+
+
+def test_a_limit_of_one_channel_alone() -> None:
+    """A tensor may hold what the other channels leave, so that values over its range are not limited by it."""
+    ends = Tensor("ends", "int8", (4,), np.array([127, 127, 100, 127], np.int8), GRID)
+    one = graph(SIGMOID, Op("Mul", ("x", "s"), ("m",)), Op("Min", ("m", "ends"), ("y",))).evolve(tensors=[ends])
+    whole = graph(SIGMOID, MUL)
+    assert compare_limits(whole, one, ()) == {"y": "its values lie between -6.55 and 4.85 instead of between -6.55 and 6.2"}
+    assert limits_of(one, one.producers(), "y") == limits_of(whole, whole.producers(), "y")
+    assert compare_limits(one, one, ()) == {}
