@@ -45,7 +45,7 @@ from qconvert.operators import KINDS
 from qconvert.plugins import target_named
 from qconvert.rules.validation import validate
 
-__all__ = ["MODELS", "Mutant", "Score", "mutants", "score"]
+__all__ = ["MODELS", "Mutant", "Score", "mutants", "places_in_source", "score"]
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 #: Model -> suffix of the result, and options of the conversion.
@@ -277,7 +277,7 @@ def clips(graph: Graph, source: Graph, feeds: Sequence[Mapping[str, Array]], rng
         yield Mutant(
             changed,
             f"a Clip of {name!r} to {low}..{high}",
-            _named(graph, source, [name, *(out for op in ops if new in op.inputs for out in op.outputs)]),
+            places_in_source(graph, source, [name, *(out for op in ops if new in op.inputs for out in op.outputs)]),
         )
 
 
@@ -399,7 +399,7 @@ def _bypassed(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant |
         changed = graph.evolve(ops=ops)
     except QConvertError:
         return None
-    return Mutant(changed, f"{op} is left out", _named(graph, source, [gone, *readers]))
+    return Mutant(changed, f"{op} is left out", places_in_source(graph, source, [gone, *readers]))
 
 
 def _first_value(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant | None:
@@ -411,7 +411,7 @@ def _first_value(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutan
     data[rng.integers(data.size)] += data.dtype.type(5)
     states = {**graph.states, state.name: replace(state, data=data.reshape(state.data.shape))}
     reads = [name for op in graph.ops if op.kind == "ReadState" and op["state"] == state.name for name in op.outputs]
-    return Mutant(replace(graph, states=states), f"the first value of state {state.name!r}", _named(graph, source, reads))
+    return Mutant(replace(graph, states=states), f"the first value of state {state.name!r}", places_in_source(graph, source, reads))
 
 
 def _other_state(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutant | None:
@@ -426,7 +426,7 @@ def _other_state(graph: Graph, source: Graph, rng: np.random.Generator) -> Mutan
     turned = {id(one): one.with_attributes(state=other["state"]), id(other): other.with_attributes(state=one["state"])}
     names = [name for op in graph.ops if op.kind == "ReadState" and op["state"] in (one["state"], other["state"]) for name in op.outputs]
     ops = [turned.get(id(op), op) for op in graph.ops]
-    return Mutant(graph.evolve(ops=ops), f"{one} and {other} exchange their states", _named(graph, source, names))
+    return Mutant(graph.evolve(ops=ops), f"{one} and {other} exchange their states", places_in_source(graph, source, names))
 
 
 def _fits(a: Tensor, b: Tensor) -> bool:
@@ -441,22 +441,22 @@ def _in_function(graph: Graph, source: Graph, rng: np.random.Generator, way: Way
         return None
     runs = [output for op in graph.ops if KINDS[op.kind].rule == "control" for output in op.outputs]
     functions = {**graph.functions, name: found.graph}
-    return Mutant(replace(graph, functions=functions), f"in {name!r}: {found.change}", _named(graph, source, runs))
+    return Mutant(replace(graph, functions=functions), f"in {name!r}: {found.change}", places_in_source(graph, source, runs))
 
 
 def _with_op(graph: Graph, source: Graph, old: Op, new: Op, change: str) -> Mutant:
     ops = [new if item is old else item for item in graph.ops]
-    return Mutant(graph.evolve(ops=ops), change, _named(graph, source, old.outputs))
+    return Mutant(graph.evolve(ops=ops), change, places_in_source(graph, source, old.outputs))
 
 
 def _with_tensor(graph: Graph, source: Graph, tensor: Tensor, change: str) -> Mutant:
     writers = [op for op in graph.ops if tensor.name in op.outputs]
     readers = [op for op in graph.ops if tensor.name in op.inputs]
     names = [tensor.name, *(name for op in (*writers, *readers) for name in op.outputs)]
-    return Mutant(graph.evolve(tensors=[tensor]), change, _named(graph, source, names))
+    return Mutant(graph.evolve(tensors=[tensor]), change, places_in_source(graph, source, names))
 
 
-def _named(graph: Graph, source: Graph, names: Any) -> frozenset[str]:
+def places_in_source(graph: Graph, source: Graph, names: Any) -> frozenset[str]:
     """The tensors of the source at which a change of these is seen: themselves, or the next after them that the source has."""
     readers = graph.consumers()
     found: set[str] = set()
