@@ -4,16 +4,14 @@ values. Few inputs produce values that show such a difference.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from math import inf, isclose
 
 from qconvert.arithmetic import ADDITIONS, OF_WHOLE_TENSORS, TORCH_AVERAGES, affine_range
 from qconvert.graph import Graph, Op, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
-from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history
+from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history, read_entries, read_names
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
 
@@ -74,32 +72,12 @@ def declared_roundings(graph: Graph, other: Graph, names: Iterable[str], stated:
         stated: how the source's operator rounds its data; see rounding_of().
     """
     names = set(names)
-    noted, before = (_parse_roundings(item.metadata.get(DYNAMIC_RANGE, "")) for item in (other, graph))
+    noted, before = (read_entries(item.metadata, DYNAMIC_RANGE) for item in (other, graph))
     found = {"", "dynamic_tensor"} if stated and any(noted.get(name) == stated for name in names) else set()
-    in_litert = has_tflite_history(other.metadata) or not names.isdisjoint(_parse_names(other.metadata.get(IN_TFLITE, "")))
+    in_litert = has_tflite_history(other.metadata) or not names.isdisjoint(read_names(other.metadata, IN_TFLITE))
     if in_litert and not graph.is_from("tflite"):
-        found |= {before[name] for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
+        found |= {str(before[name]) for name in names if name in before} | ({"", "dynamic"} if stated in OF_WHOLE_TENSORS else set())
     return found
-
-
-@cache
-def _parse_names(text: str) -> frozenset[str]:
-    """The names in a list of a graph's metadata."""
-    try:
-        found = json.loads(text) if text else []
-    except (ValueError, RecursionError):
-        return frozenset()
-    return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
-
-
-@cache
-def _parse_roundings(text: str) -> Mapping[str, str]:
-    """How operators of the source round their data that a result says it computes otherwise, by the names of their outputs."""
-    try:
-        found = json.loads(text) if text else {}
-    except ValueError:
-        return {}
-    return {str(name): str(value) for name, value in found.items()} if isinstance(found, dict) else {}
 
 
 def _compare_rounding(graph: Graph, op: Op, other: Graph, pair: Op) -> list[str]:

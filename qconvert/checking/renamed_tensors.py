@@ -18,7 +18,7 @@ from qconvert.checking.attributes_and_limits import has_same_steps
 from qconvert.checking.exchanged_values import Form, to_float
 from qconvert.checking.file_in_runtime import Side
 from qconvert.graph import Array, Graph, Op, Tensor
-from qconvert.graph.metadata import DYNAMIC_RANGE
+from qconvert.graph.metadata import DYNAMIC_RANGE, read_entries
 from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
 from qconvert.rules.changed_values import list_axis_orders, paired_inputs
@@ -156,17 +156,8 @@ def _rename_in_graph(graph: Graph, names: Mapping[str, str]) -> Graph:
     )
     metadata = dict(graph.metadata)
     if DYNAMIC_RANGE in metadata:
-        metadata[DYNAMIC_RANGE] = _rename_in_note(metadata[DYNAMIC_RANGE], new)
+        metadata[DYNAMIC_RANGE] = json.dumps({new.get(name, name): item for name, item in read_entries(metadata, DYNAMIC_RANGE).items()})
     return replace(graph, tensors=tensors, ops=ops, metadata=metadata)
-
-
-def _rename_in_note(note: str, new: Mapping[str, str]) -> str:
-    """A note of what operators of dynamic range became, by their outputs, with these called otherwise."""
-    try:
-        found = json.loads(note)
-    except ValueError:
-        return note
-    return json.dumps({new.get(name, name): item for name, item in found.items()}) if isinstance(found, dict) else note
 
 
 class _Renamed:

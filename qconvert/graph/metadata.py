@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Mapping
+from functools import lru_cache
 
 __all__ = [
     "ACTIVATIONS",
@@ -58,7 +59,8 @@ __all__ = [
     "find_layout_changes",
     "has_tflite_history",
     "origin",
-    "transposed_names",
+    "read_entries",
+    "read_names",
 ]
 
 #: The format of the file that the graph was read from.
@@ -163,13 +165,24 @@ NAMING = (
 )  # fmt: skip
 
 
-def transposed_names(metadata: Mapping[str, str]) -> frozenset[str]:
-    """What TRANSPOSED lists; nothing where a file's metadata are no such list."""
+@lru_cache(maxsize=64)
+def _parse(text: str) -> object:
     try:
-        found = json.loads(metadata.get(TRANSPOSED, "[]"))
-    except ValueError:
-        return frozenset()
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_names(metadata: Mapping[str, str], key: str) -> frozenset[str]:
+    """The names in the list that a key has; nothing where a file's metadata are no such list."""
+    found = _parse(metadata.get(key, "[]"))
     return frozenset(name for name in found if isinstance(name, str)) if isinstance(found, list) else frozenset()
+
+
+def read_entries(metadata: Mapping[str, str], key: str) -> dict[str, object]:
+    """The entries of the object that a key has; nothing where a file's metadata are no such object."""
+    found = _parse(metadata.get(key, "{}"))
+    return dict(found) if isinstance(found, dict) else {}
 
 
 def has_tflite_history(metadata: Mapping[str, str]) -> bool:
@@ -179,7 +192,7 @@ def has_tflite_history(metadata: Mapping[str, str]) -> bool:
 
 def find_layout_changes(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:
     """The names that one of two graphs' metadata list as transposed and the other's do not: these are in different layouts."""
-    return transposed_names(before) ^ transposed_names(after)
+    return read_names(before, TRANSPOSED) ^ read_names(after, TRANSPOSED)
 
 
 def origin(metadata: Mapping[str, str]) -> dict[str, object]:

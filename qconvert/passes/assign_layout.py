@@ -25,7 +25,7 @@ import numpy as np
 
 from qconvert.errors import format_count
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
-from qconvert.graph.metadata import TRANSPOSED, transposed_names
+from qconvert.graph.metadata import TRANSPOSED, read_names
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits, permutation
 from qconvert.passes.layout.minimum_cut import INFINITE, FlowGraph
@@ -194,7 +194,7 @@ class _Layout:
                 self._operator(op)
         for name in (*self._graph.outputs, *sorted(self._graph.public - set(self._graph.outputs))):
             self._deliver(name)
-        turned = transposed_names(self._graph.metadata) ^ set(self._ambiguous())
+        turned = read_names(self._graph.metadata, TRANSPOSED) ^ set(self._ambiguous())
         noted = [name for name in self._graph.tensors if name in turned]
         return self._rewriter.finish(metadata={**self._graph.metadata, TRANSPOSED: json.dumps(noted)})
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
 from qconvert.arithmetic.storage import REALS, Array, Quantization, integer_range
-from qconvert.graph.metadata import CHANGED
+from qconvert.graph.metadata import CHANGED, read_entries
 from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators import Kind, kind_of
 from qconvert.operators.sizes import spread_weights, window_extent
@@ -364,7 +364,7 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
         source: what it is compared with: tensors that have its values and quantization are left out. An earlier conversion may have
             declared them, of which the source is the result.
     """
-    found = _read_declarations(graph.metadata.get(CHANGED))
+    found = read_entries(graph.metadata, CHANGED)
     names = [name for name, wanted in found.items() if name in graph.tensors and _has_digest(graph[name], wanted)]
     if source is None:
         return frozenset(names)
@@ -374,7 +374,7 @@ def declared_names(graph: Graph, source: Graph | None = None) -> frozenset[str]:
 
 def redeclare_changes(before: Graph, after: Graph) -> Graph:
     """`after`, an equivalent form of `before`, with those declared changes of `before` that still hold there."""
-    found = _read_declarations(before.metadata.get(CHANGED))
+    found = read_entries(before.metadata, CHANGED)
     names = [
         name for name, wanted in found.items() if name in before.tensors and name in after.tensors and _has_digest(before[name], wanted)
     ]
@@ -397,11 +397,3 @@ def _has_digest(tensor: Tensor, wanted: object) -> bool:
         else Quantization(quantization.scale, quantization.zero_point, None if quantization.axis is None else 1 - quantization.axis)
     )
     return digest(Tensor(tensor.name, tensor.dtype, tensor.data.T.shape, tensor.data.T, turned)) == wanted
-
-
-def _read_declarations(text: str | None) -> dict[str, object]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
