@@ -14,6 +14,7 @@ from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.graph.metadata import DYNAMIC_RANGE, IN_TFLITE, has_tflite_history, read_entries, read_names
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.rewriting.torch_forms import rounds_alike
+from qconvert.rules.changed_values import paired_inputs
 
 __all__ = [
     "compare_attributes",
@@ -179,21 +180,26 @@ Limits = tuple[float, float]
 
 
 def compare_limits(graph: Graph, other: Graph, declared: Collection[str]) -> dict[str, str]:
-    """Return the tensors with other limits than in the source, in words, by name, at the channel where these are closest. Per-channel
-    tensors are not compared, nor are tensors of another kind of operator, which may contain the limits.
+    """Return the tensors with other limits than in the source, or whose operators read floats with such, in words, by name.
+
+    Limits that differ by channel are those of the channel where they are closest. Per-channel tensors are not compared, nor are tensors of
+    another kind of operator, which may contain the limits.
 
     Args:
         graph, other: the canonical graphs of source and result; tensors of one name are the same.
         declared: names of the tensors of which the conversion declared that they have another quantization.
     """
     writers, others = graph.producers(), other.producers()
-    found = {}
-    for name in writers.keys() & others.keys():
-        own, its = _Ends.of(graph, writers, name, closest=True), _Ends.of(other, others, name, closest=True)
+    found: dict[str, str] = {}
+    same = ((name, "its values lie", name, name) for name in writers.keys() & others.keys())
+    floats = ((op, a, b) for op, a, b in paired_inputs(graph, other) if not (a.is_quantized or b.is_quantized))
+    read = ((op.outputs[0], f"its data {a.name!r} lie", a.name, b.name) for op, a, b in floats)
+    for name, words, before, after in (*same, *read):
+        own, its = _Ends.of(graph, writers, before, closest=True), _Ends.of(other, others, after, closest=True)
         alike = own.kind and own.kind == its.kind and not (own.names | its.names).intersection(declared)
         alike = alike and bool(own.step) == bool(its.step)  # else one has it elsewhere, as in a file next to
         if alike and not all(_is_near(max(own.step, its.step), *ends) for ends in zip(own.limits, its.limits, strict=True)):
-            found[name] = f"its values lie {_format_limits(its.limits)} instead of {_format_limits(own.limits)}"
+            found.setdefault(name, f"{words} {_format_limits(its.limits)} instead of {_format_limits(own.limits)}")
     return {name: found[name] for name in writers if name in found}
 
 

@@ -258,3 +258,13 @@ def test_a_limit_of_one_channel_alone() -> None:
     assert compare_limits(whole, one, ()) == {"y": "its values lie between -6.55 and 4.85 instead of between -6.55 and 6.2"}
     assert limits_of(one, one.producers(), "y") == limits_of(whole, whole.producers(), "y")
     assert compare_limits(one, one, ()) == {}
+
+
+def test_a_limit_of_floats_between_two_operators() -> None:
+    ends = [Tensor("low", "float32", (), np.float32(-2)), Tensor("high", "float32", (), np.float32(2))]
+    inner = [Tensor(name, "float32", (1, 4)) for name in ("s", "c")]
+    whole = graph(SIGMOID, MUL).evolve(tensors=inner[:1])
+    clipped = graph(SIGMOID, Op("Clip", ("s", "low", "high"), ("c",)), Op("Mul", ("x", "c"), ("y",))).evolve(tensors=[*ends, *inner])
+    assert compare_limits(whole, clipped, ()) == {}  # a Sigmoid does not reach them
+    ends[0] = Tensor("low", "float32", (), np.float32(0.5))
+    assert compare_limits(whole, clipped.evolve(tensors=ends), ()) == {"y": "its data 's' lie between 0.5 and 1 instead of between 0 and 1"}
