@@ -37,7 +37,7 @@ FLOORS = (
     "encodings",
     "plugins",
     "data",
-    "formats.reading formats.flatbuffers",
+    "formats.reading formats.writing formats.flatbuffers",
     "formats.tflite formats.onnx formats.torch formats.qgraph formats.encodings formats.mnn formats.ncnn formats.calibration_cache "
     "formats.checkpoints",
     "targets",

@@ -22,7 +22,7 @@ from qconvert.graph.names import Names
 if TYPE_CHECKING:
     from qconvert.graph.summary import Summary
 
-__all__ = ["DEFAULTS", "Attribute", "Graph", "Op", "Shape", "Signature", "Tensor", "count_kinds"]
+__all__ = ["DEFAULTS", "Attribute", "Graph", "Op", "Producers", "Shape", "Signature", "Tensor", "count_kinds"]
 
 #: Kind -> attribute -> its default. The operator set fills it in when it registers a kind (qconvert.operators).
 DEFAULTS: dict[str, Mapping[str, Any]] = {}
@@ -215,6 +215,15 @@ def _format_type(tensor: Tensor) -> str:
     return f"{tensor.dtype}[{'?' if tensor.shape is None else ', '.join(map(str, tensor.shape))}]"
 
 
+class Producers(dict[str, Op]):
+    """The operator that writes each tensor, by the tensor's name."""
+
+    def find(self, name: str, *kinds: str) -> Op | None:
+        """The operator that writes `name`, of one of `kinds` if these are given; None if there is none."""
+        op = self.get(name)
+        return op if op is not None and (not kinds or op.kind in kinds) else None
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Graph:
     """A whole network.
@@ -296,9 +305,9 @@ class Graph:
         """The operators that have one of the kinds, in their order."""
         return [op for op in self.ops if op.kind in kinds]
 
-    def producers(self) -> dict[str, Op]:
+    def producers(self) -> Producers:
         """The operator that writes each tensor; graph inputs and constants are absent."""
-        return {name: op for op in self.ops for name in op.outputs if name}
+        return Producers((name, op) for op in self.ops for name in op.outputs if name)
 
     def consumers(self) -> dict[str, list[Op]]:
         """The operators that read each tensor, in order, once for each time they read it."""

@@ -228,7 +228,7 @@ def _average_windows(op: Op, b: Builder) -> Callable[[Any], Any]:
 def _resize(op: Op, b: Builder) -> Any:
     data = b.tensor(op.inputs[0])
     places = {"half_pixel": False, "align_corners": True}.get(str(op["coordinate_transformation_mode"]))
-    if not op["arithmetic"] or places is None or not _is_quantized(data) or data.rank != 4 or b.constant(op.inputs[1]) is None:
+    if not op["arithmetic"] or places is None or not _is_quantized(data) or data.rank != 4 or b.graph.constant(op.inputs[1]) is None:
         return None
     torch, on, sizes = torch_package(), _as_quantized(data), b.integers(op, 1)
 

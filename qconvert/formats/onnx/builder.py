@@ -17,6 +17,7 @@ from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.initializers import DTYPE_NAMES, ELEMENT_TYPES
 from qconvert.formats.onnx.model import DEFAULT_DOMAINS
 from qconvert.formats.onnx.signatures import signature
+from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import ACTIVATIONS, clip_range
 from qconvert.kernels import KERNELS
@@ -46,11 +47,10 @@ def qdq_opset(tensor: Tensor) -> int:
     return max(QDQ_OPSETS.get(tensor.dtype, 0), _BLOCKS if tensor.quantization.block_size else 0)
 
 
-class Builder:
+class Builder(OperatorWriting):
     """Collects the nodes and initializers of an ONNX graph.
 
     Attributes:
-        graph: the canonical graph that is written.
         opset: the version of the default operator set.
         is_exact: whether forms that round as the source's kernels do are preferred to faster ones.
         nodes: NodeProtos in order.
@@ -62,13 +62,15 @@ class Builder:
         forms: that operators get (nodes.py).
     """
 
+    destination = "to ONNX"
+
     def __init__(self, graph: Graph, opset: int, numerics: str = "exact", forms: Any = None) -> None:
         from onnx import helper
 
+        super().__init__(graph)
         self._helper = helper
         self.functions = graph.functions
         self.forms = forms
-        self.graph = graph
         self.opset = opset
         self.is_exact = numerics != "fast"
         self.nodes: list[Any] = []
@@ -90,16 +92,7 @@ class Builder:
         self._taken = set(graph.tensors)  # those of all graphs of the file
         self._names = Names(self._taken)
         self._shown: dict[str, Tensor] = {}
-        self._producers = graph.producers()
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
-
-    def tensor(self, name: str) -> Tensor:
-        """The canonical tensor called `name`."""
-        return self.graph.tensors[name]
-
-    def producer(self, name: str) -> Op | None:
-        """The canonical operator that computes the tensor `name`, or None."""
-        return self._producers.get(name)
 
     def name(self, wanted: str) -> str:
         """An unused value name."""
@@ -361,6 +354,24 @@ class Builder:
                 f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.", rule="opset-too-old"
             )
 
+    def compute(self, op: Op, values: Sequence[str] | None = None, op_type: str = "", *, domain: str = "", **attributes: Any) -> None:
+        """Writes an operator as one node of float values, and ends it.
+
+        Args:
+            op: the operator.
+            values: that the node takes; by default the float values of all inputs.
+            op_type: of the node; by default the kind's name.
+            domain: of the node.
+            attributes: of the node.
+        """
+        hint = f"{op.outputs[0]}/real_result"
+        operands = self.float_values(op) if values is None else values
+        self.finish(op, self.node(op_type or op.kind, operands, hint=hint, domain=domain, **attributes)[0])
+
+    def compute_stored(self, op: Op, **attributes: Any) -> None:
+        """Writes an operator as the node of its kind on stored values, which gives those of its outputs."""
+        self.node(op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **attributes)
+
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.
 
@@ -430,17 +441,6 @@ class Builder:
     def float_values(self, op: Op) -> list[str]:
         """The float values of all inputs."""
         return [self.float_value(name) for name in op.inputs]
-
-    def ints(self, op: Op, index: int) -> list[int]:
-        """The integers of constant input `index`."""
-        data = self.graph.constant(op.inputs[index])
-        if data is None:
-            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
-        return [int(value) for value in data.reshape(-1)]
-
-    def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
-        """The error for something that has no form in ONNX."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to ONNX", where=op.location, rule=rule)
 
 
 WriteFunction = Callable[[Op, Builder], None]

@@ -93,13 +93,12 @@ def _add_input(r: Reading, draft: Draft, name: str, given: Tensor, dtype: str, s
 
 def _is_of_integers(outer: Draft, name: str) -> bool:
     """Whether a value is what integer constants stand for, after a Dequantize or decomposed: as a constant it would lose the integers."""
-    maker = outer.producers.get(name)
-    while maker is not None and maker.kind in ("Mul", "Sub"):
-        maker = outer.producers.get(maker.inputs[0])
-    if maker is None or maker.kind not in ("Dequantize", "Cast"):
-        return False
-    stored = outer.tensors[maker.inputs[0]]
-    return stored.is_constant and "int" in stored.dtype and outer.tensors[name].dtype in REALS
+    integers = name
+    while (scaling := outer.producers.find(integers, "Mul", "Sub")) is not None:
+        integers = scaling.inputs[0]
+    maker = outer.producers.find(integers, "Dequantize", "Cast")
+    stored = outer.tensors[maker.inputs[0]] if maker is not None else None
+    return stored is not None and stored.is_constant and "int" in stored.dtype and outer.tensors[name].dtype in REALS
 
 
 def _capture(draft: Draft, outer: Draft, name: str, *, keeps: bool) -> bool:

@@ -135,8 +135,8 @@ class NodeReading(OperatorReading):
 
     def after_dequantize(self, index: int) -> Tensor | None:
         """The quantized tensor whose float values input `index` is, with its data if they are known; None if there is none."""
-        op = self._draft.producers.get(self.input(index))
-        if op is None or op.kind != "Dequantize":
+        op = self.producer(self.input(index), "Dequantize")
+        if op is None:
             return None
         tensor = self._draft.tensors[op.inputs[0]]
         return replace(tensor, data=self._known.get(tensor.name))

@@ -12,7 +12,7 @@ import numpy as np
 from qconvert.arithmetic.polynomials import number
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.evaluate.known_values import KnownValues
-from qconvert.graph import Array, Graph, Names, Op, Quantization, Shape, Tensor, canonical_dtype
+from qconvert.graph import Array, Graph, Names, Op, Producers, Quantization, Shape, Tensor, canonical_dtype
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, needed_ops, output_shapes
@@ -37,7 +37,7 @@ class Draft:
         self.depth: int = 0 if outer is None else outer.depth + 1
         self.tensors: dict[str, Tensor] = {}
         self.ops: list[Op] = []
-        self.producers: dict[str, Op] = {}
+        self.producers = Producers()
         self.readers: dict[str, list[Op]] = {}
         #: Tensors whose stated scales no kernel uses: scales and zero points as the file has them.
         self.ignored_scales: dict[str, list[tuple[float, int]]] = {}
@@ -221,6 +221,10 @@ class OperatorReading:
     def lookup(self, name: str) -> Tensor:
         """The canonical tensor called `name`."""
         return self._draft.tensors[name]
+
+    def producer(self, name: str, *kinds: str) -> Op | None:
+        """The operator that computes the tensor called `name`, of one of `kinds` if these are given; None if there is none."""
+        return self._draft.producers.find(name, *kinds)
 
     def axis(self, value: int, rank: int) -> int:
         """A possibly negative axis as one from 0 to rank - 1."""

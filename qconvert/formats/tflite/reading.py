@@ -161,10 +161,6 @@ class Reading(OperatorReading):
             raise self.unsupported_error(f"input {constant.name!r} that is computed at run time", rule="not-constant")
         self._draft.tensors[self.outputs[0]] = replace(constant, name=self.outputs[0])
 
-    def maker(self, name: str) -> Op | None:
-        """The operator that computes the tensor called `name`; None for inputs of the graph and constants."""
-        return self._draft.producers.get(name)
-
     def with_shape(self, shape: Shape | None, index: int = 0) -> Tensor:
         """Gives an output the shape that the kernel gives it, where the file states another; LiteRT resizes it so. None: the kind's own."""
         tensor = replace(self.result(index), shape=shape)
@@ -193,9 +189,8 @@ class Reading(OperatorReading):
 
     def find_dequantize(self, index: int) -> Op | None:
         """The operator that makes input `index` of a constant by a DEQUANTIZE, as converters give float16 weights; None if none does."""
-        maker = self._draft.producers.get(self.input(index))
-        found = maker is not None and maker.kind in ("Cast", "Dequantize") and self.lookup(maker.inputs[0]).is_constant
-        return maker if found else None
+        maker = self.producer(self.input(index), "Cast", "Dequantize")
+        return maker if maker is not None and self.lookup(maker.inputs[0]).is_constant else None
 
     def known_ints(self, index: int) -> list[int] | None:
         """The integers of input `index`, flat, if they are known before the model runs, else None."""

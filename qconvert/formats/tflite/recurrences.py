@@ -66,8 +66,8 @@ def _is_tflite_operator(graph: Graph, op: Op, inner: frozenset[str]) -> bool:
     if any(not graph[name].is_constant for name in named[1:_LENGTHS] if name):
         return False
     makers = graph.producers()
-    reads = [makers.get(name) for name in named[_FIRST : _FIRST + CELLS[op.kind].states]]
-    return all(read is not None and read.kind == "ReadState" and str(read["state"]) in inner for read in reads)
+    reads = [makers.find(name, "ReadState") for name in named[_FIRST : _FIRST + CELLS[op.kind].states]]
+    return all(read is not None and str(read["state"]) in inner for read in reads)
 
 
 def _dequantize_data(new: Inlining, op: Op) -> tuple[Op, list[Op]]:

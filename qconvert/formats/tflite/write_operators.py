@@ -38,8 +38,8 @@ def _loop_counters(graph: Graph, op: Op, body: Graph) -> frozenset[str]:
     makers = body.producers()
     found = set()
     for given, inside, after in zip(op.inputs, body.inputs, body.outputs, strict=True):
-        first, maker = graph.constant(given), makers.get(after)
-        if first is None or first.dtype.kind != "i" or not (first >= 0).all() or maker is None or maker.kind != "Add":
+        first, maker = graph.constant(given), makers.find(after, "Add")
+        if first is None or first.dtype.kind != "i" or not (first >= 0).all() or maker is None:
             continue
         steps = [body.constant(name) for name in maker.inputs if name != inside]
         if inside in maker.inputs and len(steps) == 1 and steps[0] is not None and (steps[0] >= 0).all():

@@ -14,6 +14,7 @@ from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.operator import Operator, version_of
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, RESOURCE
 from qconvert.formats.tflite.variables import inner_states
+from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 
 __all__ = ["WriteFunction", "Writing", "as_int32"]
@@ -30,11 +31,10 @@ _SCALELESS_WIDE = frozenset("TRANSPOSE SLICE SPLIT MAX_POOL_2D CONCATENATION RES
 _COMPLEX = frozenset("REAL IMAG COMPLEX_ABS".split())
 
 
-class Writing:
+class Writing(OperatorWriting):
     """Collects the tensors and operators of a TFLite subgraph.
 
     Attributes:
-        graph: the canonical graph that is written.
         tensors: every tensor that the file will hold, by name, in TFLite's order of axes.
         inner_states: states that are variables of one operator.
         variables: tensors that are such variables.
@@ -44,15 +44,16 @@ class Writing:
         whole: id of an operator that lowering emitted -> the one that it is a part of.
     """
 
+    destination = "to TFLite"
+
     def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self.tensors: dict[str, Tensor] = {}
         self.inner_states = inner_states(graph)
         self.variables: set[str] = set()
         self._names = graph.names(self.tensors)
         self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self._variants: dict[tuple[str, str], str] = {}
-        self._producers = graph.producers()
         #: For each tensor its canonical readers, once for each input that it is.
         self._readers: dict[str, dict[tuple[int, int], Op]] = {}
         for op in graph.ops:
@@ -86,14 +87,12 @@ class Writing:
             self._current = op
             function(op, self)
 
-    def producer(self, name: str) -> Op | None:
-        """The canonical operator that computes `name`; None for graph inputs and constants."""
-        return self._producers.get(name)
-
-    def successor(self, name: str) -> Op | None:
-        """The one canonical operator that reads `name`; None if there are several, or if the graph gives it out."""
+    def successor(self, name: str, *kinds: str) -> Op | None:
+        """The one canonical operator that reads `name`, of one of `kinds` if these are given; None if there are several, or if the graph
+        gives it out."""
         readers = self._readers.get(name, {})
-        return next(iter(readers.values())) if len(readers) == 1 and name not in self.graph.public else None
+        reader = next(iter(readers.values())) if len(readers) == 1 and name not in self.graph.public else None
+        return reader if reader is not None and (not kinds or reader.kind in kinds) else None
 
     def is_inner(self, name: str, hint: str) -> bool:
         """Whether `name` lies between two canonical operators that the TFLite reader made of one operator.
@@ -157,8 +156,8 @@ class Writing:
     def _absorb_reinterpret(self, builtin: str, name: str) -> str:
         """The tensor after the Reinterpret of a result, where the reader made both of one operator that looks at no scales."""
         narrow = self.tensor(name).dtype in ("int8", "uint8")
-        reader = self.successor(name) if builtin in (_SCALELESS if narrow else _SCALELESS | _SCALELESS_WIDE) else None
-        if reader is None or reader.kind != "Reinterpret" or not self.is_inner(name, "moved"):
+        reader = self.successor(name, "Reinterpret") if builtin in (_SCALELESS if narrow else _SCALELESS | _SCALELESS_WIDE) else None
+        if reader is None or not self.is_inner(name, "moved"):
             return name
         self.absorb(reader)
         return reader.outputs[0]
@@ -180,8 +179,8 @@ class Writing:
             if tensor.data.size and not low <= tensor.data.min() <= tensor.data.max() <= high:
                 raise self.unsupported_error(op, f"{name!r} that does not fit int32", rule="integers-too-large")
             return self.variant(name, "int32", tensor.data.astype(np.int32), None)
-        maker = self.producer(name)
-        if maker is not None and maker.kind == "Cast" and self.tensor(maker.inputs[0]).dtype == "int32":
+        maker = self.producer(name, "Cast")
+        if maker is not None and self.tensor(maker.inputs[0]).dtype == "int32":
             self.retract(maker)
             return maker.inputs[0]
         return name if wide else self.cast(name)
@@ -211,8 +210,8 @@ class Writing:
     def absorb_int32_cast(self, op: Op, position: int = 0) -> str:
         """Where output `position` of an operator with int64 results goes: to the int32 tensor that a Cast would make of it, or itself."""
         name = op.outputs[position]
-        reader = self.successor(name)
-        if reader is None or reader.kind != "Cast" or reader["to"] != "int32":
+        reader = self.successor(name, "Cast")
+        if reader is None or reader["to"] != "int32":
             return name
         self.absorb(reader)
         return reader.outputs[0]
@@ -282,8 +281,8 @@ class Writing:
         Raises:
             UnsupportedError: it is no such state.
         """
-        reader = self.producer(name)
-        if reader is None or reader.kind != "ReadState" or str(reader["state"]) not in self.inner_states:
+        reader = self.producer(name, "ReadState")
+        if reader is None or str(reader["state"]) not in self.inner_states:
             raise self.unsupported_error(op, f"{name!r}, which is not a state of its own that starts with zeros,", rule="not-a-zero-state")
         self.variables.add(name)
         if shape is not None:
@@ -343,10 +342,6 @@ class Writing:
             raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return data
 
-    def values(self, op: Op, index: int) -> list[int]:
-        """The integers of constant input `index`, flat."""
-        return [int(value) for value in self.constant(op, index).reshape(-1)]
-
     def axis(self, op: Op, value: Any, name: str) -> int:
         """A possibly negative axis of the tensor `name` as one from 0."""
         rank = self.tensor(name).rank
@@ -400,10 +395,6 @@ class Writing:
     def activation(self, op: Op) -> int:
         """The number of the fused activation of `op` in the schema."""
         return schema.FUSED_ACTIVATIONS.index(str(op.attributes.get("activation", "")))
-
-    def unsupported_error(self, op: Op, what: str, *, rule: str) -> UnsupportedError:
-        """The error for something that has no form in TFLite."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written to TFLite", where=op.location, rule=rule)
 
 
 def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -> Array:

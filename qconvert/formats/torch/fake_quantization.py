@@ -108,8 +108,8 @@ class _Matcher:
 
     def _shift(self, name: str, sign: int) -> tuple[str, Array]:
         """The value before an Add or Sub of a constant, and the constant as added (sign 1) or subtracted (-1); zero if there is none."""
-        op = self._draft.producers.get(name)
-        is_shift = op is not None and op.kind in ("Add", "Sub") and not op.attributes.get("activation")
+        op = self._draft.producers.find(name, "Add", "Sub")
+        is_shift = op is not None and not op.attributes.get("activation")
         data, known = self._split_constant(op) if op is not None and is_shift else (name, None)
         if op is None or known is None:
             return name, np.zeros((), np.float32)
@@ -139,8 +139,8 @@ class _Matcher:
 
     def _where_limit(self, op: Op) -> tuple[float, float, str] | None:
         """The limit of where(x > limit, limit, x), as Brevitas clips, or of one with "<"."""
-        test = self._draft.producers.get(op.inputs[0])
-        if test is None or test.kind not in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
+        test = self._draft.producers.find(op.inputs[0], "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+        if test is None:
             return None
         limit, chosen = self._number(test.inputs[1]), self._number(op.inputs[1])
         if limit is None or chosen is None or limit.size != 1 or chosen.size != 1 or op.inputs[2] != test.inputs[0]:

@@ -11,7 +11,6 @@ from qconvert.formats.torch.scaled_weights import scale_weights
 from qconvert.formats.torch.session import Session
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
-from qconvert.operators.recurrent import CELLS
 
 __all__ = ["finish_graph"]
 
@@ -54,7 +53,7 @@ def _drop_unread_states(draft: Draft, outputs: Sequence[str]) -> None:
     """Drops trailing states that nothing reads; the first result of an operator always has a name."""
     read = {*outputs, *(name for op in draft.ops for name in op.inputs)}
     for index, op in enumerate(draft.ops):
-        if op.kind in CELLS and not read.issuperset(op.outputs[1:]):
+        if kind_of(op).recurs and not read.issuperset(op.outputs[1:]):
             names = [op.outputs[0], *(name if name in read else "" for name in op.outputs[1:])]
             while not names[-1]:
                 names.pop()
@@ -65,8 +64,8 @@ def _drop_unread_states(draft: Draft, outputs: Sequence[str]) -> None:
 
 def _skip_reinterpret(draft: Draft, name: str) -> str:
     """The name of an output; for int_repr of a quantized tensor, the quantized tensor itself, which stores the same integers."""
-    maker = draft.producers.get(name)
-    if maker is None or maker.kind != "Reinterpret" or draft.tensors[name].is_quantized:
+    maker = draft.producers.find(name, "Reinterpret")
+    if maker is None or draft.tensors[name].is_quantized:
         return name
     return maker.inputs[0] if draft.tensors[maker.inputs[0]].is_quantized else name
 

@@ -199,11 +199,11 @@ def rearrange_constant(c: Call, name: str, move: Callable[[Array], Array], turn:
         move: gives the new order.
         turn: gives the quantization of a quantized constant in that order.
     """
-    tensor, op = c.lookup(name), c.producer(name)
+    tensor, op = c.lookup(name), c.producer(name, "Dequantize")
     if tensor.data is not None:
         quantization = None if tensor.quantization is None else turn(tensor.quantization)
         return c.variant_of(name, "outputs_first", np.ascontiguousarray(move(tensor.data)), quantization)
-    if op is None or op.kind != "Dequantize":
+    if op is None:
         return None
     stored = rearrange_constant(c, op.inputs[0], move, turn)
     return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights").name
@@ -212,11 +212,11 @@ def rearrange_constant(c: Call, name: str, move: Callable[[Array], Array], turn:
 def find_dequantized_source(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
     """The dequantized constant before transpositions and reshapes that `move` undoes; None if there is none."""
     moves: list[Op] = []
-    op = c.producer(name)
-    while op is not None and op.kind in ("Transpose", "Reshape") and len(moves) < _MOST_MOVES:
-        moves.append(op)
-        op = c.producer(op.inputs[0])
-    stored = c.lookup(op.inputs[0]).data if op is not None and op.kind == "Dequantize" and moves else None
+    while (before := c.producer(name, "Transpose", "Reshape")) is not None and len(moves) < _MOST_MOVES:
+        moves.append(before)
+        name = before.inputs[0]
+    op = c.producer(name, "Dequantize") if moves else None
+    stored = None if op is None else c.lookup(op.inputs[0]).data
     if op is None or stored is None:
         return None
     places = wanted = np.arange(stored.size).reshape(stored.shape)

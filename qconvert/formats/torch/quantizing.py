@@ -211,11 +211,11 @@ def decomposed_quantize(c: Call, data: str, scale: str, zero_point: str, limits:
 
 def decomposed_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
     """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
-    made = c.session.draft.producers.get(data)
-    is_rounded = made is not None and made.kind == "Cast" and c.lookup(made.inputs[0]).dtype == "float32"
-    steps = (
-        made.inputs[0] if made is not None and is_rounded else cast_to_float32(c, data)
-    )  # whole numbers within the type, before the Cast
+    rounded = c.producer(data, "Cast")
+    if rounded is not None and c.lookup(rounded.inputs[0]).dtype == "float32":
+        steps = rounded.inputs[0]  # whole numbers within the type, before the Cast
+    else:
+        steps = cast_to_float32(c, data)
     if zero_point:
         steps = c.emit("Sub", [steps, cast_to_float32(c, zero_point)], dtype="float32", quantization=None, hint="steps").name
     return c.emit("Mul", [steps, cast_to_float32(c, scale)], dtype="float32", quantization=None)

@@ -120,10 +120,6 @@ class Call(OperatorReading):
         error.remedy = "State the shape of the model's inputs, like --input-shape 1,3,224,224 or --input-shape name=1,3,224,224."
         return error
 
-    def producer(self, name: str) -> Op | None:
-        """The operator that gives the tensor called `name`; None for an input or a constant."""
-        return self._draft.producers.get(name)
-
     def known(self, name: str) -> Array | None:
         """The data of the tensor called `name` if they are known before the model runs, else None."""
         return self._draft.known.get(name)

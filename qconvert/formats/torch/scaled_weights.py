@@ -27,20 +27,20 @@ def scale_weights(draft: Draft, outputs: Collection[str]) -> None:
         product = draft.producers.get(op.inputs[0]) if op.kind == "Mul" else None
         if product is None or not _is_plain(product) or op.attributes.get("activation") or not _is_alone(draft, product, outputs):
             continue
-        turned = draft.producers.get(product.inputs[1])
-        made = draft.producers.get(turned.inputs[0]) if turned is not None and turned.kind == "Transpose" else turned
+        turned = draft.producers.find(product.inputs[1], "Transpose")
+        made = draft.producers.find(product.inputs[1] if turned is None else turned.inputs[0], "Dequantize")
         scales = draft.known.get(op.inputs[1])
-        if turned is None or made is None or made.kind != "Dequantize" or scales is None:
+        if made is None or scales is None:
             continue
         stored = draft.tensors[made.inputs[0]]
         axis = output_axis(product, 2)
-        quantization = _scaled_quantization(stored, scales, axis if made is turned else 1 - axis)
+        quantization = _scaled_quantization(stored, scales, axis if turned is None else 1 - axis)
         if quantization is None or stored.data is None:
             continue
         name = draft.variant(stored.name, f"label_{label_key(quantization)}", stored.data, quantization)
         real = draft.add(f"{name}/real", "float32", stored.shape)
         ops = [Op("Dequantize", (name,), (real,), {}, made.source)]
-        if made is not turned:
+        if turned is not None:
             again = draft.add(f"{name}/turned", "float32", draft.tensors[turned.outputs[0]].shape)
             ops.append(replace(turned, inputs=(real,), outputs=(again,)))
         new[id(op)] = [*ops, replace(product, inputs=(product.inputs[0], ops[-1].outputs[0]), outputs=op.outputs)]

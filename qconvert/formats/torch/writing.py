@@ -15,6 +15,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.errors import UnsupportedError
 from qconvert.formats.torch.program import Node, find_needed_nodes
 from qconvert.formats.torch.stored_values import TorchType
+from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
 
@@ -27,7 +28,7 @@ _KNOWN = frozenset(
 )  # fmt: skip
 
 
-class Builder:
+class Builder(OperatorWriting):
     """Collects the nodes of a program.
 
     Args:
@@ -36,7 +37,6 @@ class Builder:
         whole: id of an operator that lowering emitted -> the one that it is a part of.
 
     Attributes:
-        graph: likewise.
         is_exact: whether operators with quantizations give the integers that they mean, and not those that float32 gives.
         wide: whether the operator that is written has float values in float64.
         decomposed: operators, by their id, that are found again by a note alone.
@@ -50,8 +50,10 @@ class Builder:
         outputs: what the program returns.
     """
 
+    destination = "for PyTorch"
+
     def __init__(self, graph: Graph, numerics: str = "exact", whole: Mapping[int, Op] | None = None) -> None:
-        self.graph = graph
+        super().__init__(graph)
         self._whole = whole or {}
         self.is_exact = numerics != "fast"
         self.wide = False
@@ -66,15 +68,6 @@ class Builder:
         self.outputs: list[Node] = []
         self._values: dict[str, Node] = {}
         self._scales: dict[int, tuple[Quantization, Any, Any]] = {}  # with the quantization, whose id would else be another's one day
-        self._producers = graph.producers()
-
-    def tensor(self, name: str) -> Tensor:
-        """The canonical tensor called `name`."""
-        return self.graph.tensors[name]
-
-    def producer(self, name: str) -> Op | None:
-        """The canonical operator that computes the tensor `name`, or None."""
-        return self._producers.get(name)
 
     def call(self, operator: str, *arguments: Any, **named: Any) -> Node:
         """Adds a call of an operator such as "aten.add.Tensor", without the overload for its default; returns the node."""
@@ -250,17 +243,6 @@ class Builder:
             return self.aten("relu", node)
         return self.aten("hardtanh", node, low, high) if None not in (low, high) else self.aten("clamp", node, low, high)
 
-    def constant(self, name: str) -> Array | None:
-        """The data of a constant, None for what is computed or absent."""
-        return self.graph.constant(name) if name else None
-
-    def integers(self, op: Op, index: int) -> list[int]:
-        """The whole numbers of a constant input; raises UnsupportedError if they are computed at run time."""
-        data = self.constant(op.inputs[index])
-        if data is None:
-            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
-        return [int(value) for value in np.asarray(data).reshape(-1)]
-
     def rank(self, op: Op, index: int = 0) -> int:
         """The rank of an input."""
         rank = self.tensor(op.inputs[index]).rank
@@ -279,10 +261,6 @@ class Builder:
         """PyTorch's spatial operators know one layout."""
         if op["data_format"] != "channels_first":
             raise self.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="channels-last")
-
-    def unsupported_error(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
-        """Return the error for something that PyTorch cannot express."""
-        return UnsupportedError(f"{op.kind} with {what} cannot be written for PyTorch", where=op.location, rule=rule)
 
     def finish_program(self) -> None:
         """Sets the outputs of the program, and drops nodes that they do not depend on."""

@@ -49,13 +49,13 @@ def write_clip(op: Op, b: Builder) -> None:
         b.clip_stored(b.stored_value(data.name), result, *clip_range(result, bounds))
         return
     values = [b.float_value(data.name), *(b.stored_value(name) for name in op.inputs[1:])]
-    b.finish(op, b.node(op.kind, values, hint=f"{result.name}/real_result")[0])
+    b.compute(op, values)
 
 
 def write_parametric(op: Op, b: Builder) -> None:
     """An activation with numbers as attributes."""
     attributes: dict[str, Any] = {name: float(op[name]) for name in _PARAMETERS[op.kind]}
-    b.finish(op, b.node(op.kind, b.float_values(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.compute(op, **attributes)
 
 
 @conditions(lambda op, scope: "" if op["arithmetic"] else since(14)(op, scope))
@@ -63,11 +63,11 @@ def write_hard_swish(op: Op, b: Builder) -> None:
     """HardSwish, with the integers of a kernel as its two parts on another scale and slope; see quantize.write_line()."""
     found, data = hard_swish_form(b.graph, op) if op["arithmetic"] else None, b.tensor(op.inputs[0])
     if found is None:
-        write_same_named(op, b)
+        b.compute(op)
         return
     value = dequantize_with_scale(b, data, found.scale)
     gate = b.node("HardSigmoid", [value], hint=f"{op.outputs[0]}/gate", alpha=found.alpha, beta=found.beta)
-    b.finish(op, b.node("Mul", [value, *gate], hint=f"{op.outputs[0]}/real_result")[0])
+    b.compute(op, [value, *gate], "Mul")
 
 
 def _source_opset(metadata: Mapping[str, str]) -> int:
@@ -85,13 +85,13 @@ def _lacks_swish(op: Op, scope: Scope) -> str:
 @conditions(_lacks_swish)
 def write_swish(op: Op, b: Builder) -> None:
     """Swish."""
-    b.finish(op, b.node("Swish", b.float_values(op), hint=f"{op.outputs[0]}/real_result", alpha=float(op["alpha"]))[0])
+    b.compute(op, alpha=float(op["alpha"]))
 
 
 @conditions(since(18))
 def write_mish(op: Op, b: Builder) -> None:
     """Mish."""
-    write_same_named(op, b)
+    b.compute(op)
 
 
 def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
@@ -102,12 +102,10 @@ def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
 @conditions(lambda op, scope: "" if _has_own_gelu(scope.metadata) else since(20)(op, scope))
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
-    x, hint = b.float_values(op), f"{op.outputs[0]}/real_result"
     if b.opset >= 20:
-        b.finish(op, b.node("Gelu", x, hint=hint, approximate=op["approximate"])[0])
-        return
-    kind = "FastGelu" if op["approximate"] == "tanh" else "Gelu"
-    b.finish(op, b.node(kind, x, hint=hint, domain="com.microsoft")[0])
+        b.compute(op, approximate=op["approximate"])
+    else:
+        b.compute(op, op_type="FastGelu" if op["approximate"] == "tanh" else "Gelu", domain="com.microsoft")
 
 
 def real_dtype(op: Op, b: Builder) -> Any:
@@ -125,22 +123,20 @@ def real_dtype(op: Op, b: Builder) -> Any:
 @conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")
 def write_softmax(op: Op, b: Builder) -> None:
     """Softmax; in float64 where onnxruntime's integer kernel would be wrong."""
-    value, hint = b.float_value(op.inputs[0]), f"{op.outputs[0]}/real_result"
     if b.kernel_fault(op):
-        b.finish(op, b.node_in_float64("Softmax", [value], hint, axis=int(op["axis"])))
+        b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=int(op["axis"])))
     else:
-        b.finish(op, b.node("Softmax", [value], hint=hint, axis=int(op["axis"]))[0])
+        b.compute(op, axis=int(op["axis"]))
 
 
 def write_log_softmax(op: Op, b: Builder) -> None:
     """LogSoftmax."""
-    b.finish(op, b.node("LogSoftmax", b.float_values(op), hint=f"{op.outputs[0]}/real_result", axis=int(op["axis"]))[0])
+    b.compute(op, axis=int(op["axis"]))
 
 
 def write_lp_normalization(op: Op, b: Builder) -> None:
     """LpNormalization."""
-    attributes: dict[str, Any] = {"axis": int(op["axis"]), "p": int(op["p"])}
-    b.finish(op, b.node("LpNormalization", b.float_values(op), hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.compute(op, axis=int(op["axis"]), p=int(op["p"]))
 
 
 def read_clip(r: Reading) -> None:
@@ -215,7 +211,7 @@ def read_gelu(r: Reading) -> None:
 
 def write_hardmax(op: Op, b: Builder) -> None:
     """Hardmax."""
-    b.node("Hardmax", [b.stored_value(op.inputs[0])], op.outputs, axis=int(op["axis"]))
+    b.compute_stored(op, axis=int(op["axis"]))
 
 
 def read_softmax(r: Reading) -> None:

@@ -83,7 +83,7 @@ def _part(b: Builder, value: str, start: int, end: int, hint: str) -> str:
 
 def _blocks(op: Op, b: Builder) -> tuple[list[int | None], list[int], list[int]]:
     """The sizes of the data, the blocks, and the axes that they divide."""
-    shape, blocks = b.tensor(op.inputs[0]).shape, b.ints(op, 1)
+    shape, blocks = b.tensor(op.inputs[0]).shape, b.integers(op, 1)
     if shape is None:
         raise b.unsupported_error(op, "data of unknown rank", rule="unknown-rank")
     sizes = [size if isinstance(size, int) else None for size in shape]

@@ -7,15 +7,11 @@ from collections.abc import Callable
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Graph, Op, numpy_dtype
 
 __all__ = ["OPSETS", "READERS", "WRITERS"]
-
-
-def write_bitwise(op: Op, b: Builder) -> None:
-    """BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot (opset 18)."""
-    b.node(op.kind, [b.stored_value(name) for name in op.inputs], op.outputs)
 
 
 def write_bit_shift(op: Op, b: Builder) -> None:
@@ -67,11 +63,6 @@ def write_bitcast(op: Op, b: Builder) -> None:
         b.cast(b.stored_value(data.name), result.dtype, result.name)
 
 
-def read_bitwise(r: Reading) -> None:
-    """BitwiseAnd, BitwiseOr, BitwiseXor and BitwiseNot."""
-    r.emit(r.op_type)
-
-
 def read_bit_shift(r: Reading) -> None:
     """BitShift."""
     r.emit("BitShift", direction=r.attribute("direction", ""))
@@ -80,11 +71,11 @@ def read_bit_shift(r: Reading) -> None:
 _BITWISE = ("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot")
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(_BITWISE, write_bitwise),
+    **dict.fromkeys(_BITWISE, write_stored),
     "BitShift": write_bit_shift,
     "Bitcast": write_bitcast,
 }
 
-READERS: dict[str, ReadFunction] = {**dict.fromkeys(_BITWISE, read_bitwise), "BitShift": read_bit_shift}
+READERS: dict[str, ReadFunction] = {**dict.fromkeys(_BITWISE, read_same_named), "BitShift": read_bit_shift}
 
 OPSETS: dict[str, Callable[[Graph, Op], int]] = dict.fromkeys(_BITWISE, lambda graph, op: 18)

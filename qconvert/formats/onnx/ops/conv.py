@@ -60,8 +60,8 @@ def guard_large_bias(op: Op, b: Builder, value: str) -> str:
 def _turned_weights(op: Op, b: Builder) -> str:
     """Real weights I,O,spatial: a constant, or after a Transpose if they are computed, as of float16."""
     name, group = op.inputs[1], int(op["group"])
-    maker = b.producer(name)
-    if maker is not None and maker.kind == "Dequantize" and b.tensor(maker.inputs[0]).is_constant:
+    maker = b.producer(name, "Dequantize")
+    if maker is not None and b.tensor(maker.inputs[0]).is_constant:
         name = maker.inputs[0]  # its integers are turned, not the float values
     weights = b.tensor(name)
     if weights.data is None:
@@ -122,7 +122,7 @@ def read_conv_integer(r: Reading) -> None:
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
     require_channels_first(op, b)
-    b.node("ConvInteger", [b.stored_value(name) for name in op.inputs], op.outputs, **window_attributes(op))
+    b.compute_stored(op, **window_attributes(op))
 
 
 def read_conv_transpose(r: Reading) -> None:

@@ -14,12 +14,12 @@ from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import conditions
 
-__all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named"]
+__all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named", "write_stored"]
 
 
 def write_same_named(op: Op, b: Builder) -> None:
     """An operator that ONNX has under the same name, in float, without attributes."""
-    b.finish(op, b.node(op.kind, b.float_values(op), hint=f"{op.outputs[0]}/real_result")[0])
+    b.compute(op)
 
 
 def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
@@ -34,8 +34,8 @@ def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
     if len(op.inputs) != 2 or len(vectors) != 1:
         return None
     vector, other = b.tensor(vectors[0]), b.tensor(op.inputs[op.inputs[0] == vectors[0]])
-    product, quantization = b.producer(other.name), vector.quantization
-    if product is None or product.kind != "MatMul" or other.is_quantized or vector.data is None:
+    product, quantization = b.producer(other.name, "MatMul"), vector.quantization
+    if product is None or other.is_quantized or vector.data is None:
         return None
     operands = [b.tensor(name) for name in product.inputs]
     refused = b.opset >= 21 and (other.rank or 0) > 2 and any(item.dtype == "int8" and not item.is_constant for item in operands)
@@ -65,21 +65,18 @@ def write_add(op: Op, b: Builder) -> None:
     known = kernel in ADDITIONS and first is not None and second is not None and output is not None
     takes = known and first is not None and second is not None and output is not None and has_addition(kernel, (first, second), output)
     if not takes or first is None or second is None or output is None or is_onnxruntime_add(b.graph, op):
-        if (values := _unfused_bias(op, b)) is not None:
-            b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
-        else:
-            write_same_named(op, b)
+        b.compute(op, _unfused_bias(op, b))
         return
     quantizations = nudge_input_scales(b.graph, op)
     if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
         plain = [b.node("Cast", [b.stored_value(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
         values = [b.dequantize(name, result.dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
-        b.finish(op, b.node("Add", values, hint=f"{result.name}/real_result")[0])
+        b.compute(op, values)
     elif kernel in INTEGER_FACTORS:
         _write_in_float64(op, b, (first, second), output)
     else:
-        write_same_named(op, b)
+        b.compute(op)
 
 
 def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Quantization], output: Quantization) -> None:
@@ -121,7 +118,7 @@ def write_arithmetic(op: Op, b: Builder) -> None:
     if op["arithmetic"] == "tflite" and b.opset >= 13 and pair(b.graph, op):
         write_pair_of_16_bits(op, b)
     else:
-        write_same_named(op, b)
+        b.compute(op)
 
 
 def write_extreme(op: Op, b: Builder) -> None:
@@ -134,7 +131,7 @@ def write_extreme(op: Op, b: Builder) -> None:
         b.node(op.kind, [b.stored_value(name) for name in op.inputs], [tensor.name])
         return
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
-        write_same_named(op, b)
+        b.compute(op)
         return
     wide = [b.cast(b.stored_value(name), "int32") for name in op.inputs]
     b.cast(b.node(op.kind, wide, hint=f"{tensor.name}/int32")[0], tensor.dtype, tensor.name)
@@ -148,7 +145,7 @@ def write_neg(op: Op, b: Builder) -> None:
     """Neg; of plain integers of few bits as int32."""
     tensor = b.tensor(op.outputs[0])
     if tensor.is_quantized or tensor.dtype not in _NARROW:
-        write_same_named(op, b)
+        b.compute(op)
         return
     b.cast(b.node("Neg", [b.cast(b.stored_value(op.inputs[0]), "int32")])[0], tensor.dtype, tensor.name)
 
@@ -162,24 +159,24 @@ def write_floor_mod(op: Op, b: Builder) -> None:
 
 def write_mod(op: Op, b: Builder) -> None:
     """The remainder with the sign of the dividend."""
-    b.finish(op, b.node("Mod", b.float_values(op), hint=f"{op.outputs[0]}/real_result", fmod=1)[0])
+    b.compute(op, fmod=1)
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
     """Sqrt; with the arithmetic "tflite" rounded down to a step of the result's quantization, as TFLite's kernel does in float32."""
     quantization = b.tensor(op.outputs[0]).quantization
     if op["arithmetic"] != "tflite" or quantization is None:
-        write_same_named(op, b)
+        b.compute(op)
         return
     scale = b.const(np.float32(quantization.scale[0]), f"{op.outputs[0]}/step")
     steps = b.node("Floor", b.node("Div", [*b.node("Sqrt", b.float_values(op)), scale]))
-    b.finish(op, b.node("Mul", [*steps, scale], hint=f"{op.outputs[0]}/real_result")[0])
+    b.compute(op, [*steps, scale], "Mul")
 
 
 def write_atan(op: Op, b: Builder) -> None:
     """Atan; onnxruntime has none of float64."""
     if b.tensor(op.outputs[0]).dtype != "float64":
-        write_same_named(op, b)
+        b.compute(op)
         return
     b.cast(b.node("Atan", [b.cast(b.stored_value(op.inputs[0]), "float32")])[0], "float64", op.outputs[0])
 
@@ -189,9 +186,9 @@ def write_comparison(op: Op, b: Builder) -> None:
     b.node(op.kind, b.float_values(op), op.outputs)
 
 
-def write_logic(op: Op, b: Builder) -> None:
-    """And, Or, Xor, Not."""
-    b.node(op.kind, [b.stored_value(name) for name in op.inputs], op.outputs)
+def write_stored(op: Op, b: Builder) -> None:
+    """An operator that ONNX has under the same name, on stored numbers, without attributes."""
+    b.compute_stored(op)
 
 
 #: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
@@ -212,7 +209,7 @@ def write_where(op: Op, b: Builder) -> None:
         b.cast(b.node("Where", [condition, *(b.cast(value, wide) for value in values)])[0], result.dtype, result.name)
         return
     values = [b.float_value(name) for name in op.inputs[1:]]
-    b.finish(op, b.node("Where", [condition, *values], hint=f"{result.name}/real_result")[0])
+    b.compute(op, [condition, *values])
 
 
 def write_cast(op: Op, b: Builder) -> None:
@@ -227,7 +224,7 @@ def write_is(op: Op, b: Builder) -> None:
 
 def write_einsum(op: Op, b: Builder) -> None:
     """Einsum."""
-    b.finish(op, b.node("Einsum", b.float_values(op), hint=f"{op.outputs[0]}/real_result", equation=op["equation"])[0])
+    b.compute(op, equation=op["equation"])
 
 
 def read_same_named(r: Reading) -> None:
@@ -314,7 +311,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
     **dict.fromkeys(_COMPARISONS.split(), write_comparison),
-    **dict.fromkeys(("And", "Or", "Xor", "Not"), write_logic),
+    **dict.fromkeys(("And", "Or", "Xor", "Not"), write_stored),
     **dict.fromkeys(("IsNaN", "IsInf"), write_is),
     "Add": write_add,
     "Neg": write_neg,

@@ -26,7 +26,7 @@ def read_gather_elements(r: Reading) -> None:
 
 def write_gather_elements(op: Op, b: Builder) -> None:
     """GatherElements."""
-    b.node("GatherElements", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]))
+    b.compute_stored(op, axis=int(op["axis"]))
 
 
 def write_gather(op: Op, b: Builder) -> None:
@@ -108,24 +108,21 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     if reduction and b.opset < 16:
         raise b.unsupported_error(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
     if _computes_with_values(op, b):
-        value = b.node(
-            "ScatterElements", b.float_values(op), hint=f"{op.outputs[0]}/real_result", axis=int(op["axis"]), reduction=reduction
-        )
-        b.finish(op, value[0])
+        b.compute(op, axis=int(op["axis"]), reduction=reduction)
         return
-    b.node("ScatterElements", [b.stored_value(name) for name in op.inputs], op.outputs, axis=int(op["axis"]), reduction=reduction)
+    b.compute_stored(op, axis=int(op["axis"]), reduction=reduction)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
     result = b.tensor(op.outputs[0])
     if op["reduction"] == "none":
-        b.node("ScatterND", [b.stored_value(name) for name in op.inputs], op.outputs)
+        b.compute_stored(op)
         return
     if b.opset < 16:
         raise b.unsupported_error(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if _computes_with_values(op, b):
-        b.finish(op, b.node("ScatterND", b.float_values(op), hint=f"{op.outputs[0]}/real_result", reduction=op["reduction"])[0])
+        b.compute(op, reduction=op["reduction"])
         return
     if result.dtype not in ("float32", "int32", "int64"):
         wide = [b.node("Cast", [b.stored_value(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
@@ -134,7 +131,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         )
         b.cast(total[0], result.dtype, result.name)
         return
-    b.node("ScatterND", [b.stored_value(name) for name in op.inputs], op.outputs, reduction=op["reduction"])
+    b.compute_stored(op, reduction=op["reduction"])
 
 
 def write_topk(op: Op, b: Builder) -> None:

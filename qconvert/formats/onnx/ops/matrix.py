@@ -42,11 +42,10 @@ def write_matmul(op: Op, b: Builder) -> None:
             operands.append(b.float_value(name))
         else:
             operands.append(value if quantization is None else b.dequantize(value, b.tensor(name).dtype, quantization))
-    hint = f"{op.outputs[0]}/real_result"
     if b.kernel_fault(op):
-        b.finish(op, b.node_in_float64("MatMul", operands, hint))
+        b.finish(op, b.node_in_float64("MatMul", operands, f"{op.outputs[0]}/real_result"))
     else:
-        b.finish(op, b.node("MatMul", operands, hint=hint)[0])
+        b.compute(op, operands)
 
 
 def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:
@@ -185,7 +184,7 @@ def read_matmul_integer(r: Reading) -> None:
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
     """MatMulInteger."""
-    b.node("MatMulInteger", [b.stored_value(name) for name in op.inputs], op.outputs)
+    b.compute_stored(op)
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_matmul_integer}

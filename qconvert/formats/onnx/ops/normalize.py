@@ -21,7 +21,7 @@ _MOST_AXES = 64
 def write_channel_normalization(op: Op, b: Builder) -> None:
     """BatchNormalization and InstanceNormalization."""
     require_channels_first(op, b)
-    b.finish(op, b.node(op.kind, b.float_values(op), hint=f"{op.outputs[0]}/real_result", epsilon=float(op["epsilon"]))[0])
+    b.compute(op, epsilon=float(op["epsilon"]))
 
 
 def write_group_normalization(op: Op, b: Builder) -> None:
@@ -30,8 +30,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     name, epsilon, groups = op.outputs[0], float(op["epsilon"]), int(op["num_groups"])
     x, scale, bias = b.float_values(op)
     if b.opset >= 21:
-        value = b.node("GroupNormalization", [x, scale, bias], hint=f"{name}/real_result", epsilon=epsilon, num_groups=groups)[0]
-        b.finish(op, value)
+        b.compute(op, epsilon=epsilon, num_groups=groups)
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:
@@ -43,7 +42,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     back = b.node("Reshape", [even, b.node("Shape", [x])[0]])[0]
     shape = b.const(np.array([-1] + [1] * (data.rank - 2)), f"{name}/channels")
     factor, offset = (b.node("Reshape", [value, shape])[0] for value in (scale, bias))
-    b.finish(op, b.node("Add", [b.node("Mul", [back, factor])[0], offset], hint=f"{name}/real_result")[0])
+    b.compute(op, [b.node("Mul", [back, factor])[0], offset], "Add")
 
 
 def write_layer_normalization(op: Op, b: Builder) -> None:
@@ -51,7 +50,7 @@ def write_layer_normalization(op: Op, b: Builder) -> None:
     name, axis, epsilon = op.outputs[0], int(op["axis"]), float(op["epsilon"])
     operands = b.float_values(op)
     if b.opset >= (17 if op.kind == "LayerNormalization" else 23):
-        b.finish(op, b.node(op.kind, operands, hint=f"{name}/real_result", axis=axis, epsilon=epsilon)[0])
+        b.compute(op, axis=axis, epsilon=epsilon)
         return
     data, x = b.tensor(op.inputs[0]), operands[0]
     if data.rank is None and not -_MOST_AXES <= axis < 0:

@@ -13,6 +13,7 @@ from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.forms import line
+from qconvert.operators import kind_of
 
 __all__ = ["READERS", "WRITERS", "dequantize_with_scale", "write_line"]
 
@@ -62,7 +63,7 @@ def write_line(op: Op, b: Builder) -> bool:
     found = line(b.graph, op) if op["arithmetic"] else None
     if found is not None:
         value = dequantize_with_scale(b, b.tensor(op.inputs[0]), found[0])
-        b.finish(op, b.node("LeakyRelu", [value], hint=f"{op.outputs[0]}/real_result", alpha=found[1])[0])
+        b.compute(op, [value], "LeakyRelu", alpha=found[1])
     return found is not None
 
 
@@ -84,7 +85,7 @@ def _would_be_quantized(op: Op, b: Builder) -> bool:
     leaves alone, stands between.
     """
     maker = b.producer(op.inputs[0]) if b.is_exact and b.forms.guards and SOURCE_KERNELS in b.graph.metadata else None
-    return maker is not None and maker.kind in ("Conv", "ConvTranspose", "Gemm") and not b.tensor(maker.inputs[1]).is_quantized
+    return maker is not None and kind_of(maker).has_weights and not b.tensor(maker.inputs[1]).is_quantized
 
 
 def write_identity(op: Op, b: Builder) -> None:

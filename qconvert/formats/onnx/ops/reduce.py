@@ -99,7 +99,7 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
     if b.opset >= _AXES_AS_INPUT.get(kind, _AXES_AS_INPUT_OTHERS):
         inputs.append(b.stored_value(op.inputs[1]))
     else:
-        axes = b.ints(op, 1) or None
+        axes = b.integers(op, 1) or None
     outputs: list[str] | int = [output] if isinstance(output, str) else output
     return b.node(kind, inputs, outputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=int(op["keepdims"]))[0]
 
@@ -142,8 +142,7 @@ def write_reduce_logic(op: Op, b: Builder) -> None:
 def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd; ONNX takes the axis as an input."""
     axis = b.const(np.int64(op["axis"]), f"{op.outputs[0]}/axis")
-    attributes: dict[str, Any] = {"exclusive": int(op["exclusive"]), "reverse": int(op["reverse"])}
-    b.finish(op, b.node(op.kind, [b.float_value(op.inputs[0]), axis], hint=f"{op.outputs[0]}/real_result", **attributes)[0])
+    b.compute(op, [b.float_value(op.inputs[0]), axis], exclusive=int(op["exclusive"]), reverse=int(op["reverse"]))
 
 
 def write_arg(op: Op, b: Builder) -> None:

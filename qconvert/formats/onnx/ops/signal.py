@@ -22,7 +22,7 @@ def write_lrn(op: Op, b: Builder) -> None:
     """LRN."""
     require_channels_first(op, b)
     attributes: dict[str, Any] = {name: float(op[name]) for name in ("alpha", "beta", "bias")}
-    b.finish(op, b.node("LRN", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", size=int(op["size"]), **attributes)[0])
+    b.compute(op, size=int(op["size"]), **attributes)
 
 
 def read_lrn(r: Reading) -> None:
@@ -37,7 +37,7 @@ def read_lrn(r: Reading) -> None:
             else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
 def write_sum(op: Op, b: Builder) -> None:
     """Sum of floats."""
-    b.finish(op, b.node("Sum", b.float_values(op), hint=f"{op.outputs[0]}/real_result")[0])
+    b.compute(op)
 
 
 def read_dft(r: Reading) -> None:

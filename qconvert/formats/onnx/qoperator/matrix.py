@@ -127,7 +127,7 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     if op.kind == "Gemm" and len(op.inputs) > 2 and op.inputs[2]:
         inputs += [*[""] * (_BIAS - len(inputs)), b.stored_value(op.inputs[2])]
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}
-    b.finish(op, b.node("MatMulNBits", inputs, hint=f"{op.outputs[0]}/real_result", domain="com.microsoft", **sizes)[0])
+    b.compute(op, inputs, "MatMulNBits", domain=CONTRIB, **sizes)
     return ""
 
 
@@ -178,8 +178,8 @@ def _has_rows(op: Op) -> bool:
 
 def _stored_weights(name: str, b: Builder) -> Tensor | None:
     """The quantized constant whose float values `name` are."""
-    op = b.producer(name)
-    tensor = b.tensor(op.inputs[0] if op is not None and op.kind == "Dequantize" else name)
+    op = b.producer(name, "Dequantize")
+    tensor = b.tensor(name if op is None else op.inputs[0])
     return tensor if tensor.data is not None and tensor.quantization is not None else None
 
 
@@ -361,7 +361,7 @@ def write_matmul(op: Op, b: Builder) -> str:
     if result.quantization is not None:
         return write_form(op, b, op_type, [*left, *right, *b.quantization(result.name)], domain="")
     inputs = [left[0], right[0], left[1], right[1], left[2], right[2]]
-    b.finish(op, b.node(op_type, inputs, hint=f"{result.name}/real_result", domain=CONTRIB)[0])
+    b.compute(op, inputs, op_type, domain=CONTRIB)
     return ""
 
 
@@ -390,7 +390,7 @@ def write_gemm(op: Op, b: Builder) -> str:
         return write_form(op, b, "QGemm", [*inputs, *b.quantization(result.name)], transB=1)
     if not inputs[-1]:
         inputs.pop()
-    b.finish(op, b.node("QGemm", inputs, hint=f"{result.name}/real_result", domain=CONTRIB, transB=1)[0])
+    b.compute(op, inputs, "QGemm", domain=CONTRIB, transB=1)
     return ""
 
 

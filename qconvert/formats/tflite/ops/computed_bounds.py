@@ -148,10 +148,10 @@ class Entries:
 def write_computed_slice(op: Op, w: Writing) -> None:
     """Slice with computed bounds: SLICE if each end is a begin plus a size, else STRIDED_SLICE."""
     rank = w.tensor(op.inputs[0]).rank
-    axes = [w.axis(op, axis, op.inputs[0]) for axis in w.values(op, 3)]
-    steps = w.values(op, 4) if op.has(4) else [1] * len(axes)
-    total = w.producer(op.inputs[2])
-    is_sum = total is not None and total.kind == "Add" and total.inputs[0] == op.inputs[1] and w.successor(op.inputs[2]) is not None
+    axes = [w.axis(op, axis, op.inputs[0]) for axis in w.integers(op, 3)]
+    steps = w.integers(op, 4) if op.has(4) else [1] * len(axes)
+    total = w.producer(op.inputs[2], "Add")
+    is_sum = total is not None and total.inputs[0] == op.inputs[1] and w.successor(op.inputs[2]) is not None
     if total is not None and is_sum and axes == list(range(rank or 0)) and set(steps) <= {1}:
         # Begins and sizes have one type: int64 only where both are computed so, as constants become int32.
         wide = all(w.tensor(name).data is None and w.tensor(name).dtype == "int64" for name in (op.inputs[1], total.inputs[1]))
@@ -173,8 +173,8 @@ def write_computed_slice(op: Op, w: Writing) -> None:
 def _clamp_to_int32(op: Op, w: Writing, position: int) -> str:
     """Input `position` as int32; those of int64 that stand for the end of an axis become the largest that int32 has."""
     name = op.inputs[position]
-    maker, tensor = w.producer(name), w.tensor(name)
-    if tensor.dtype != "int64" or (maker is not None and maker.kind == "Cast"):
+    tensor = w.tensor(name)
+    if tensor.dtype != "int64" or w.producer(name, "Cast") is not None:
         return w.index(op, position)
     for builtin, limit in (("MINIMUM", _FAR_COMPUTED), ("MAXIMUM", _FAR_BACK_COMPUTED)):
         bounded = w.add(f"{op.inputs[position]}/bounded", "int64", tensor.shape)

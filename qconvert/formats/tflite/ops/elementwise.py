@@ -198,12 +198,12 @@ def _is_of_sizes(w: Writing, name: str) -> bool:
     waiting, seen = [name], {name}
     while waiting and len(seen) < _LONGEST_CHAIN:
         current = waiting.pop()
-        op, data = w.producer(current), w.tensor(current).data
-        if op is not None and op.kind == "Shape":
+        op, data = w.producer(current, "Shape", *_OF_SIZES), w.tensor(current).data
+        if op is not None and kind_of(op).reads_shape:
             continue
         if data is not None and data.dtype.kind in "iu" and data.size and abs(data.astype(np.float64)).max() < 2**16:
             continue
-        if op is None or op.kind not in _OF_SIZES or "int" not in w.tensor(current).dtype:
+        if op is None or "int" not in w.tensor(current).dtype:
             return False
         new = [other for other in kind_of(op).moved_inputs(op) if other not in seen]
         waiting += new
@@ -246,9 +246,9 @@ def _write_quotient_by(op: Op, w: Writing, divisor: int) -> None:
 
 def write_where(op: Op, w: Writing) -> None:
     """Where as SELECT_V2, or as SELECT if its condition is the Reshape that the reader put before a choice of rows."""
-    reshape = w.producer(op.inputs[0])
+    reshape = w.producer(op.inputs[0], "Reshape")
     _require_one_quantization(op, w)
-    if reshape is None or reshape.kind != "Reshape" or not w.is_inner(op.inputs[0], "condition"):
+    if reshape is None or not w.is_inner(op.inputs[0], "condition"):
         w.emit("SELECT_V2", op.inputs, op.outputs, "SelectV2Options")
         return
     w.retract(reshape)

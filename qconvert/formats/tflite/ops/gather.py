@@ -130,8 +130,8 @@ def write_reverse_sequence(op: Op, w: Writing) -> None:
 def write_non_zero(op: Op, w: Writing) -> None:
     """NonZero as WHERE, which gives a row for each: columns are a TRANSPOSE after it."""
     columns = w.tensor(op.outputs[0])
-    reader = w.successor(columns.name)
-    if reader is not None and reader.kind == "Transpose" and tuple(reader["perm"]) == (1, 0):
+    reader = w.successor(columns.name, "Transpose")
+    if reader is not None and tuple(reader["perm"]) == (1, 0):
         w.absorb(reader)
         w.emit("WHERE", op.inputs, reader.outputs, "WhereOptions")
         return
@@ -167,7 +167,7 @@ def _depth(op: Op, w: Writing) -> str:
     """The depth of a OneHot as one int32 without axes."""
     hint = f"{op.outputs[0]}/depth"
     if w.tensor(op.inputs[1]).data is not None:
-        return w.ints(w.values(op, 1)[0], hint)
+        return w.ints(w.integers(op, 1)[0], hint)
     name = w.index(op, 1)
     if w.tensor(name).rank == 0:
         return name
@@ -225,22 +225,18 @@ def is_never_negative(w: Writing, name: str) -> bool:
     """Whether indices computed at run time are certainly not negative: TFLite has no indices from the end."""
     if w.graph.is_from("tflite") or w.graph.metadata.get(SOURCE, "").endswith(".tflite"):
         return True
-    op = w.producer(name)
-    while op is not None and op.kind in _KEEPING and op.inputs[0] in w.graph.tensors:
-        if w.graph[op.inputs[0]].dtype.startswith("u") or w.graph[op.inputs[0]].dtype == "bool":
-            return True
+    while (op := w.producer(name, *_KEEPING)) is not None and op.inputs[0] in w.graph.tensors:
         name = op.inputs[0]
-        op = w.producer(name)
-    return name in w.counters or (op is not None and (op.kind in _NEVER_NEGATIVE or _is_shifted_to_zero(w, op)))
+        if w.graph[name].dtype.startswith("u") or w.graph[name].dtype == "bool":
+            return True
+    return name in w.counters or w.producer(name, *_NEVER_NEGATIVE) is not None or _is_shifted_to_zero(w, w.producer(name, "Add"))
 
 
-def _is_shifted_to_zero(w: Writing, op: Op) -> bool:
+def _is_shifted_to_zero(w: Writing, op: Op | None) -> bool:
     """Whether an Add shifts the codes of a narrow type to zero and above, as for indices of a table (pass unary_to_table)."""
-    if op.kind != "Add":
-        return False
-    for name, other in (op.inputs, op.inputs[::-1]):
-        maker, offset = w.producer(name), w.graph.constant(other)
-        codes = w.graph[maker.inputs[0]].dtype if maker is not None and maker.kind == "Cast" else ""
+    for name, other in () if op is None else (op.inputs, op.inputs[::-1]):
+        maker, offset = w.producer(name, "Cast"), w.graph.constant(other)
+        codes = "" if maker is None else w.graph[maker.inputs[0]].dtype
         if codes in ("int8", "int16") and offset is not None and offset.size and int(offset.min()) >= -integer_range(codes)[0]:
             return True
     return False
@@ -276,7 +272,7 @@ def write_topk(op: Op, w: Writing) -> None:
     axis = w.axis(op, op["axis"], data.name)
     if not op["largest"] and (data.is_quantized or data.dtype not in ("float32", "int32", "int64")):
         raise w.unsupported_error(op, f"the smallest of {data.dtype}", rule="operand-types")
-    k = w.index(op, 1) if w.tensor(op.inputs[1]).data is None else w.ints(w.values(op, 1)[0], f"{op.outputs[0]}/k")
+    k = w.index(op, 1) if w.tensor(op.inputs[1]).data is None else w.ints(w.integers(op, 1)[0], f"{op.outputs[0]}/k")
     perm = [*(other for other in range(rank or 0) if other != axis), axis]
     turns, value = rank is not None and axis != rank - 1, data.name
     if turns:

@@ -127,13 +127,12 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
     rows = None
     if indices.data is not None:
         rows = _wrap_constant_indices(op, w, indices.data, list(range(indices.data.shape[-1])))
-    maker = w.producer(op.inputs[0])
-    filled = maker is not None and maker.kind == "Expand"
-    background = w.graph.constant(maker.inputs[0] if maker is not None and filled else op.inputs[0])
+    maker = w.producer(op.inputs[0], "Expand")
+    background = w.graph.constant(op.inputs[0] if maker is None else maker.inputs[0])
     distinct = rows is None or _is_distinct(rows)
     if background is not None and _is_zero(op, w, background) and (op["reduction"] == "add" or (op["reduction"] == "none" and distinct)):
         places = _wrap_computed_indices(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None)
-        if maker is not None and filled and w.successor(op.inputs[0]) is not None:
+        if maker is not None and w.successor(op.inputs[0]) is not None:
             sizes = w.index(maker, 1)
             w.retract(maker)
         else:

@@ -121,7 +121,7 @@ def write_split(op: Op, w: Writing) -> None:
     """Split as SPLIT into equal parts of an axis whose size is known, else as SPLIT_V."""
     along = w.axis(op, op["axis"], op.inputs[0])
     axis = w.const(np.array(along, np.int32), f"{op.outputs[0]}/axis")
-    if len(set(w.values(op, 1))) == 1 and isinstance((w.tensor(op.inputs[0]).shape or ("",))[along], int):
+    if len(set(w.integers(op, 1))) == 1 and isinstance((w.tensor(op.inputs[0]).shape or ("",))[along], int):
         w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, "SplitOptions", numSplits=len(op.outputs))
     else:
         w.emit("SPLIT_V", [op.inputs[0], w.index(op, 1), axis], op.outputs, "SplitVOptions", numSplits=len(op.outputs))

@@ -106,12 +106,12 @@ def write_gemm(op: Op, w: Writing) -> None:
     """Gemm as FULLY_CONNECTED, which flattens its data and gives leading dimensions back by itself."""
     bias = _bias_vector(op, w)
     data, outputs = op.inputs[0], op.outputs
-    flatten, restore = w.producer(data), w.successor(op.outputs[0])
-    if flatten is not None and flatten.kind == "Reshape" and w.is_inner(data, "flattened"):
+    flatten, restore = w.producer(data, "Reshape"), w.successor(op.outputs[0], "Reshape")
+    if flatten is not None and w.is_inner(data, "flattened"):
         w.retract(flatten)
         data = flatten.inputs[0]
     keep = False
-    if restore is not None and restore.kind == "Reshape" and w.is_inner(op.outputs[0], "rows"):
+    if restore is not None and w.is_inner(op.outputs[0], "rows"):
         shapes = w.tensor(data).shape, w.tensor(restore.outputs[0]).shape
         keep = shapes[0] is not None and shapes[1] is not None and shapes[0][:-1] == shapes[1][:-1]
     if keep and restore is not None:

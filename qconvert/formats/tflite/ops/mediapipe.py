@@ -142,8 +142,8 @@ def _places(r: Reading) -> int:
     """How many places a window has in the pool that input 1 comes from; more than any window if it comes from elsewhere."""
     name, size = r.input(1), 2**31
     for kind in ("Add", "Reshape", "Cast", "ArgMax"):
-        op = r.maker(name)
-        if op is None or op.kind != kind or not op.source.startswith("MaxPoolingWithArgmax2D"):
+        op = r.producer(name, kind)
+        if op is None or not op.source.startswith("MaxPoolingWithArgmax2D"):
             return size
         name = op.inputs[0]
     found = (r.lookup(name).shape or (0, 0, size))[2]

@@ -230,14 +230,14 @@ class Frame:
     def _find_concat(self) -> Op | None:
         """The Concat that puts the results of both ways side by side, the way forth first."""
         names = tuple(op.outputs[0] for op in self._ways)
-        found = self._w.successor(names[0]) if len(names) == 2 and all(names) else None
-        if found is None or found.kind != "Concat" or found.inputs != names or self._w.successor(names[1]) is not found:
+        found = self._w.successor(names[0], "Concat") if len(names) == 2 and all(names) else None
+        if found is None or found.inputs != names or self._w.successor(names[1]) is not found:
             return None
         return found if self._w.axis(found, found["axis"], found.outputs[0]) == 3 else None
 
     def _result(self, name: str, size: int) -> _Result:
-        reshaped = self._w.successor(name) if name else None
-        if reshaped is None or reshaped.kind != "Reshape" or reshaped.inputs[0] != name:
+        reshaped = self._w.successor(name, "Reshape") if name else None
+        if reshaped is None or reshaped.inputs[0] != name:
             return _Result(name, size, None, None)
         shape = self._w.tensor(reshaped.outputs[0]).shape
         if shape != (self._steps, self._rows, size):

@@ -169,7 +169,7 @@ def _reshape_to_result(op: Op, w: Writing) -> None:
 
 def write_squeeze(op: Op, w: Writing) -> None:
     """SQUEEZE. Named axes are an option; none would mean all, so that is a RESHAPE."""
-    axes = w.values(op, 1)
+    axes = w.integers(op, 1)
     if axes:
         dims = np.array([w.axis(op, axis, op.inputs[0]) for axis in axes], np.int32)
         w.emit("SQUEEZE", op.inputs[:1], op.outputs, "SqueezeOptions", squeezeDims=dims)
@@ -180,7 +180,7 @@ def write_squeeze(op: Op, w: Writing) -> None:
 def write_unsqueeze(op: Op, w: Writing) -> None:
     """EXPAND_DIMS for one axis, else RESHAPE; several EXPAND_DIMS where more than one size is open."""
     result = w.tensor(op.outputs[0])
-    axes = sorted(w.axis(op, axis, op.outputs[0]) for axis in w.values(op, 1))
+    axes = sorted(w.axis(op, axis, op.outputs[0]) for axis in w.integers(op, 1))
     if not axes or (len(axes) > 1 and sum(not isinstance(size, int) for size in result.shape or ()) <= 1):
         _reshape_to_result(op, w)
         return
@@ -213,8 +213,7 @@ def write_expand(op: Op, w: Writing) -> None:
     if data.rank == 0:
         w.emit("FILL", [target, op.inputs[0]], op.outputs, "FillOptions")
         return
-    maker = w.producer(op.inputs[1])
-    whole = op.source.startswith("BROADCAST_TO") or (maker is not None and maker.kind == "BroadcastArgs")
+    whole = op.source.startswith("BROADCAST_TO") or w.producer(op.inputs[1], "BroadcastArgs") is not None
     if shape is None and set(data.shape or ("unknown",)) != {1} and not whole:
         target = _broadcast_sizes(op, w, target)
     w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs, "BroadcastToOptions")

@@ -144,8 +144,8 @@ def _bounds(op: Op, w: Writing) -> dict[int, tuple[int, int, int]] | None:
     """Start, end and step by axis; None if any is computed at run time."""
     if any(w.tensor(name).data is None for name in op.inputs[1:]):
         return None
-    starts, ends, axes = (w.values(op, position) for position in (1, 2, 3))
-    steps = w.values(op, 4) if op.has(4) else [1] * len(starts)
+    starts, ends, axes = (w.integers(op, position) for position in (1, 2, 3))
+    steps = w.integers(op, 4) if op.has(4) else [1] * len(starts)
     rows = zip(axes, starts, ends, steps, strict=True)
     return {w.axis(op, axis, op.inputs[0]): (start, end, step) for axis, start, end, step in rows}
 
@@ -208,10 +208,10 @@ def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
     added: set[int] = set()
     outputs = op.outputs
     for kind, hint in (("Squeeze", "sliced"), ("Unsqueeze", "squeezed")):
-        reader = w.successor(outputs[0])
-        if reader is None or reader.kind != kind or not w.is_inner(outputs[0], hint) or w.tensor(reader.inputs[1]).data is None:
+        reader = w.successor(outputs[0], kind)
+        if reader is None or not w.is_inner(outputs[0], hint) or w.tensor(reader.inputs[1]).data is None:
             continue
-        axes = {int(axis) for axis in w.values(reader, 1)}
+        axes = {int(axis) for axis in w.integers(reader, 1)}
         if min(axes, default=0) < 0:
             break
         if kind == "Squeeze":

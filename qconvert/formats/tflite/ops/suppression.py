@@ -45,7 +45,7 @@ def write_suppression(op: Op, w: Writing) -> None:
     TFLite suppresses at the threshold, ONNX above it, which therefore is one float higher.
     """
     images, classes, count = w.shape(op.inputs[1], op)
-    most = min(w.values(op, 2)[0], count) if op.has(2) else 0
+    most = min(w.integers(op, 2)[0], count) if op.has(2) else 0
     if not 0 < images * classes <= _MOST or most < 1:
         raise w.unsupported_error(op, f"{images * classes} suppressions of at most {most} boxes each", rule="too-many-operators")
     overlap, least = (float(w.constant(op, index).reshape(())) if op.has(index) else default

@@ -183,8 +183,8 @@ def transpose_quantization(r: Reading, index: int, perm: tuple[int, ...]) -> Qua
 
 def find_weight_dequantize(op: Op, w: Writing) -> Op | None:
     """The operator that makes the weights of `op` of a constant, float16 or integers, by a DEQUANTIZE; None if there is none."""
-    maker = w.producer(op.inputs[1])
-    if maker is None or maker.kind not in ("Cast", "Dequantize") or w.graph[op.inputs[1]].dtype != "float32":
+    maker = w.producer(op.inputs[1], "Cast", "Dequantize")
+    if maker is None or w.graph[op.inputs[1]].dtype != "float32":
         return None
     stored = w.graph[maker.inputs[0]]
     if stored.quantization is not None and stored.quantization.block_size:
@@ -220,10 +220,10 @@ def write_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[
 
 def _write_computed_weights(op: Op, w: Writing, name: str, axes: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     """Weights that are computed at run time after a TRANSPOSE; without that and the one before it, if they cancel out."""
-    shape, maker, quantization = w.shape(name, op), w.producer(name), w.tensor(name).quantization
+    shape, maker, quantization = w.shape(name, op), w.producer(name, "Transpose"), w.tensor(name).quantization
     if len(shape) != len(axes) or (quantization is not None and not quantization.is_per_tensor):
         raise w.unsupported_error(op, f"weights {name!r} of shape {shape} that are computed at run time", rule="weights-not-constant")
-    if maker is not None and maker.kind == "Transpose" and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
+    if maker is not None and [maker["perm"][axis] for axis in axes] == list(range(len(axes))):
         w.retract(maker)
         return maker.inputs[0], shape
     result = w.like(f"{name}/turned", name, tuple(shape[axis] for axis in axes))

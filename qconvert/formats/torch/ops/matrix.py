@@ -152,8 +152,8 @@ def read_added_product(first: str, second: str) -> Operator:
     def read(c: Call) -> Ref:
         a, b, added = c.name(first), c.name(second), c.name("self")
         alpha, beta = c["alpha"], c["beta"]
-        op = c.producer(b)
-        if alpha == beta == 1 and op is not None and op.kind == "Transpose" and op["perm"] == (1, 0) and is_constant(c, b):
+        op = c.producer(b, "Transpose")
+        if alpha == beta == 1 and op is not None and op["perm"] == (1, 0) and is_constant(c, b):
             return emit_gemm(c, a, [op.inputs[0], added], None)
         result = product(c, a, b, "product")
         if alpha != 1:

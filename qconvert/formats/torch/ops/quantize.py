@@ -197,8 +197,8 @@ def read_int_repr(c: Call) -> Ref:
 def _skip_int_repr(c: Call) -> Ref:
     """The integers in `self`; for int_repr of a quantized tensor, the quantized tensor itself."""
     name = c.name("self")
-    maker = c.producer(name)
-    if maker is not None and maker.kind == "Reinterpret" and not c.lookup(name).is_quantized:
+    maker = c.producer(name, "Reinterpret")
+    if maker is not None and not c.lookup(name).is_quantized:
         return Ref(maker.inputs[0])
     return Ref(name)
 

@@ -226,8 +226,8 @@ def _is_zero(c: Call, name: str) -> bool:
     known = c.known(name)
     if known is not None:
         return not known.any()
-    maker = c.producer(name)
-    return maker is not None and maker.kind in ("Expand", "Slice", "Transpose", "Concat", "Reshape") and _is_zero(c, maker.inputs[0])
+    maker = c.producer(name, "Expand", "Slice", "Transpose", "Concat", "Reshape")
+    return maker is not None and _is_zero(c, maker.inputs[0])
 
 
 def _states(c: Call, values: Sequence[str], directions: int, layers: int) -> list[list[str]]:

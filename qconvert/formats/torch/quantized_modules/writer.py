@@ -24,7 +24,7 @@ from qconvert.formats.torch.quantized_modules import module_writers
 from qconvert.formats.torch.quantized_modules.builder import LAYER, Layer, ModuleBuilder
 from qconvert.formats.torch.torchscript.reader import read_named
 from qconvert.formats.torch.writer import fill, lower_graph
-from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.graph import Array, Graph, Op, Producers, Quantization
 from qconvert.plugins import operators
 
 __all__ = ["build", "live", "write"]
@@ -150,15 +150,14 @@ def _add_constants(graph: Graph, read: Graph, names: dict[str, str]) -> None:
         if twin is None:
             continue
         for found, name in zip(twin.inputs, op.inputs, strict=False):
-            maker = producers.get(found)
-            if maker is not None and maker.kind == "Dequantize":
+            if (maker := producers.find(found, "Dequantize")) is not None:
                 found = maker.inputs[0]
             if found and name and read[found].is_constant and graph[name].is_constant and name not in found_as:
                 names.setdefault(found, name)
                 found_as[name] = found
 
 
-def _find_counterpart(op: Op, producers: Mapping[str, Op], name: str) -> Op | None:
+def _find_counterpart(op: Op, producers: Producers, name: str) -> Op | None:
     """The nearest operator of op's kind before a tensor; None if none is near."""
     for _ in range(_AFTER):
         found = producers.get(name)

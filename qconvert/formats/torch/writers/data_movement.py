@@ -210,7 +210,7 @@ def write_pad(op: Op, b: Builder) -> None:
     if op["mode"] == "constant":
         value: Any = 0 if data.quantization is None else int(data.quantization.zero_point[0])
         if op.has(2):
-            filler = b.constant(op.inputs[2])
+            filler = b.graph.constant(op.inputs[2])
             if filler is None:
                 raise b.unsupported_error(op, "a filler that is computed at run time", rule="not-constant")
             value = filler.reshape(-1)[0].item()
@@ -244,7 +244,7 @@ def write_gather(op: Op, b: Builder) -> None:
     if op["batch_dims"]:
         gather_in_batches(op, b)
         return
-    node, axis, data = b.stored_value(op.inputs[0]), int(op["axis"]) % b.rank(op), b.constant(op.inputs[1])
+    node, axis, data = b.stored_value(op.inputs[0]), int(op["axis"]) % b.rank(op), b.graph.constant(op.inputs[1])
     if data is not None and data.ndim == 0:
         b.set_node(op.outputs[0], b.aten("select.int", node, axis, int(data)))
         return

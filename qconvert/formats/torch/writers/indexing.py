@@ -151,7 +151,7 @@ def write_sparse_to_dense(op: Op, b: Builder) -> None:
 
 def write_segments(op: Op, b: Builder) -> None:
     """SegmentSum and UnsortedSegment: rows joined by their ids, of which negative ones count for nothing."""
-    data, ids = b.tensor(op.inputs[0]), b.constant(op.inputs[1])
+    data, ids = b.tensor(op.inputs[0]), b.graph.constant(op.inputs[1])
     shape, rank = static_shape(op, b, data.name), len(static_shape(op, b, op.inputs[1]))
     reduction = "sum" if op.kind == "SegmentSum" else str(op["reduction"])
     if op.kind == "SegmentSum":

@@ -47,7 +47,7 @@ def write_bitcast(op: Op, b: Builder) -> None:
 
 def write_known(op: Op, b: Builder) -> None:
     """Range, BroadcastArgs and Rank of what is known before the model runs."""
-    values = [b.constant(name) for name in op.inputs]
+    values = [b.graph.constant(name) for name in op.inputs]
     dtype = numpy_dtype(b.tensor(op.outputs[0]).dtype)
     if op.kind == "Rank":
         found = np.array(b.rank(op), dtype)

@@ -23,11 +23,11 @@ def sizes_of(b: Builder, name: str) -> list[Any]:
     Raises:
         UnsupportedError: they are computed from the values of tensors.
     """
-    data = b.constant(name)
+    data = b.graph.constant(name)
     if data is not None:
         return [int(value) for value in np.asarray(data).reshape(-1)]
-    maker = b.producer(name)
-    if maker is None or maker.kind not in _FOLLOWED:
+    maker = b.producer(name, *_FOLLOWED)
+    if maker is None:
         raise UnsupportedError(
             "sizes that are computed from the values of tensors cannot be written for PyTorch",
             where=f"tensor {name!r}",

@@ -1,0 +1,44 @@
+"""The canonical graph as the write functions of every format see it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from qconvert.errors import UnsupportedError
+from qconvert.graph import Graph, Op, Tensor
+
+__all__ = ["OperatorWriting"]
+
+
+class OperatorWriting:
+    """A graph that is being written; each format adds its own container to it.
+
+    Attributes:
+        graph: the canonical graph.
+    """
+
+    #: Of a format: where operators go, as errors say it, such as "to ONNX".
+    destination: ClassVar[str]
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._producers = graph.producers()
+
+    def tensor(self, name: str) -> Tensor:
+        """The canonical tensor called `name`."""
+        return self.graph.tensors[name]
+
+    def producer(self, name: str, *kinds: str) -> Op | None:
+        """The canonical operator that computes the tensor `name`, of one of `kinds` if these are given; None if there is none."""
+        return self._producers.find(name, *kinds)
+
+    def integers(self, op: Op, index: int) -> list[int]:
+        """The integers of constant input `index`, flat; raises UnsupportedError if they are computed at run time."""
+        data = self.graph.constant(op.inputs[index])
+        if data is None:
+            raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
+        return [int(value) for value in data.reshape(-1)]
+
+    def unsupported_error(self, op: Op, what: str, *, rule: str = "variant-not-writable") -> UnsupportedError:
+        """Return the error for something that has no form in the format."""
+        return UnsupportedError(f"{op.kind} with {what} cannot be written {self.destination}", where=op.location, rule=rule)
