@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from typing import ClassVar
 
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Graph, Op, Tensor
+from qconvert.operators import kind_of
+from qconvert.operators.opaque import custom_name
 
-__all__ = ["OperatorWriting"]
+__all__ = ["OperatorWriting", "list_kinds"]
+
+
+def list_kinds(ops: Iterable[Op], known: Sequence[Container[str]]) -> str:
+    """The kinds of operators that are in none of `known`, each with how many there are, in words; an Opaque by its name in the source."""
+    missing = (op for op in ops if not any(op.kind in kinds for kinds in known))
+    counts = Counter(custom_name(op) if kind_of(op).rule == "opaque" else op.kind for op in missing)
+    return ", ".join(f"{kind} ({count})" for kind, count in sorted(counts.items()))
 
 
 class OperatorWriting:

@@ -301,7 +301,7 @@ class Graph:
         """Whether the graph was read from a file of that format."""
         return self.metadata.get(SOURCE_FORMAT) == format
 
-    def ops_of_kind(self, *kinds: str) -> list[Op]:
+    def of_kind(self, *kinds: str) -> list[Op]:
         """The operators that have one of the kinds, in their order."""
         return [op for op in self.ops if op.kind in kinds]
 

@@ -40,6 +40,7 @@ __all__ = [
     "Parts",
     "activation_names",
     "activations_of",
+    "resets_before_product",
 ]
 
 #: A function of a gate's sum.
@@ -174,6 +175,11 @@ _WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
 def activation_names(op: Op, cell: Cell | None = None) -> tuple[str, ...]:
     """The activations of all directions, one after the other; a kind of a plugin names the cell that it has."""
     return tuple(op["activations"]) or (cell or CELLS[op.kind]).activations * _directions(op)
+
+
+def resets_before_product(op: Op) -> bool:
+    """Whether the reset gate of a GRU multiplies the hidden values before their product with the weights."""
+    return op.kind == "GRU" and not op["linear_before_reset"]
 
 
 def _directions(op: Op) -> int:

@@ -6,52 +6,52 @@ Found by random operators in MNN (qconvert/conformance) and confirmed with singl
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.recurrent import CELLS, resets_before_product
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import legality, lower, lower_op
 
 __all__ = ["fault_of", "lower_faults", "unmet_fault"]
 
-_COMPARISONS = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 #: Further inputs of recurrences that MNN takes: weights, bias and first states.
 _RECURRENT_INPUTS = (0, 1, 2, 3, 5, 6)
 #: Attributes of recurrences for which MNN needs other values than their defaults, and which.
 _NEEDED = {"hidden_size": None, "direction": ("forward", "bidirectional"), "linear_before_reset": (1,)}
+#: (tensors, operator) -> what is wrong with it, in words; "" if nothing is.
+_Fault = Callable[[Mapping[str, Tensor], Op], str]
 
 
 def fault_of(tensors: Mapping[str, Tensor], op: Op) -> str:
     """Return what is wrong with an operator in MNN, in words; "" if nothing is known."""
-    if op.kind == "Shrink":
-        return "MNN's converter makes a Less of float values of it, and is wrong for negative ones"
-    if op.kind == "Round":
-        return "MNN rounds halves away from zero"
-    if op.kind in _COMPARISONS:
-        return _comparison_fault(tensors, op)
-    if op.kind in ("SegmentSum", "UnsortedSegment") or (op.kind in ("ScatterND", "ScatterElements") and op["reduction"] != "none"):
-        return "MNN puts rows at places, and neither adds nor compares them with what is there"
-    if op.kind == "Unique":
-        return "MNN sorts the values, and gives wrong indices for values in the order of the data"
-    return _recurrence_fault(op) if op.kind in ("LSTM", "GRU", "RNN") else ""
+    find = _FAULTS.get(op.kind)
+    return "" if find is None else find(tensors, op)
 
 
-def _comparison_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
-    sides = [tensors[name] for name in op.inputs]
-    if not all(side.is_quantized or "float" in side.dtype for side in sides):
-        return ""
-    if op.kind == "Equal":
-        return "MNN compares the bits of float values, and is wrong for 0 and -0"
-    if op.kind == "Less":
-        return "MNN compares the bits of float values as integers, and is wrong where both are negative"
-    shape, shapes = tensors[op.outputs[0]].static_shape, [side.static_shape for side in sides]
+def _always(reason: str) -> _Fault:
+    return lambda tensors, op: reason
+
+
+def _of_floats(find: _Fault) -> _Fault:
+    """The fault of a comparison, which MNN has of float values alone."""
+
+    def fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+        sides = [tensors[name] for name in op.inputs]
+        return find(tensors, op) if all(side.is_quantized or "float" in side.dtype for side in sides) else ""
+
+    return fault
+
+
+def _broadcast_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+    shape, shapes = tensors[op.outputs[0]].static_shape, [tensors[name].static_shape for name in op.inputs]
     whole = None in (shape, *shapes) or any(other == shape for other in shapes)
     return "" if whole else "MNN compares float values wrongly where both operands are broadcast"
 
 
-def _recurrence_fault(op: Op) -> str:
-    if op.kind == "GRU" and not op["linear_before_reset"]:
+def _recurrence_fault(tensors: Mapping[str, Tensor], op: Op) -> str:
+    if resets_before_product(op):
         return "MNN multiplies by the reset gate after the product of the hidden values"
     known = {name: item.default for name, item in kind_of(op).attributes.items()}
     for name, default in known.items():
@@ -60,8 +60,23 @@ def _recurrence_fault(op: Op) -> str:
             return f"MNN ignores {name} {op[name]!r}"
     if any(name and place not in _RECURRENT_INPUTS for place, name in enumerate(op.inputs)):
         return "MNN ignores lengths of sequences, peepholes and projections"
-    needed = op.outputs[1:3] if op.kind == "LSTM" else op.outputs[:1]
-    return "" if len(needed) == (2 if op.kind == "LSTM" else 1) and all(needed) else "MNN needs results that are not used"
+    count = CELLS[op.kind].states
+    needed = op.outputs[:1] if count == 1 else op.outputs[1:3]
+    return "" if len(needed) == count and all(needed) else "MNN needs results that are not used"
+
+
+_NOT_COMBINED = "MNN puts rows at places, and neither adds nor compares them with what is there"
+_FAULTS: Mapping[str, _Fault] = {
+    "Shrink": _always("MNN's converter makes a Less of float values of it, and is wrong for negative ones"),
+    "Round": _always("MNN rounds halves away from zero"),
+    "Unique": _always("MNN sorts the values, and gives wrong indices for values in the order of the data"),
+    **dict.fromkeys(("SegmentSum", "UnsortedSegment"), _always(_NOT_COMBINED)),
+    **dict.fromkeys(("ScatterND", "ScatterElements"), lambda tensors, op: "" if op["reduction"] == "none" else _NOT_COMBINED),
+    "Equal": _of_floats(_always("MNN compares the bits of float values, and is wrong for 0 and -0")),
+    "Less": _of_floats(_always("MNN compares the bits of float values as integers, and is wrong where both are negative")),
+    **dict.fromkeys(("LessOrEqual", "Greater", "GreaterOrEqual"), _of_floats(_broadcast_fault)),
+    **dict.fromkeys(CELLS, _recurrence_fault),
+}
 
 
 def _legal(tensors: Mapping[str, Tensor], op: Op) -> str:

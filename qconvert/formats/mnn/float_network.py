@@ -239,7 +239,7 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
     """
     network, encodings = extract_encodings(graph)
     readers = network.consumers()
-    dropped = [op for op in network.ops if op.kind == "Identity" and not (exact and is_rounding(network, op, encodings, readers))]
+    dropped = [op for op in network.of_kind("Identity") if not (exact and is_rounding(network, op, encodings, readers))]
     names = _merge_names(network, dropped)
     ops = [_rename_tensors(op, names) for op in network.ops if op.kind != "Identity" or _is_kept_identity(op, names)]
     computed = {name: place for name in names if (place := Place(name)) in encodings.entries and names[name] in network.public}
@@ -252,7 +252,7 @@ def split_encodings(graph: Graph, exact: bool = True) -> tuple[Graph, Encodings]
 def rounded_names(graph: Graph, network: Graph) -> dict[str, str]:
     """Float value -> result of the only Quantize that reads it, if the float network has no tensor of that name."""
     readers = graph.consumers()
-    found = {op.inputs[0]: op.outputs[0] for op in graph.ops if op.kind == "Quantize" and len(readers[op.inputs[0]]) == 1}
+    found = {op.inputs[0]: op.outputs[0] for op in graph.of_kind("Quantize") if len(readers[op.inputs[0]]) == 1}
     return {name: after for name, after in found.items() if after not in network.tensors}
 
 

@@ -240,7 +240,7 @@ def _note_float_layers(floats: Mapping[str, str]) -> Iterator[str]:
 
 def _note_averages(graph: Graph) -> Iterator[str]:
     """A line on averages that MNN computes of integers."""
-    names = [op.outputs[0] for op in graph.ops if op.kind == "AveragePool" and graph[op.inputs[0]].is_quantized]
+    names = [op.outputs[0] for op in graph.of_kind("AveragePool") if graph[op.inputs[0]].is_quantized]
     if names:
         yield f"MNN rounds averages of integers differently, by up to a step: {_join_names(names)}"
 
@@ -249,8 +249,8 @@ def _note_unrounded(graph: Graph, rounded: Set[str]) -> Iterator[Change]:
     """The real outputs that the source rounds to a quantization and MNN does not, since no layer computes them."""
     writers = graph.producers()
     names = []
-    for op in graph.ops:
-        if op.kind != "Dequantize" or op.outputs[0] not in graph.outputs:
+    for op in graph.of_kind("Dequantize"):
+        if op.outputs[0] not in graph.outputs:
             continue
         path, before = [op.outputs[0], op.inputs[0]], writers.get(op.inputs[0])
         while before is not None and (kind_of(before).rule == "move" or kind_of(before).clips):

@@ -104,7 +104,7 @@ def qconvert_formats() -> Iterable[Format]:
 def _expand_definitions(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     from qconvert.formats.onnx.definitions import run
 
-    return run(graph, target) if any(op.kind == "Opaque" for op in graph.ops) else (graph, ())
+    return run(graph, target) if any(graph.of_kind("Opaque")) else (graph, ())
 
 
 @hookimpl

@@ -243,7 +243,7 @@ def turned_name(weights: str) -> str:
 def relabelled_notes(*graphs: Graph) -> str:
     """The metadata entry for the results of every Reinterpret: [scale, zero point], [scales, zero points, axis] along an axis, null for
     plain integers; "" if there are none."""
-    quantizations = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.ops if op.kind == "Reinterpret"}
+    quantizations = {op.outputs[0]: graph[op.outputs[0]].quantization for graph in graphs for op in graph.of_kind("Reinterpret")}
     found = {
         name: None if quantization is None else stated_quantization(replace(quantization, quant_min=None, quant_max=None))
         for name, quantization in quantizations.items()

@@ -63,7 +63,7 @@ def _is_complete(graph: Graph) -> bool:
     if not all(map(_is_complete, graph.functions.values())):
         return False
     symbols = {size for name in graph.inputs for size in graph[name].shape or () if isinstance(size, str)}
-    return all(op.kind != "Opaque" for op in graph.ops) and all(
+    return not any(graph.of_kind("Opaque")) and all(
         tensor.dtype != "unknown" and tensor.shape is not None and all(isinstance(size, int) or size in symbols for size in tensor.shape)
         for tensor in graph.tensors.values()
     )

@@ -22,6 +22,7 @@ from qconvert.formats.onnx.ops import OPSETS
 from qconvert.formats.onnx.ops.pool import may_tie
 from qconvert.formats.onnx.weights_by_cpu import choose_weights
 from qconvert.formats.reading.notes import decomposition_notes, noted_signatures
+from qconvert.formats.writing import list_kinds
 from qconvert.graph import Array, Graph
 from qconvert.graph.activations import find_unstated_attributes, narrow_constants
 from qconvert.graph.metadata import (
@@ -105,7 +106,7 @@ def build(
         from qconvert.formats.onnx.qonnx.write import as_qonnx
 
         graph = as_qonnx(_with_torch_forms(graph))  # Quant takes no arithmetic
-    targets = {str(op["function"]): str(op["target"]) for op in graph.ops if op.kind == "Call"}
+    targets = {str(op["function"]): str(op["target"]) for op in graph.of_kind("Call")}
     graph, regions = without_regions(graph)
     graph = whiles_to_loops(without_calls(graph))
     require_few_expanded(graph)
@@ -115,10 +116,8 @@ def build(
     legal = legality(writers, opset, graph.metadata)
     lowered = lower(_with_torch_forms(graph), legal)
     graph = lowered.graph
-    missing = Counter(op.kind for op in all_ops(graph) if op.kind not in writers and op.kind not in FORMULAS)
-    if missing:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without an ONNX form: {listed}", rule="operators-not-writable")
+    if missing := list_kinds(all_ops(graph), (writers, FORMULAS)):
+        raise UnsupportedError(f"operators without an ONNX form: {missing}", rule="operators-not-writable")
     require_legal(graph, legal, "ONNX")
     others = {id(op) for op in source.ops if has_torch_form(op)} | {id(op) for op in lowered.whole.values()}
     forms = Forms(form, kept, others, guards, regions, lowered)
@@ -176,7 +175,7 @@ def _properties(
 
 def _chosen_opset(graph: Graph, opset: int) -> int:
     """The opset asked for, or the source's, or the default, raised where a type or an operator in the graph needs more."""
-    needs = ((OPSETS[op.kind](inner, op), op.kind) for _, inner in all_graphs(graph) for op in inner.ops if op.kind in OPSETS)
+    needs = ((OPSETS[op.kind](inner, op), op.kind) for _, inner in all_graphs(graph) for op in inner.of_kind(*OPSETS))
     needed, kind = max(needs, key=lambda need: need[0], default=(0, ""))
     if 0 < opset < needed:
         raise OptionError(f"{kind} needs opset {needed}, not {opset}", remedy=f"Use --opset {needed}.", rule="opset-too-old")

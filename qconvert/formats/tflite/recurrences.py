@@ -17,7 +17,7 @@ from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.ops.lstm_writing import activation_code
 from qconvert.formats.tflite.variables import inner_states
 from qconvert.graph import Graph, Names, Op, Quantization, Tensor
-from qconvert.operators.recurrent import CELLS, NORM, PROJECTION, PROJECTION_BIAS, Activation, Parts, activations_of
+from qconvert.operators.recurrent import CELLS, NORM, PROJECTION, PROJECTION_BIAS, Activation, Parts, activations_of, resets_before_product
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import Size
 from qconvert.operators.values import Value, apply, where
@@ -35,7 +35,7 @@ _ACTIVATION_CODES = {"LSTM": activation_code, "RNN": rnn_activation_code}
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Decompose the recurrences of the network and of its functions, all at once: their steps are functions of the network."""
-    if target is None or target.format != "tflite" or all(op.kind not in CELLS for _, inner in all_graphs(graph) for op in inner.ops):
+    if target is None or target.format != "tflite" or not any(any(inner.of_kind(*CELLS)) for _, inner in all_graphs(graph)):
         return graph, ()
     functions, counts, done = dict(graph.functions), Counter[str](), dict[str, Graph]()
     for key, inner in all_graphs(graph):
@@ -228,7 +228,7 @@ class _Recurrence:
     ) -> tuple[Value, Parts]:
         """The sums of a step's data, and what a direction computes with: constants of the body, or captures of what is computed."""
         op, cells, rows = self._op, self._cells, self._rows
-        own = [2 * cells, cells] if op.kind == "GRU" and not op["linear_before_reset"] else [rows]
+        own = [2 * cells, cells] if resets_before_product(op) else [rows]
 
         def parts(index: int, sizes: list[int]) -> list[Symbol]:
             if not op.has(index):

@@ -18,7 +18,7 @@ from qconvert.formats.tflite.tensors import read_tensors
 from qconvert.graph import Graph, Names, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import VARIABLES
 from qconvert.operators import kind_of
-from qconvert.operators.shapes_and_functions import all_ops, is_compatible
+from qconvert.operators.shapes_and_functions import all_graphs, is_compatible
 
 __all__ = ["VARIABLE_OPERATORS", "Variables", "first_value", "inner_states", "variable_keys"]
 
@@ -229,8 +229,8 @@ def inner_states(graph: Graph) -> frozenset[str]:
 
 def _uses(graph: Graph, kind: str) -> dict[str, list[Op]]:
     found: dict[str, list[Op]] = {}
-    for op in all_ops(graph):
-        if op.kind == kind:
+    for _, inner in all_graphs(graph):
+        for op in inner.of_kind(kind):
             found.setdefault(str(op["state"]), []).append(op)
     return found
 

@@ -26,11 +26,10 @@ def find_counters(graph: Graph) -> dict[str, frozenset[str]]:
     """Body of a While -> those of its inputs that begin at 0 or above and grow at each turn, wherever it is run."""
     found: dict[str, frozenset[str]] = {}
     for _, inner in all_graphs(graph):
-        for op in inner.ops:
-            if op.kind == "While":
-                name = str(op["body"])
-                own = _loop_counters(inner, op, graph.functions[name])
-                found[name] = found.get(name, own) & own
+        for op in inner.of_kind("While"):
+            name = str(op["body"])
+            own = _loop_counters(inner, op, graph.functions[name])
+            found[name] = found.get(name, own) & own
     return found
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
@@ -24,6 +23,7 @@ from qconvert.formats.tflite.operator import Operator
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
 from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
 from qconvert.formats.tflite.writing import Writing, as_int32
+from qconvert.formats.writing import list_kinds
 from qconvert.graph import Array, Graph, Quantization, Tensor
 from qconvert.graph.activations import narrow_constants
 from qconvert.graph.metadata import (
@@ -38,6 +38,7 @@ from qconvert.graph.metadata import (
 )
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs
+from qconvert.plugins import operators
 
 __all__ = ["build", "write"]
 
@@ -84,15 +85,9 @@ def build(graph: Graph, provenance: Mapping[str, str]) -> bytes:
             f"{size / 1e9:.1f} GB of constants are above 2 GB, the limit of a FlatBuffer", where=graph.name, rule="file-too-large"
         )
     found = take_operators(graph)
-    missing = Counter(
-        str(op["op_type"]) if op.kind == "Opaque" else op.kind
-        for writing in (found.writing, *found.functions)
-        for op in writing.graph.ops
-        if id(op) in found.without_form and op.kind not in FORMULAS
-    )
-    if missing:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"operators without a TFLite form: {listed}", rule="operators-not-writable")
+    ops = (op for writing in (found.writing, *found.functions) for op in writing.graph.ops)
+    if missing := list_kinds(ops, (operators("tflite", "write"), FORMULAS)):
+        raise UnsupportedError(f"operators without a TFLite form: {missing}", rule="operators-not-writable")
     if found.failures:
         raise found.failures[0][1]
     for writing in (found.writing, *found.functions):

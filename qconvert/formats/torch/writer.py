@@ -8,7 +8,6 @@ from __future__ import annotations
 import io
 import json
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from qconvert.formats.torch.notes import NOTES, graph_notes
 from qconvert.formats.torch.program import Module, Node, torch_package, torch_type
 from qconvert.formats.torch.writers.layer_parts import computes_on_quantizations
 from qconvert.formats.torch.writing import Builder, WriteFunction
+from qconvert.formats.writing import list_kinds
 from qconvert.graph import Graph
 from qconvert.graph.metadata import NUMERICS, SOURCE_PRODUCER
-from qconvert.operators.opaque import custom_name
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import Lowered, legality, lower, require_legal
 
@@ -217,10 +216,8 @@ def fill(builder: Builder, known: Mapping[str, Callable[..., Any]]) -> None:
         UnsupportedError: operators that have no form in PyTorch; kinds are all listed.
     """
     graph = builder.graph
-    missing = Counter(custom_name(op) if op.kind == "Opaque" else op.kind for op in graph.ops if op.kind not in known)
-    if missing:
-        listed = ", ".join(f"{kind} ({count})" for kind, count in sorted(missing.items()))
-        raise UnsupportedError(f"PyTorch has no operators for: {listed}", remedy=_REMEDY, rule="operators-not-writable")
+    if missing := list_kinds(graph.ops, (known,)):
+        raise UnsupportedError(f"PyTorch has no operators for: {missing}", remedy=_REMEDY, rule="operators-not-writable")
     require_legal(graph, legality(known), "PyTorch")
     for name in graph.inputs:
         builder.take_input(name)

@@ -11,7 +11,7 @@ from qconvert.formats.onnx.ops.dynamic import is_sum_exact, product, rounded_row
 from qconvert.formats.onnx.ops.integer_arithmetic import Emitter, ScanBody, zero_states
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names
+from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names, resets_before_product
 
 __all__ = [
     "BIAS",
@@ -47,7 +47,7 @@ class Recurrence:
 
     def __init__(self, op: Op, b: Builder) -> None:
         self._op, self._b = op, b
-        self._cells = int(op["hidden_size"])
+        self._cell, self._cells = CELLS[op.kind], int(op["hidden_size"])
         self._hint = next(filter(None, op.outputs))
 
     def _rounded_product(self, to: Emitter, rows: str, index: int, hint: str) -> str:
@@ -251,7 +251,7 @@ def write_decomposed_gates(op: Op, b: Builder) -> None:
             f"dynamically quantized data, and both directions or activations {', '.join(activation_names(op))}",
             rule="dynamic-quantization",
         )
-    if op.kind == "GRU" and not op["linear_before_reset"]:
+    if resets_before_product(op):
         raise b.unsupported_error(op, "dynamically quantized data, and a reset before the product", rule="dynamic-quantization")
     if op.has(LENGTHS):
         raise b.unsupported_error(op, "dynamically quantized data, and lengths of sequences", rule="dynamic-quantization")
@@ -300,7 +300,7 @@ class _Gates(Recurrence):
         if not self._op.has(BIAS):
             return value
         flat = to.node("Squeeze", [self._b.float_value(self._op.inputs[BIAS]), self._sizes([0])], hint="bias")
-        half = CELLS[self._op.kind].gates * self._cells
+        half = self._cell.gates * self._cells
         both = to.node("Split", [*flat, self._sizes([half, half])], 2, hint="bias")
         return to.node("Add", [value, both[which]], hint="biased")[0]
 
@@ -308,7 +308,7 @@ class _Gates(Recurrence):
         """One step: the next hidden values."""
         own = self._with_bias(to, self._product(to, hidden, 2, "own"), 1)
         names = activation_names(self._op)
-        if self._op.kind == "RNN":
+        if self._cell.gates == 1:
             return to.node(names[0], to.node("Add", [own, part], hint="sum"), hint="hidden")[0]
         sizes = self._sizes([self._cells] * 3)
         hidden_parts, data_parts = (to.node("Split", [value, sizes], 3, hint="gate", axis=1) for value in (own, part))

@@ -21,16 +21,17 @@ __all__ = ["READERS", "WRITERS", "dequantize_with_scale", "write_line"]
 def write_conversion(op: Op, b: Builder) -> None:
     """Quantize, Dequantize and Requantize: a QuantizeLinear, a DequantizeLinear, or both. Their scale has the type of the float values."""
     source, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if op.kind != "Dequantize" and result.dtype == "int32" and result.quantization is not None:
+    if result.dtype == "int32" and result.quantization is not None:
         _write_int32(op, b, source, result)
-    elif op.kind == "Requantize" and write_line(op, b):
-        return
-    elif op.kind == "Quantize" and _would_be_quantized(op, b):
-        b.finish(op, b.node("Max", [b.float_value(source.name)], hint=f"{source.name}/apart")[0])
-    elif op.kind == "Quantize" and source.dtype != "float32":
-        b.quantize(b.stored_value(source.name), result, result.name, source.dtype)
-    elif op.kind == "Dequantize" and result.dtype != "float32" and source.quantization is not None:
+    elif source.quantization is not None and result.quantization is not None:
+        if not write_line(op, b):
+            b.finish(op, b.float_value(source.name))
+    elif source.quantization is not None and result.dtype != "float32":
         b.rename(b.dequantize(b.stored_value(source.name), source.dtype, source.quantization, result.dtype), result.name)
+    elif result.quantization is not None and _would_be_quantized(op, b):
+        b.finish(op, b.node("Max", [b.float_value(source.name)], hint=f"{source.name}/apart")[0])
+    elif result.quantization is not None and source.dtype != "float32":
+        b.quantize(b.stored_value(source.name), result, result.name, source.dtype)
     else:
         b.finish(op, b.float_value(source.name))
 

@@ -11,7 +11,7 @@ from qconvert.formats.onnx.ops.quantized_lstm import QUANTIZED, named_outputs, q
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.operators import KINDS, is_dynamic
-from qconvert.operators.recurrent import ONNX_ACTIVATIONS, activation_names
+from qconvert.operators.recurrent import CELLS, ONNX_ACTIVATIONS, activation_names
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["READERS", "WRITERS"]
@@ -56,7 +56,7 @@ def _cells(r: Reading) -> int:
 
 
 def _unsupported_reason(op: Op, scope: Scope) -> str:
-    if is_dynamic(op) or (op.kind == "LSTM" and runs_in_float(op)):
+    if is_dynamic(op):
         return ""
     if foreign := _unknown_activation(activation_names(op)):
         return f"the activation {foreign}"
@@ -66,12 +66,6 @@ def _unsupported_reason(op: Op, scope: Scope) -> str:
 @conditions(_unsupported_reason)
 def write_recurrence(op: Op, b: Builder) -> None:
     """The node of its own; what is quantized is real between DequantizeLinear and QuantizeLinear."""
-    if op.kind == "LSTM" and op["arithmetic"] == "dynamic_tensor" and not quantized_lstm_reason(op, b):
-        write_quantized_lstm(op, b)
-        return
-    if op.kind == "LSTM" and runs_in_float(op):
-        write_decomposed_lstm(op, b)
-        return
     if is_dynamic(op):
         write_decomposed_gates(op, b)
         return
@@ -90,8 +84,17 @@ def write_recurrence(op: Op, b: Builder) -> None:
             b.nodes[position].output[index] = name
 
 
-_KINDS = ("LSTM", "GRU", "RNN")
+@conditions(lambda op, scope: "" if runs_in_float(op) else _unsupported_reason(op, scope))
+def write_lstm(op: Op, b: Builder) -> None:
+    """LSTM, whose attributes and inputs of its own here are nodes."""
+    if op["arithmetic"] == "dynamic_tensor" and not quantized_lstm_reason(op, b):
+        write_quantized_lstm(op, b)
+    elif runs_in_float(op):
+        write_decomposed_lstm(op, b)
+    else:
+        write_recurrence(op, b)
 
-WRITERS: dict[str, WriteFunction] = dict.fromkeys(_KINDS, write_recurrence)
 
-READERS: dict[str, ReadFunction] = {**dict.fromkeys(_KINDS, read_recurrence), **QUANTIZED}
+WRITERS: dict[str, WriteFunction] = {**dict.fromkeys(CELLS, write_recurrence), "LSTM": write_lstm}
+
+READERS: dict[str, ReadFunction] = {**dict.fromkeys(CELLS, read_recurrence), **QUANTIZED}

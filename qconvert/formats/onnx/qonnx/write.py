@@ -43,7 +43,7 @@ class _Writer:
         self._stored: dict[str, str] = {}  # quantized tensor -> its integers, where somebody needs them
         self._ranges: dict[str, tuple[int, int]] = {}  # quantized tensor -> the integers that the one Clip after it leaves
         self._parameters: dict[tuple[str, bytes], str] = {}
-        versions = [int(op["version"]) for op in graph.ops if op.kind == "Opaque" and op["domain"] == QONNX]
+        versions = [int(op["version"]) for op in graph.of_kind("Opaque") if op["domain"] == QONNX]
         self._version = next(iter(versions), _VERSION)
 
     def result(self) -> Graph:

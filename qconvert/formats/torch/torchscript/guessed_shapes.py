@@ -69,7 +69,7 @@ def _is_embedding(op: Op) -> bool:
 
 
 def _is_recurrent(op: Op) -> bool:
-    return op.kind in CELLS
+    return kind_of(op).recurs
 
 
 def _is_convolution(op: Op) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,13 +12,11 @@ from qconvert.formats.torch.writers.layer_parts import round_recurrent_data
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import CELLS, activation_names
+from qconvert.operators.recurrent import CELLS, activation_names, resets_before_product
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["WRITERS"]
 
-#: Where PyTorch's gates stand among ONNX's.
-_ORDER = {"LSTM": (0, 2, 3, 1), "GRU": (1, 0, 2), "RNN": (0,)}
 _BIAS, _LENGTHS, _STATE, _PEEPHOLES = 3, 4, 5, 7
 #: Steps of a sequence up to which they are written one after the other.
 _MOST_STEPS = 256
@@ -26,8 +24,7 @@ _MOST_STEPS = 256
 
 def write_recurrence(op: Op, b: Builder) -> None:
     """aten::lstm, gru, rnn_tanh or rnn_relu, in float; a layer that begins at the end of its data reads them turned round."""
-    name = f"rnn_{activation_names(op)[0].lower()}" if op.kind == "RNN" else op.kind.lower()
-    directions = 2 if op["direction"] == "bidirectional" else 1
+    layer, directions = _LAYERS[op.kind], 2 if op["direction"] == "bidirectional" else 1
     data = b.float_value(op.inputs[0])
     data = b.aten("transpose.int", data, 0, 1) if op["layout"] else data
     turned = op["direction"] == "reverse"
@@ -38,10 +35,9 @@ def write_recurrence(op: Op, b: Builder) -> None:
     else:
         params = [part for direction in range(directions) for part in _weights(op, b, direction)]
         states = _states(op, b, data, directions)
-        found = b.aten(
-            f"{name}.input", data, states if op.kind == "LSTM" else states[0], params, True, 1, 0.0, False, directions == 2, False
-        )
-        whole, *last = (b.call("operator.getitem", found, place) for place in range(3 if op.kind == "LSTM" else 2))
+        operator = f"{layer.operator.format(activation_names(op)[0].lower())}.input"
+        found = b.aten(operator, data, states if len(states) > 1 else states[0], params, True, 1, 0.0, False, directions == 2, False)
+        whole, *last = (b.call("operator.getitem", found, place) for place in range(1 + len(states)))
         whole = _by_direction(b, whole, int(op["hidden_size"]), directions)
     whole = b.aten("flip", whole, [0]) if turned else whole
     if op["layout"]:
@@ -57,18 +53,14 @@ def _find_obstacle(op: Op, scope: Scope) -> str:
     for attribute in ("clip", "input_forget", "cell_clip", "projection_clip", "activation_alpha", "activation_beta"):
         if op.attributes.get(attribute):
             return attribute
-    if op.kind == "GRU" and not op["linear_before_reset"]:
+    if resets_before_product(op):
         return "a reset before the product with the hidden values"
     if any(op.has(index) for index in (_LENGTHS, *range(_PEEPHOLES, len(op.inputs)))):
         return "lengths of sequences, peepholes, a projection or a normalization"
     stated = [item.lower() for item in activation_names(op)]
-    known = len({*stated}) == 1 and stated[0] in ("tanh", "relu") if op.kind == "RNN" else stated == _default_activations(op)
+    default = [item.lower() for item in CELLS[op.kind].activations]
+    known = stated in (default, default * 2) or (len(default) == 1 and {*stated} == {"relu"})
     return "" if known else f"activations {', '.join(activation_names(op))}"
-
-
-def _default_activations(op: Op) -> list[str]:
-    each = ["sigmoid", "tanh", "tanh"] if op.kind == "LSTM" else ["sigmoid", "tanh"]
-    return each * (2 if op["direction"] == "bidirectional" else 1)
 
 
 def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
@@ -76,7 +68,7 @@ def _weights(op: Op, b: Builder, direction: int) -> list[Node]:
     found = []
     for index in (1, 2):
         found.append(_reorder_gates(op, b, _direction(b, op.inputs[index], direction)))
-    half = CELLS[op.kind].gates * int(op["hidden_size"])
+    half = len(_LAYERS[op.kind].order) * int(op["hidden_size"])
     if op.has(_BIAS):
         both = _direction(b, op.inputs[_BIAS], direction)
         parts = [b.aten("slice.Tensor", both, 0, start, start + half) for start in (0, half)]
@@ -96,7 +88,7 @@ def _direction(b: Builder, name: str, direction: int) -> Node:
 
 def _reorder_gates(op: Op, b: Builder, node: Node) -> Node:
     """Rows of all gates in PyTorch's order."""
-    order, size = _ORDER[op.kind], int(op["hidden_size"])
+    order, size = _LAYERS[op.kind].order, int(op["hidden_size"])
     if len(order) == 1:
         return node
     if node.data is not None:
@@ -108,7 +100,7 @@ def _reorder_gates(op: Op, b: Builder, node: Node) -> Node:
 def _states(op: Op, b: Builder, data: Node, directions: int) -> list[Node]:
     """The first states, (directions, rows, cells)."""
     found = []
-    for place in range(2 if op.kind == "LSTM" else 1):
+    for place in range(CELLS[op.kind].states):
         name = op.inputs[_STATE + place] if len(op.inputs) > _STATE + place else ""
         if name:
             node = b.float_value(name)
@@ -141,7 +133,7 @@ def _unroll_steps(op: Op, b: Builder, data: Node) -> list[Node]:
     shown = []
     for step in range(steps):
         own = b.aten("linear", round_recurrent_data(op, b, states[0], 2), r, rb)
-        states = _STEPS[op.kind](op, b, b.aten("select.int", sums, 0, step), own, states)
+        states = _LAYERS[op.kind].step(op, b, b.aten("select.int", sums, 0, step), own, states)
         shown.append(states[0])
     whole = b.aten("unsqueeze", b.aten("stack", shown), 1)
     return [whole, *(b.aten("unsqueeze", state, 0) for state in states)]
@@ -152,24 +144,43 @@ def _rnn_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node
 
 
 def _gru_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
-    first, second = (_gates(op, b, node) for node in (own, theirs))
+    first, second = (_gates(op, b, node, 3) for node in (own, theirs))
     reset, update = (b.aten("sigmoid", b.aten("add.Tensor", *pair)) for pair in zip(first[:2], second[:2], strict=True))
     new = b.aten("tanh", b.aten("add.Tensor", second[2], b.aten("mul.Tensor", first[2], reset)))
     return [b.aten("add.Tensor", b.aten("mul.Tensor", b.aten("sub.Tensor", states[0], new), update), new)]
 
 
 def _lstm_step(op: Op, b: Builder, theirs: Node, own: Node, states: Sequence[Node]) -> list[Node]:
-    enters, stays, new, opens = _gates(op, b, b.aten("add.Tensor", own, theirs))
+    enters, stays, new, opens = _gates(op, b, b.aten("add.Tensor", own, theirs), 4)
     kept = b.aten("mul.Tensor", b.aten("sigmoid", stays), states[1])
     cell = b.aten("add.Tensor", kept, b.aten("mul.Tensor", b.aten("sigmoid", enters), b.aten("tanh", new)))
     return [b.aten("mul.Tensor", b.aten("sigmoid", opens), b.aten("tanh", cell)), cell]
 
 
-def _gates(op: Op, b: Builder, node: Node) -> list[Node]:
+def _gates(op: Op, b: Builder, node: Node, count: int) -> list[Node]:
     size = int(op["hidden_size"])
-    return [b.aten("slice.Tensor", node, 1, place * size, (place + 1) * size) for place in range(CELLS[op.kind].gates)]
+    return [b.aten("slice.Tensor", node, 1, place * size, (place + 1) * size) for place in range(count)]
 
 
-_STEPS: Mapping[str, Any] = {"RNN": _rnn_step, "GRU": _gru_step, "LSTM": _lstm_step}
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer of PyTorch.
 
-WRITERS: dict[str, WriteFunction] = dict.fromkeys(CELLS, conditions(_find_obstacle)(write_recurrence))
+    Attributes:
+        operator: of aten; "{}" stands for its one activation.
+        order: where its gates stand among ONNX's.
+        step: writes one step: (operator, what is written, its sums of the data, of the hidden values, states) -> the next states.
+    """
+
+    operator: str
+    order: tuple[int, ...]
+    step: Callable[[Op, Builder, Node, Node, Sequence[Node]], list[Node]]
+
+
+_LAYERS: Mapping[str, _Layer] = {
+    "LSTM": _Layer("lstm", (0, 2, 3, 1), _lstm_step),
+    "GRU": _Layer("gru", (1, 0, 2), _gru_step),
+    "RNN": _Layer("rnn_{}", (0,), _rnn_step),
+}
+
+WRITERS: dict[str, WriteFunction] = dict.fromkeys(_LAYERS, conditions(_find_obstacle)(write_recurrence))
