@@ -84,7 +84,7 @@ class _Packer:
 
     def table(self, item: TableObject) -> int:
         """Writes what the table refers to, its vtable if there is none like it, and itself; returns its place."""
-        slots, plan = _plan(item.schema, item.kind)
+        slots, plan = _plan(item.schema, item.table)
         stated = vars(item)  # all else has its default
         values = [(position, code, self._value(field, stated[field.name], code)) for field, position, code in plan if field.name in stated]
         end, size, places = self.size, self.size, [0] * slots

@@ -103,7 +103,7 @@ class Schema:
         found = self._views.get(table)
         if found is None:
             getters = {field.name: property(_GETTERS[field.kind](self, field)) for field in self.fields(table)}
-            found = self._views[table] = type(table, (Table,), {"__slots__": (), "kind": table, "schema": self, **getters})
+            found = self._views[table] = type(table, (Table,), {"__slots__": (), "table": table, "schema": self, **getters})
         return found
 
     def object(self, table: str) -> type[TableObject]:
@@ -111,7 +111,7 @@ class Schema:
         found = self._objects.get(table)
         if found is None:
             defaults = {field.name: field.default for field in self.fields(table)}
-            found = self._objects[table] = type(f"{table}T", (TableObject,), {"kind": table, "schema": self, **defaults})
+            found = self._objects[table] = type(f"{table}T", (TableObject,), {"table": table, "schema": self, **defaults})
         return found
 
 
@@ -127,7 +127,7 @@ class Table:
 
     __slots__ = ("_data", "_position", "_vtable", "_vtable_end")
     #: The table's name in the schema, and the schema.
-    kind = ""
+    table = ""
     schema: ClassVar[Schema]
 
     def __init__(self, data: mmap.mmap | bytes, position: int) -> None:
@@ -236,7 +236,7 @@ class TableObject:
     """A table that is written; its class has a default for each field. None stands for what is not written."""
 
     #: The table's name in the schema, and the schema.
-    kind = ""
+    table = ""
     schema: ClassVar[Schema]
 
 
@@ -246,8 +246,8 @@ def unpack_view(view: Any) -> Any:
         return [unpack_view(item) for item in view]
     if not isinstance(view, Table):
         return view
-    found = view.schema.object(view.kind)()
-    for field in view.schema.fields(view.kind):
+    found = view.schema.object(view.table)()
+    for field in view.schema.fields(view.table):
         value = unpack_view(getattr(view, field.name))
         setattr(found, field.name, None if field.kind in ("tables", "strings") and not view.place(field.slot) else value)
     return found

@@ -155,12 +155,7 @@ def _find_folded_operator(graph: Graph, name: str, readers: Mapping[str, Sequenc
 
 
 def _is_fused(graph: Graph, op: Op) -> bool:
-    if op.kind == "Relu":
-        return True
-    if op.kind != "Clip" or len(op.inputs) < 3:
-        return False
-    bounds = [graph.constant(name) for name in op.inputs[1:3]]
-    return tuple(float(bound.reshape(-1)[0]) for bound in bounds if bound is not None and bound.size == 1) == _RELU6
+    return op.kind == "Relu" or kind_of(op).limits(op, graph.constant) == _RELU6
 
 
 def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Mapping[str, Sequence[Op]]) -> Layer | str:

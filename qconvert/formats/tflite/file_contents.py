@@ -103,7 +103,7 @@ def _subgraph_fields(model: Any) -> Iterator[tuple[Any, str]]:
     for subgraph in model.subgraphs:
         for operator in subgraph.operators or ():
             for options in filter(None, (operator.builtinOptions, operator.builtinOptions2)):
-                for field in options.schema.fields(options.kind):
+                for field in options.schema.fields(options.table):
                     if "Subgraph" in field.name or field.name == "subgraph":
                         yield options, field.name
 

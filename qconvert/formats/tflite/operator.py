@@ -287,7 +287,7 @@ def _resize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
     dtype = _type(inputs, 0)
     if dtype == "int16":
         return 4
-    if options.halfPixelCenters or (options.alignCorners and options.kind.startswith("ResizeNearest")):
+    if options.halfPixelCenters or (options.alignCorners and options.table.startswith("ResizeNearest")):
         return 3
     return 2 if dtype == "int8" else 1
 

@@ -68,7 +68,7 @@ class Reading(OperatorReading):
         try:
             return getattr(self.options, name)
         except AttributeError:
-            raise self.invalid(f"its options are {self.options.kind}, which do not belong to it", rule="invalid-options") from None
+            raise self.invalid(f"its options are {self.options.table}, which do not belong to it", rule="invalid-options") from None
 
     def integers(self, name: str) -> tuple[int, ...]:
         """A list of integers in the operator's option table; raises InvalidModelError if the file has none."""

@@ -172,7 +172,8 @@ def _write_graph(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op
     if writing.inner_states != set(graph.states):
         writing.emit("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=_INITIAL)
     for op in graph.ops:
-        if op.kind not in writers:
+        writer = writers.get(op.kind)
+        if writer is None:
             if op.kind in FORMULAS:
                 failures.append((writing.whole.get(id(op), op), _not_lowered(op, writing)))
             continue
@@ -180,7 +181,7 @@ def _write_graph(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op
             failures.append((writing.whole.get(id(op), op), legality_error(op, reason, "TFLite")))
             continue
         try:
-            writing.write(op, writers[op.kind])
+            writing.write(op, writer)
         except QConvertError as error:
             failures.append((writing.whole.get(id(op), op), error))
     return writing

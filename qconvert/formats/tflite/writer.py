@@ -212,7 +212,7 @@ class _File:
         if operator.custom is not None:
             found.customOptions = np.frombuffer(operator.custom, np.uint8)
         elif operator.options is not None:
-            table = operator.options.kind
+            table = operator.options.table
             second = not hasattr(schema.BuiltinOptions, table)
             union = schema.BuiltinOptions2 if second else schema.BuiltinOptions
             setattr(found, "builtinOptions2Type" if second else "builtinOptionsType", getattr(union, table))

@@ -51,7 +51,7 @@ def set_engine_arithmetic(graph: Graph, wanted: str) -> Graph:
             op = _with_rounded_bias(graph, op, biases)
         elif (choose := _ARITHMETICS.get(op.kind)) is not None and (arithmetic := choose(graph, op, engine, order)):
             op = op.with_attributes(arithmetic=arithmetic)
-            if op.kind == "AveragePool" and arithmetic == "qnnpack":
+            if kind_of(op).has_windows and arithmetic == "qnnpack":
                 op = op.with_attributes(count_include_pad=1)  # whatever the file says
         ops.append(op)
     metadata = {**graph.metadata, SOURCE_KERNELS: f"torch:{engine}", SOURCE_ENGINE: f"{engine}, {reason}"}
@@ -121,7 +121,7 @@ def _resize_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
 
 
 def _pool_arithmetic(graph: Graph, op: Op, engine: str, order: _Order) -> str:
-    data, is_global = graph[op.inputs[0]], op.kind == "GlobalAveragePool"
+    data, is_global = graph[op.inputs[0]], not kind_of(op).has_windows
     if data.rank != 4 or not _keeps_quantization(graph, op):
         return ""
     adaptive = is_global or "adaptive" in op.source.partition(" ")[0]

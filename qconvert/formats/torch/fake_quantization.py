@@ -20,6 +20,7 @@ import numpy as np
 from qconvert.formats.reading.draft import Draft
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Array, Op, Quantization, integer_range, numpy_dtype
+from qconvert.operators import kind_of
 
 __all__ = ["find_fake_quantization"]
 
@@ -75,7 +76,7 @@ class _Matcher:
             elif (bounds := self._bounds(before)) is not None:
                 limits = max(limits[0], bounds[0]), min(limits[1], bounds[1])
                 steps = bounds[2]
-            elif before.kind in ("Add", "Sub") and not shifted:
+            elif kind_of(before).sum_sign and not shifted:
                 steps, added = self._shift(steps, 1)
                 shifted = True
             else:
@@ -109,11 +110,10 @@ class _Matcher:
     def _shift(self, name: str, sign: int) -> tuple[str, Array]:
         """The value before an Add or Sub of a constant, and the constant as added (sign 1) or subtracted (-1); zero if there is none."""
         op = self._draft.producers.find(name, "Add", "Sub")
-        is_shift = op is not None and not op.attributes.get("activation")
-        data, known = self._split_constant(op) if op is not None and is_shift else (name, None)
+        data, known = (name, None) if op is None or op.attributes.get("activation") else self._split_constant(op)
         if op is None or known is None:
             return name, np.zeros((), np.float32)
-        return data, known * np.float32(sign if op.kind == "Add" else -sign)
+        return data, known * np.float32(sign * kind_of(op).sum_sign)
 
     def _bounds(self, op: Op) -> tuple[float, float, str] | None:
         """The limits of a Clip, of a Max or Min with a constant or of a choice by comparison, and its data."""

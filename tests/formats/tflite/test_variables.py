@@ -236,7 +236,7 @@ def handles(data: bytes) -> set[tuple[bytes, bytes]]:
 
     found = [operator.builtinOptions for subgraph in root(data).subgraphs for operator in subgraph.operators]
     return {
-        (options.container or b"", options.sharedName) for options in found if options is not None and options.kind == "VarHandleOptions"
+        (options.container or b"", options.sharedName) for options in found if options is not None and options.table == "VarHandleOptions"
     }
 
 

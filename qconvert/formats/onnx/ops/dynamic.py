@@ -12,7 +12,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.formats.onnx.noted_operators import turned_name
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Emitter
 from qconvert.graph import Array, Op, Quantization
-from qconvert.operators import is_dynamic, range_axes
+from qconvert.operators import is_dynamic, kind_of, output_axis, range_axes
 
 __all__ = ["dynamic_data", "is_sum_exact", "product", "rounded_rows", "write_dynamic"]
 
@@ -28,10 +28,10 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
         bias: none, or the name of its float values.
         window: attributes of a convolution.
     """
-    result, data, is_conv = op.outputs[0], op.inputs[0], op.kind == "Conv"
+    result, data, is_conv = op.outputs[0], op.inputs[0], kind_of(op).has_windows
     kind = "ConvInteger" if is_conv else "MatMulInteger"
     along = (1, -1, *[1] * (weights.ndim - 2)) if is_conv else (-1,)
-    turned = op.kind == "Gemm" or bool(op.attributes.get("trans_b"))
+    turned = not is_conv and output_axis(op, 2) == 0
     kernel = b.const(weights, turned_name(op.inputs[1])) if turned else b.stored_value(op.inputs[1])
     point = _zero_point(b, quantization, weights, result)
     by_rows = op["arithmetic"] != "dynamic_tensor"

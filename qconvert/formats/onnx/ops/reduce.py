@@ -88,9 +88,8 @@ _AXES_AS_INPUT = {"ReduceSum": 13}
 _AXES_AS_INPUT_OTHERS = 18
 
 
-#: Plain integers that go through int32, and the reductions of them.
+#: Plain integers that go through int32.
 _NARROW = ("int8", "uint8", "int16", "uint16")
-_ON_INTEGERS = ("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin")
 
 
 def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) -> str:
@@ -105,38 +104,51 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
 
 
 def write_reduce(op: Op, b: Builder) -> None:
-    """A reduction of float values, or of stored integers where a kernel's own rounding is asked for; plain integers of few
-    bits, of which ONNX reduces none, as int32, which wraps around in the end."""
+    """A reduction of float values, or of stored integers where a kernel's own rounding is asked for."""
     if op.attributes.get("arithmetic") and reduction(b.graph, op):
         (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b, lambda value: _reduce(op, b, "ReduceSum", value))
-        return
+    else:
+        b.finish(op, _reduce(op, b, op.kind, b.float_value(op.inputs[0])))
+
+
+def write_mean(op: Op, b: Builder) -> None:
+    """ReduceMean; that of no real elements is no number, of which onnxruntime makes 0."""
+    if _is_empty(op, b):
+        zero, nothing = _reduce(op, b, "ReduceSum", b.float_value(op.inputs[0])), numpy_dtype(b.tensor(op.inputs[0]).dtype).type(np.nan)
+        b.finish(op, b.node("Mul", [zero, b.const(nothing, f"{op.outputs[0]}/nothing")])[0])
+    else:
+        write_reduce(op, b)
+
+
+def write_reduce_wide(op: Op, b: Builder) -> None:
+    """A reduction that plain integers of few bits have too: ONNX reduces none of them, so that they go through int32, which wraps around in
+    the end."""
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW or op.kind not in _ON_INTEGERS:
-        kind = "ReduceSum" if _is_empty_mean(op, b) else op.kind
-        value = _reduce(op, b, kind, b.float_value(op.inputs[0]))
-        if kind != op.kind:
-            value = b.node("Mul", [value, b.const(np.array(np.nan, numpy_dtype(tensor.dtype)), f"{op.outputs[0]}/nothing")])[0]
-        b.finish(op, value)
+    if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW:
+        write_reduce(op, b)
         return
     wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
     b.cast(_reduce(op, b, op.kind, wide), result.dtype, result.name)
 
 
-def _is_empty_mean(op: Op, b: Builder) -> bool:
-    """Whether an operator averages no real elements: that is no number, of which onnxruntime makes 0."""
+def _is_empty(op: Op, b: Builder) -> bool:
+    """Whether a reduction to real values has axes without elements."""
     tensor, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
-    if op.kind != "ReduceMean" or tensor.dtype not in REALS or result.is_quantized:
+    if tensor.dtype not in REALS or result.is_quantized:
         return False
     axes = b.graph.constant(op.inputs[1]) if op.has(1) else None
     shape = tensor.shape
     return shape is not None and 0 in (shape if axes is None or not axes.size else [shape[int(axis)] for axis in axes.reshape(-1)])
 
 
-def write_reduce_logic(op: Op, b: Builder) -> None:
-    """ReduceAny and ReduceAll of booleans: the largest or smallest of 0 and 1."""
-    numbers = b.node("Cast", [b.stored_value(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
-    kind = "ReduceMax" if op.kind == "ReduceAny" else "ReduceMin"
-    b.cast(_reduce(op, b, kind, numbers), "bool", op.outputs[0])
+def _make_logic_writer(op_type: str) -> WriteFunction:
+    """The writer of a reduction of booleans, as the largest or smallest of 0 and 1."""
+
+    def write(op: Op, b: Builder) -> None:
+        numbers = b.node("Cast", [b.stored_value(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
+        b.cast(_reduce(op, b, op_type, numbers), "bool", op.outputs[0])
+
+    return write
 
 
 def write_cumulative(op: Op, b: Builder) -> None:
@@ -203,8 +215,10 @@ _REDUCTIONS = "Mean Sum Prod Max Min L1 L2 SumSquare LogSum LogSumExp"
 
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys([f"Reduce{name}" for name in _REDUCTIONS.split()], write_reduce),
-    "ReduceAny": write_reduce_logic,
-    "ReduceAll": write_reduce_logic,
+    **dict.fromkeys(("ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin"), write_reduce_wide),
+    "ReduceMean": write_mean,
+    "ReduceAny": _make_logic_writer("ReduceMax"),
+    "ReduceAll": _make_logic_writer("ReduceMin"),
     "CumSum": write_cumulative,
     "CumProd": conditions(since(26))(write_cumulative),
     "ArgMax": write_arg,

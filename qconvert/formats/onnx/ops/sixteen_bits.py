@@ -10,6 +10,7 @@ from qconvert.arithmetic import PAIR_BITS, effective_scale, pair_factors, quanti
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
 from qconvert.graph import Op, integer_range
 from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.operators import kind_of
 
 __all__ = ["AWAY", "write_pair_of_16_bits", "write_sixteen_bits"]
 
@@ -46,11 +47,11 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
         return b.node("Round", [by(round_half_up(by(value, float(multiplier) * 2.0 ** (bits - 31))), 2.0 ** int(shift) * AWAY)])[0]
 
     *factors, last = pair_factors(op.kind, (first, second), output)
-    operands = []
-    once = op.kind == "Add" and len({b.tensor(name).shape for name in op.inputs}) == 1
+    operands, sign = [], kind_of(op).sum_sign
+    once = sign > 0 and len({b.tensor(name).shape for name in op.inputs}) == 1
     for name, factor in zip(op.inputs, factors, strict=True):
         wide = b.cast(b.stored_value(name), "float64")
-        operands.append(wide if op.kind == "Mul" else rescale(wide, factor, PAIR_BITS, once))
+        operands.append(rescale(wide, factor, PAIR_BITS, once) if sign else wide)
     steps = rescale(b.node(op.kind, operands, hint=f"{result.name}/total")[0], last, 0, False)
     limits = [b.const(np.float64(value), f"{result.name}/limit") for value in _limits(op, b)]
     b.cast(b.node("Clip", [steps, *limits])[0], result.dtype, result.name)

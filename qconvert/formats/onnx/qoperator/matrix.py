@@ -26,7 +26,7 @@ from qconvert.formats.onnx.qoperator.forms import (
 )
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Op, Quantization, Tensor, numpy_dtype
-from qconvert.operators import is_dynamic
+from qconvert.operators import is_dynamic, output_axis
 
 __all__ = ["READERS", "WRITERS", "read_matmul_nbits", "write_matmul_nbits"]
 
@@ -116,7 +116,7 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     if reason or weights is None or weights.data is None or weights.quantization is None:
         return reason
     quantization, data, bits = _without_signs(weights.quantization, weights.data, weights.dtype)
-    if not _has_rows(op):
+    if output_axis(op, 2) != 0:
         quantization, data = quantization.transpose((1, 0)), data.T
     columns, depth = data.shape
     blocks = quantization.scale.shape[1]
@@ -124,7 +124,7 @@ def write_matmul_nbits(op: Op, b: Builder) -> str:
     packed = pack_bits(rows, bits).reshape(columns, blocks, quantization.block_size * bits // 8)
     tables = _packed_tables(b, weights.name, packed, quantization, bits, b.tensor(op.outputs[0]).dtype)
     inputs = [b.stored_value(op.inputs[0]), *(tables if (quantization.zero_point != 2 ** (bits - 1)).any() else tables[:2])]
-    if op.kind == "Gemm" and len(op.inputs) > 2 and op.inputs[2]:
+    if op.has(2):
         inputs += [*[""] * (_BIAS - len(inputs)), b.stored_value(op.inputs[2])]
     sizes = {"K": depth, "N": columns, "bits": bits, "block_size": quantization.block_size}
     b.compute(op, inputs, "MatMulNBits", domain=CONTRIB, **sizes)
@@ -171,11 +171,6 @@ def write_gather(op: Op, b: Builder) -> str:
     return ""
 
 
-def _has_rows(op: Op) -> bool:
-    """Whether weights have their outputs first: those of a Gemm, and of a MatMul that says so."""
-    return op.kind == "Gemm" or bool(op["trans_b"])
-
-
 def _stored_weights(name: str, b: Builder) -> Tensor | None:
     """The quantized constant whose float values `name` are."""
     op = b.producer(name, "Dequantize")
@@ -188,7 +183,7 @@ def _divide_rows(op: Op, weights: Tensor | None) -> Tensor | None:
     quantization = None if weights is None else weights.quantization
     if weights is None or quantization is None or quantization.block_size or weights.static_shape is None or weights.rank != 2:
         return weights
-    depth_axis = int(_has_rows(op))
+    depth_axis = 1 - output_axis(op, 2)
     depth, outputs = weights.static_shape[depth_axis], weights.static_shape[1 - depth_axis]
     block = math.gcd(depth, _LARGEST_BLOCK)
     if block < _SMALLEST_BLOCK or quantization.axis == depth_axis:
@@ -210,9 +205,9 @@ def _reason(op: Op, b: Builder, weights: Tensor | None) -> str:
     quantization = weights.quantization
     if weights.dtype not in _BITS or not quantization.block_size:
         return f"MatMulNBits takes weights of 4 and 8 bits in blocks, not {weights.dtype}{'' if quantization.block_size else ' without'}"
-    if weights.rank != 2 or quantization.axis != int(_has_rows(op)) or (op.kind == "MatMul" and op["trans_a"]):
+    if weights.rank != 2 or quantization.axis != 1 - output_axis(op, 2) or op.attributes.get("trans_a"):
         return "MatMulNBits takes a matrix with blocks along its rows"
-    if op.kind == "Gemm" and (op["activation"] or any(b.tensor(name).quantization is not None for name in filter(None, op.inputs[2:3]))):
+    if op.kind == "Gemm" and (op["activation"] or any(b.tensor(name).is_quantized for name in filter(None, op.inputs[2:3]))):
         return "MatMulNBits takes a float bias, and fuses no activation"
     if quantization.block_size < _SMALLEST_BLOCK or quantization.block_size & (quantization.block_size - 1):
         return f"MatMulNBits takes blocks of 16, 32, 64 and so on, not {quantization.block_size}"

@@ -176,14 +176,18 @@ def write_arithmetic(op: Op, w: Writing) -> None:
     if _is_plain_arithmetic(op, w):
         w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
         return
-    fields: dict[str, Any] = {"potScaleInt16": False} if op.kind in ("Add", "Sub") else {}
-    if op.kind == "Div" and w.tensor(op.outputs[0]).dtype == "int64" and all(_is_of_sizes(w, name) for name in op.inputs):
-        _write_quotient_of_sizes(op, w)
-        return
-    if op.kind == "Div" and (divisor := _small_divisor(op, w)):
-        _write_quotient_by(op, w, divisor)
-        return
+    fields: dict[str, Any] = {"potScaleInt16": False} if kind_of(op).sum_sign else {}
     w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
+
+
+def write_div(op: Op, w: Writing) -> None:
+    """Div; LiteRT divides no int64."""
+    if w.tensor(op.outputs[0]).dtype == "int64" and all(_is_of_sizes(w, name) for name in op.inputs):
+        _write_quotient_of_sizes(op, w)
+    elif divisor := _small_divisor(op, w):
+        _write_quotient_by(op, w, divisor)
+    else:
+        write_arithmetic(op, w)
 
 
 #: Operators that sizes are computed with, and how many are followed.
@@ -288,7 +292,8 @@ def write_pow(op: Op, w: Writing) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(("Add", "Sub", "Mul", "Div"), write_arithmetic),
+    **dict.fromkeys(("Add", "Sub", "Mul"), write_arithmetic),
+    "Div": write_div,
     "Max": _make_stored_writer("MAXIMUM", "MaximumMinimumOptions"),
     "Min": _make_stored_writer("MINIMUM", "MaximumMinimumOptions"),
     "FloorDiv": _make_writer("FLOOR_DIV", "FloorDivOptions"),

@@ -149,17 +149,23 @@ def write_sparse_to_dense(op: Op, b: Builder) -> None:
     b.set_node(op.outputs[0], b.aten("index_put", whole, places, b.stored_value(op.inputs[2])))
 
 
-def write_segments(op: Op, b: Builder) -> None:
-    """SegmentSum and UnsortedSegment: rows joined by their ids, of which negative ones count for nothing."""
-    data, ids = b.tensor(op.inputs[0]), b.graph.constant(op.inputs[1])
+def write_segment_sum(op: Op, b: Builder) -> None:
+    """SegmentSum: as many segments as its ids count."""
+    ids = b.graph.constant(op.inputs[1])
+    if ids is None:
+        raise b.unsupported_error(op, "segments that are computed at run time", rule="not-constant")
+    _write_segments(op, b, "sum", int(ids.max(initial=-1)) + 1)
+
+
+def write_unsorted_segment(op: Op, b: Builder) -> None:
+    """UnsortedSegment."""
+    _write_segments(op, b, str(op["reduction"]), b.integers(op, 2)[0])
+
+
+def _write_segments(op: Op, b: Builder, reduction: str, count: int) -> None:
+    """Rows joined by their ids, of which negative ones count for nothing."""
+    data = b.tensor(op.inputs[0])
     shape, rank = static_shape(op, b, data.name), len(static_shape(op, b, op.inputs[1]))
-    reduction = "sum" if op.kind == "SegmentSum" else str(op["reduction"])
-    if op.kind == "SegmentSum":
-        if ids is None:
-            raise b.unsupported_error(op, "segments that are computed at run time", rule="not-constant")
-        count = int(ids.max(initial=-1)) + 1
-    else:
-        count = b.integers(op, 2)[0]
     index = b.aten("reshape", indices(b, op.inputs[1]), [-1])
     last = b.buffer(np.array(count, np.int64), f"{op.outputs[0]}/last")
     index = b.aten("where.self", b.aten("lt.Scalar", index, 0), last, index)
@@ -238,8 +244,8 @@ WRITERS: Mapping[str, WriteFunction] = {
     "ReverseSequence": write_reverse_sequence,
     "DynamicUpdateSlice": write_dynamic_update_slice,
     "SparseToDense": write_sparse_to_dense,
-    "SegmentSum": write_segments,
-    "UnsortedSegment": write_segments,
+    "SegmentSum": write_segment_sum,
+    "UnsortedSegment": write_unsorted_segment,
     "TopK": write_top_k,
     "NonZero": write_non_zero,
     "OneHot": write_one_hot,

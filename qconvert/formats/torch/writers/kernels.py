@@ -25,7 +25,7 @@ from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import reduced_count
+from qconvert.operators import kind_of, reduced_count
 
 __all__ = [
     "finish_stored",
@@ -62,13 +62,13 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
         return _write_add(op, b, tensors, (first, second), output)
     *factors, last = pair_factors(op.kind, (first, second), output)
     x, y = (b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")) for tensor in tensors[:2])
-    if op.kind != "Mul":
-        once = op.kind == "Add" and tensors[0].shape == tensors[1].shape
+    if sign := kind_of(op).sum_sign:
+        once = sign > 0 and tensors[0].shape == tensors[1].shape
         x, y = (
             _rescale_once(b, node, factor) if once else _rescale_twice(b, b.aten("mul.Tensor", node, 2**PAIR_BITS), factor)
             for node, factor in zip((x, y), factors, strict=True)
         )
-    total = b.aten({"Add": "add.Tensor", "Sub": "sub.Tensor", "Mul": "mul.Tensor"}[op.kind], x, y)
+    total = b.aten(f"{op.kind.lower()}.Tensor", x, y)
     finish_stored(op, b, _rescale_twice(b, total, last))
     return True
 

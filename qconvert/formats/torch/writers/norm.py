@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writers.kernels import write_kernel_reduction
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Op
@@ -68,12 +69,21 @@ def write_softmax(operator: str) -> WriteFunction:
     return write
 
 
-def write_reduction(operator: str) -> WriteFunction:
-    """A reduction over constant axes, which none stated stand for all."""
+def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node], Node] | None = None) -> WriteFunction:
+    """A reduction over constant axes, which none stated stand for all.
+
+    Args:
+        operator: of aten.
+        finish_integers: makes the result of the sum of plain integers in int64; None where the operator takes them itself.
+    """
 
     def write(op: Op, b: Builder) -> None:
-        if op.kind in ("ReduceMean", "ReduceSum") and "int" in b.tensor(op.inputs[0]).dtype and not b.tensor(op.inputs[0]).is_quantized:
-            _reduce_integers(op, b)
+        data, result = b.tensor(op.inputs[0]), b.tensor(op.outputs[0])
+        if finish_integers is not None and "int" in data.dtype and not data.is_quantized:
+            total = b.aten("sum.dim_IntList", b.stored_value(data.name), axes_of(op, b), bool(op["keepdims"]))
+            node = finish_integers(op, b, total)
+            b.note_operator()
+            b.set_node(result.name, node if result.dtype == "int64" else b.aten("to.dtype", node, b.dtype(result.dtype)))
         elif not write_kernel_reduction(op, b, axes_of(op, b)):
             b.note_operator()  # its axes keep their name
             b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
@@ -81,17 +91,12 @@ def write_reduction(operator: str) -> WriteFunction:
     return write
 
 
-def _reduce_integers(op: Op, b: Builder) -> None:
-    """Sums of plain integers, which PyTorch makes in int64, and means, which are cut off."""
-    axes, tensor = axes_of(op, b), b.tensor(op.outputs[0])
-    node = b.aten("sum.dim_IntList", b.stored_value(op.inputs[0]), axes, bool(op["keepdims"]))
-    if op.kind == "ReduceMean":
-        sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes]
-        if any(isinstance(size, str) for size in sizes):
-            raise b.unsupported_error(op, "the mean of an unknown number of integers", rule="unknown-size")
-        node = b.aten("div.Tensor_mode", node, math.prod(int(size) for size in sizes), rounding_mode="trunc")
-    b.note_operator()
-    b.set_node(tensor.name, node if tensor.dtype == "int64" else b.aten("to.dtype", node, b.dtype(tensor.dtype)))
+def _divide_integers(op: Op, b: Builder, total: Node) -> Node:
+    """The mean of plain integers, which is cut off."""
+    sizes = [b.shape(op, op.inputs[0])[axis] for axis in axes_of(op, b)]
+    if any(isinstance(size, str) for size in sizes):
+        raise b.unsupported_error(op, "the mean of an unknown number of integers", rule="unknown-size")
+    return b.aten("div.Tensor_mode", total, math.prod(int(size) for size in sizes), rounding_mode="trunc")
 
 
 def axes_of(op: Op, b: Builder) -> list[int]:
@@ -166,8 +171,8 @@ WRITERS: Mapping[str, WriteFunction] = {
     "Softmax": conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")(write_softmax("softmax.int")),
     "LogSoftmax": write_softmax("log_softmax.int"),
     "LpNormalization": write_norm,
-    "ReduceMean": write_reduction("mean.dim"),
-    "ReduceSum": write_reduction("sum.dim_IntList"),
+    "ReduceMean": write_reduction("mean.dim", _divide_integers),
+    "ReduceSum": write_reduction("sum.dim_IntList", lambda op, b, total: total),
     "ReduceMax": write_reduction("amax"),
     "ReduceMin": write_reduction("amin"),
     "ReduceAll": write_reduction("all.dims"),

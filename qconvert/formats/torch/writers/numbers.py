@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from qconvert.formats.torch.writers.indexing import static_shape
 from qconvert.formats.torch.writing import Builder, WriteFunction
-from qconvert.graph import Op, numpy_dtype
+from qconvert.graph import Array, Op, numpy_dtype
 from qconvert.operators.signal import fake_quant_quantization
 
 __all__ = ["WRITERS"]
@@ -45,22 +46,36 @@ def write_bitcast(op: Op, b: Builder) -> None:
     b.set_node(op.outputs[0], b.aten("squeeze.dim", node, -1) if ratio < 0 else node)
 
 
-def write_known(op: Op, b: Builder) -> None:
-    """Range, BroadcastArgs and Rank of what is known before the model runs."""
-    values = [b.graph.constant(name) for name in op.inputs]
-    dtype = numpy_dtype(b.tensor(op.outputs[0]).dtype)
-    if op.kind == "Rank":
-        found = np.array(b.rank(op), dtype)
-    elif any(value is None for value in values):
-        raise b.unsupported_error(op, "numbers that are computed at run time", rule="not-constant")
-    elif op.kind == "Range":
-        start, _, step = (np.asarray(value).reshape(()) for value in values)
-        (count,) = static_shape(op, b, op.outputs[0])
-        found = (start.astype(np.float64) + np.arange(count) * step).astype(dtype) if dtype.kind == "f" else start + np.arange(count) * step
-    else:
-        found = np.array(np.broadcast_shapes(*(tuple(np.asarray(value).tolist()) for value in values)), dtype)
+def _write_known(op: Op, b: Builder, found: Any) -> None:
+    """The result of an operator that is known before the model runs."""
     b.note_operator()
+    dtype = numpy_dtype(b.tensor(op.outputs[0]).dtype)
     b.set_node(op.outputs[0], b.aten("alias", b.buffer(np.asarray(found, dtype), f"{op.outputs[0]}/known")))
+
+
+def _known_values(op: Op, b: Builder) -> list[Array]:
+    values = [value for name in op.inputs if (value := b.graph.constant(name)) is not None]
+    if len(values) < len(op.inputs):
+        raise b.unsupported_error(op, "numbers that are computed at run time", rule="not-constant")
+    return values
+
+
+def write_rank(op: Op, b: Builder) -> None:
+    """Rank of data whose rank is known."""
+    _write_known(op, b, b.rank(op))
+
+
+def write_range(op: Op, b: Builder) -> None:
+    """Range of known ends."""
+    start, _, step = (value.reshape(()) for value in _known_values(op, b))
+    (count,), dtype = static_shape(op, b, op.outputs[0]), numpy_dtype(b.tensor(op.outputs[0]).dtype)
+    start = start.astype(np.float64) if dtype.kind == "f" else start
+    _write_known(op, b, start + np.arange(count) * step)
+
+
+def write_broadcast_args(op: Op, b: Builder) -> None:
+    """BroadcastArgs of known shapes."""
+    _write_known(op, b, np.broadcast_shapes(*(tuple(value.tolist()) for value in _known_values(op, b))))
 
 
 def write_trilu(op: Op, b: Builder) -> None:
@@ -122,9 +137,9 @@ WRITERS: Mapping[str, WriteFunction] = {
     "BitwiseNot": plain("bitwise_not"),
     "BitShift": write_bit_shift,
     "Bitcast": write_bitcast,
-    "Range": write_known,
-    "BroadcastArgs": write_known,
-    "Rank": write_known,
+    "Range": write_range,
+    "BroadcastArgs": write_broadcast_args,
+    "Rank": write_rank,
     "Trilu": write_trilu,
     "ZerosLike": plain("zeros_like"),
     "MatrixDiag": plain("diag_embed"),

@@ -224,8 +224,14 @@ def _window_counts(op: Op, b: Builder, kernel: list[int], strides: list[int], pa
     return count
 
 
-def write_global_pool(op: Op, b: Builder) -> None:
-    """GlobalAveragePool and GlobalMaxPool."""
+def write_global_max(op: Op, b: Builder) -> None:
+    """GlobalMaxPool."""
+    b.channels_first(op)
+    b.finish(op, b.aten("amax", b.float_value(op.inputs[0]), list(range(2, b.rank(op))), True))
+
+
+def write_global_average(op: Op, b: Builder) -> None:
+    """GlobalAveragePool."""
     b.channels_first(op)
     spatial = b.rank(op) - 2
     data = b.tensor(op.inputs[0])
@@ -235,17 +241,16 @@ def write_global_pool(op: Op, b: Builder) -> None:
         node = subtract_zero_point(b, b.stored_value(data.name), "float64", data.quantization, 0)
         finish_torch_average(op, b, b.aten("sum.dim_IntList", node, list(range(2, spatial + 2)), True), sizes)
         return
-    if op.kind == "GlobalAveragePool" and spatial <= 3:
+    if spatial <= 3:
         b.finish(op, b.aten(f"adaptive_avg_pool{spatial}d", b.float_value(op.inputs[0]), [1] * spatial))
-        return
-    operator = "amax" if op.kind == "GlobalMaxPool" else "mean.dim"
-    b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), list(range(2, spatial + 2)), True))
+    else:
+        b.finish(op, b.aten("mean.dim", b.float_value(op.inputs[0]), list(range(2, spatial + 2)), True))
 
 
 WRITERS: Mapping[str, WriteFunction] = {
     **_RESIZE,
     "MaxPool": write_max_pool,
     "AveragePool": write_average_pool,
-    "GlobalAveragePool": write_global_pool,
-    "GlobalMaxPool": write_global_pool,
+    "GlobalAveragePool": write_global_average,
+    "GlobalMaxPool": write_global_max,
 }
