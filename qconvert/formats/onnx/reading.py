@@ -24,7 +24,22 @@ class NotCoveredError(Exception):
     """A node that its read function does not take: the reader carries it through as an Opaque operator."""
 
 
-class NodeReading(OperatorReading):
+def decode_texts(data: Array) -> Array:
+    """The data of a constant as the graph has them: text as str."""
+    if data.dtype.kind not in "OSU":
+        return data
+    texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
+    return np.array(texts, object).reshape(data.shape)
+
+
+def _is_ordered(op: Op) -> bool:
+    """Whether an operator means in float what ONNX computes on stored integers of one quantization: it chooses among them, or compares."""
+    kind = kind_of(op)
+    compares = kind.ranks or (kind.rule == "index" and len(kind.data(op)) > 1)
+    return kind.chooses or compares or kind.joins(op) or op.kind == "Clip" or op.attributes.get("mode") == "nearest"
+
+
+class Reading(OperatorReading):
     """One ONNX node that is being read.
 
     Attributes:
@@ -141,10 +156,6 @@ class NodeReading(OperatorReading):
         tensor = self._draft.tensors[op.inputs[0]]
         return replace(tensor, data=self._known.get(tensor.name))
 
-
-class LabellingReading(NodeReading):
-    """One node that is being read, with ways to put what it says of scales on the tensors before it."""
-
     def quantization(self, scale: int, zero_point: int, axis: int | None = None, block_size: int = 0) -> Quantization:
         """The quantization that inputs `scale` and `zero_point` state.
 
@@ -212,25 +223,6 @@ class LabellingReading(NodeReading):
             self.assume(index, dtype)
         return label_tensor(self._draft, self.tensor(index), quantization, self._where())
 
-
-def decode_texts(data: Array) -> Array:
-    """The data of a constant as the graph has them: text as str."""
-    if data.dtype.kind not in "OSU":
-        return data
-    texts = [item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in data.reshape(-1)]
-    return np.array(texts, object).reshape(data.shape)
-
-
-def _is_ordered(op: Op) -> bool:
-    """Whether an operator means in float what ONNX computes on stored integers of one quantization: it chooses among them, or compares."""
-    kind = kind_of(op)
-    compares = kind.ranks or (kind.rule == "index" and len(kind.data(op)) > 1)
-    return kind.chooses or compares or kind.joins(op) or op.kind == "Clip" or op.attributes.get("mode") == "nearest"
-
-
-class Reading(LabellingReading):
-    """One ONNX node that is being read, with ways to add tensors and operators."""
-
     @property
     def draft(self) -> Draft:
         """The graph that the node is read into."""
@@ -243,10 +235,6 @@ class Reading(LabellingReading):
     def function_name(self, wanted: str) -> str:
         """A free name for a function."""
         return Names(self._draft.functions).fresh(wanted)
-
-    def without_label(self, name: str) -> str:
-        """A tensor with its integers as plain numbers."""
-        return self._drop_label(name)
 
     def declare_constant(self, data: Any) -> None:
         """Makes output 0 a constant."""
@@ -366,7 +354,7 @@ class Reading(LabellingReading):
     def _drop_labels(self, op: Op) -> Op:
         """The operator on inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers."""
         tensors = self._draft.tensors
-        return replace(op, inputs=tuple(self._drop_label(name) if name and tensors[name].is_quantized else name for name in op.inputs))
+        return replace(op, inputs=tuple(self.without_label(name) if name and tensors[name].is_quantized else name for name in op.inputs))
 
     def _unify_labels(self, op: Op) -> Op:
         """The same for one that gives the same on integers and in float if all data have one label: on data that have one, or none."""
@@ -387,7 +375,8 @@ class Reading(LabellingReading):
         same = bool(stated) and all(label == stated[0] for label in stated)
         return stated[0] if same and any(state.quantization == stated[0] for state in self._draft.states.values()) else None
 
-    def _drop_label(self, name: str) -> str:
+    def without_label(self, name: str) -> str:
+        """A tensor with its integers as plain numbers."""
         tensor = self._draft.tensors[name]
         if tensor.data is not None:
             return self._draft.variant(name, "plain", tensor.data, None)
