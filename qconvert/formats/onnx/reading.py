@@ -88,7 +88,7 @@ class Reading(OperatorReading):
 
     def require_types(self) -> None:
         """Raises InvalidModelError if the operator does not take the types of its inputs, or gives its outputs other ones than declared."""
-        inputs = [self._draft.tensors[name].dtype if name else "" for name in self.inputs]
+        inputs = [self.draft.tensors[name].dtype if name else "" for name in self.inputs]
         outputs = [self.declared_dtype(index) if name else "" for index, name in enumerate(self.outputs)]
         if reason := type_reason(self.op_type, self.domain, self.version, inputs, outputs):
             raise self.invalid(reason, rule="operand-types")
@@ -110,7 +110,7 @@ class Reading(OperatorReading):
         """Says what type input `index` has, if neither the file nor its shape inference does."""
         tensor = self.tensor(index)
         if tensor.dtype == "unknown":
-            self._draft.tensors[tensor.name] = replace(tensor, dtype=dtype)
+            self.draft.tensors[tensor.name] = replace(tensor, dtype=dtype)
 
     def rank(self, index: int = 0) -> int:
         """The rank of input `index`; raises NotCoveredError if it is not known."""
@@ -153,7 +153,7 @@ class Reading(OperatorReading):
         op = self.producer(self.input(index), "Dequantize")
         if op is None:
             return None
-        tensor = self._draft.tensors[op.inputs[0]]
+        tensor = self.draft.tensors[op.inputs[0]]
         return replace(tensor, data=self._known.get(tensor.name))
 
     def quantization(self, scale: int, zero_point: int, axis: int | None = None, block_size: int = 0) -> Quantization:
@@ -203,9 +203,9 @@ class Reading(OperatorReading):
         """Whether a note gives output 0 another quantization than that of input 0, or none, and the quantization; one that cannot be is no
         note."""
         name, before = self.outputs[0], self.tensor(0)
-        if name not in self._draft.relabelled or "int" not in before.dtype:
+        if name not in self.draft.relabelled or "int" not in before.dtype:
             return False, None
-        quantization = self._draft.relabelled[name]
+        quantization = self.draft.relabelled[name]
         if quantization is not None:
             low, high = integer_range(before.dtype)
             sizes = before.shape or ()
@@ -221,12 +221,7 @@ class Reading(OperatorReading):
         """Input `index` with a label (formats/reading/quantizations.py); `dtype` is the label's type where nothing else states one."""
         if dtype:
             self.assume(index, dtype)
-        return label_tensor(self._draft, self.tensor(index), quantization, self._where())
-
-    @property
-    def draft(self) -> Draft:
-        """The graph that the node is read into."""
-        return self._draft
+        return label_tensor(self.draft, self.tensor(index), quantization, self._where())
 
     def inner(self, attribute: str) -> Any:
         """The graph in an attribute of the node (model.py); None if it has none."""
@@ -234,24 +229,24 @@ class Reading(OperatorReading):
 
     def function_name(self, wanted: str) -> str:
         """A free name for a function."""
-        return Names(self._draft.functions).fresh(wanted)
+        return Names(self.draft.functions).fresh(wanted)
 
     def declare_constant(self, data: Any) -> None:
         """Makes output 0 a constant."""
         array = decode_texts(np.asarray(data))
-        self._draft.add_exactly(self.outputs[0], canonical_dtype(array.dtype), array.shape, array)
+        self.draft.add_exactly(self.outputs[0], canonical_dtype(array.dtype), array.shape, array)
 
     def fold_input(self, index: int) -> str:
         """Input `index` as a constant wherever its value is known before the model runs, else as it is."""
-        return self._draft.fold_constant(self.input(index))
+        return self.draft.fold_constant(self.input(index))
 
     def intermediate(self, hint: str, dtype: str, quantization: Quantization | None = None) -> str:
         """Adds a tensor between two canonical operators that one node becomes; emit() gives it its shape."""
-        return self._draft.add(f"{self.outputs[0]}/{hint}", dtype, None, None, quantization)
+        return self.draft.add(f"{self.outputs[0]}/{hint}", dtype, None, None, quantization)
 
     def transpose_constant(self, tensor: Tensor, key: str, data: Array, quantization: Quantization | None) -> str:
         """The constant `tensor` in another order of axes; see variant()."""
-        return self._draft.variant(tensor.name, key, data, quantization)
+        return self.draft.variant(tensor.name, key, data, quantization)
 
     def emit(
         self,
@@ -279,11 +274,11 @@ class Reading(OperatorReading):
         known, rule, ordered = KINDS[kind], KINDS[kind].rule, _is_ordered(op)
         if not integers and (known.joins(op) or rule in ("real", "index")):
             op = self._unify_labels(op) if ordered else self._drop_labels(op)
-        first = next((self._draft.tensors[name] for name in (*known.data(op), *op.inputs) if name), None)
+        first = next((self.draft.tensors[name] for name in (*known.data(op), *op.inputs) if name), None)
         moved = None
         if first is not None and (rule == "move" or (ordered and rule == "real" and not integers)):
             moved = first.quantization
-        shapes = self._draft.shapes(self._draft.check_op(op))
+        shapes = self.draft.shapes(self.draft.check_op(op))
         if not integers and moved is not None and moved.axis is not None and not self._axis_stays(op, moved.axis, shapes[0]):
             op, moved = self._drop_labels(op), None
         for position, (name, shape) in enumerate(zip(outs, shapes, strict=True)):
@@ -292,7 +287,7 @@ class Reading(OperatorReading):
             wanted = dtype if isinstance(dtype, str) else dtype[position]
             found = wanted or self._dtype(position, first, kind)
             self._declare(name, found, shape, moved if quantization is None and name in known.results_of(op) else quantization)
-        self._draft.append(op, shapes)
+        self.draft.append(op, shapes)
         return outs
 
     def emit_control(self, kind: str, inputs: Sequence[str], results: Sequence[Tensor], **attributes: Attribute) -> None:
@@ -307,7 +302,7 @@ class Reading(OperatorReading):
         for name, result in zip(self.outputs, results, strict=True):
             if name:
                 self._declare(name, result.dtype, result.shape, result.quantization)
-        self._draft.append(Op(kind, tuple(inputs), self.outputs, attributes, self.source))
+        self.draft.append(Op(kind, tuple(inputs), self.outputs, attributes, self.source))
 
     def _dtype(self, position: int, first: Tensor | None, kind: str) -> str:
         stated = self.declared_dtype(position) if position < len(self.outputs) else "unknown"
@@ -317,7 +312,7 @@ class Reading(OperatorReading):
 
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
         """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""
-        old = self._draft.tensors.get(name)
+        old = self.draft.tensors.get(name)
         if old is None:
             stated = self._declared.get(name, ("", None))[1]
             old = Tensor(name, dtype, stated if is_compatible(stated, shape) else None)
@@ -325,11 +320,11 @@ class Reading(OperatorReading):
         if quantization is not None and quantization.axis is not None and shape is not None:
             quantization = self._along(quantization, shape)
         label = quantization if old.quantization is None else old.quantization
-        self._draft.tensors[name] = replace(old, shape=merge_shapes(name, shape if known is None else known, shape), quantization=label)
+        self.draft.tensors[name] = replace(old, shape=merge_shapes(name, shape if known is None else known, shape), quantization=label)
 
     def _axis_stays(self, op: Op, axis: int, after: Shape | None) -> bool:
         """Whether a movement leaves the axis of a label where it is."""
-        kind, before = kind_of(op), self._draft.tensors[op.inputs[0]].shape
+        kind, before = kind_of(op), self.draft.tensors[op.inputs[0]].shape
         if kind.keeps_axis is None or "filler" in kind.roles:  # which is one integer without an axis
             return False
         if before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
@@ -353,19 +348,19 @@ class Reading(OperatorReading):
 
     def _drop_labels(self, op: Op) -> Op:
         """The operator on inputs without the labels that a DequantizeLinear elsewhere gave them: ONNX computes on their integers."""
-        tensors = self._draft.tensors
+        tensors = self.draft.tensors
         return replace(op, inputs=tuple(self.without_label(name) if name and tensors[name].is_quantized else name for name in op.inputs))
 
     def _unify_labels(self, op: Op) -> Op:
         """The same for one that gives the same on integers and in float if all data have one label: on data that have one, or none."""
-        data = [self._draft.tensors[name] for name in kind_of(op).data(op)]
+        data = [self.draft.tensors[name] for name in kind_of(op).data(op)]
         labels = [tensor.quantization for tensor in data if "int" in tensor.dtype]
         if not labels or all(label == labels[0] for label in labels):
             return op
         if (quantization := self._state_label(labels)) is None:
             return self._drop_labels(op)
         plain = dict.fromkeys(tensor.name for tensor in data if tensor.quantization is None)
-        labelled = {name: label_tensor(self._draft, self._draft.tensors[name], quantization, self.source) for name in plain}
+        labelled = {name: label_tensor(self.draft, self.draft.tensors[name], quantization, self.source) for name in plain}
         return replace(op, inputs=tuple(labelled.get(name, name) for name in op.inputs))
 
     def _state_label(self, labels: Sequence[Quantization | None]) -> Quantization | None:
@@ -373,15 +368,15 @@ class Reading(OperatorReading):
         quantization."""
         stated = [label for label in labels if label is not None]
         same = bool(stated) and all(label == stated[0] for label in stated)
-        return stated[0] if same and any(state.quantization == stated[0] for state in self._draft.states.values()) else None
+        return stated[0] if same and any(state.quantization == stated[0] for state in self.draft.states.values()) else None
 
     def without_label(self, name: str) -> str:
         """A tensor with its integers as plain numbers."""
-        tensor = self._draft.tensors[name]
+        tensor = self.draft.tensors[name]
         if tensor.data is not None:
-            return self._draft.variant(name, "plain", tensor.data, None)
-        plain = self._draft.add(f"{name}/plain", tensor.dtype, tensor.shape)
-        self._draft.append(Op("Reinterpret", (name,), (plain,), {}, self.source))
+            return self.draft.variant(name, "plain", tensor.data, None)
+        plain = self.draft.add(f"{name}/plain", tensor.dtype, tensor.shape)
+        self.draft.append(Op("Reinterpret", (name,), (plain,), {}, self.source))
         return plain
 
 

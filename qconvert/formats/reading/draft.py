@@ -192,13 +192,14 @@ class OperatorReading:
     """One operator of a file that is being read.
 
     Attributes:
+        draft: the graph that it is read into.
         source: its type with its name or position, for messages.
         inputs: names of its inputs; "" for an absent one.
         outputs: names of its outputs.
     """
 
     def __init__(self, draft: Draft, kind: str, source: str, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> None:
-        self._draft = draft
+        self.draft = draft
         self._kind = kind
         self.source = source
         self.inputs = inputs
@@ -216,15 +217,15 @@ class OperatorReading:
 
     def tensor(self, index: int = 0) -> Tensor:
         """The canonical tensor of input `index`."""
-        return self._draft.tensors[self.input(index)]
+        return self.draft.tensors[self.input(index)]
 
     def lookup(self, name: str) -> Tensor:
         """The canonical tensor called `name`."""
-        return self._draft.tensors[name]
+        return self.draft.tensors[name]
 
     def producer(self, name: str, *kinds: str) -> Op | None:
         """The operator that computes the tensor called `name`, of one of `kinds` if these are given; None if there is none."""
-        return self._draft.producers.find(name, *kinds)
+        return self.draft.producers.find(name, *kinds)
 
     def axis(self, value: int, rank: int) -> int:
         """A possibly negative axis as one from 0 to rank - 1."""
@@ -237,8 +238,8 @@ class OperatorReading:
 
         None if a constant cannot say them, or if not even their number is known.
         """
-        known = self._draft.known.sizes
-        forms, shape = known.get(sizes), self._draft.tensors[data].shape
+        known = self.draft.known.sizes
+        forms, shape = known.get(sizes), self.draft.tensors[data].shape
         if forms is None or shape is None or 0 in shape:
             return None
         numbers = [number(form) for form in forms]
@@ -255,14 +256,14 @@ class OperatorReading:
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
         """Adds a constant named after the first output and `hint`; returns its name."""
         array = np.asarray(data)
-        return self._draft.add(f"{self.outputs[0]}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
+        return self.draft.add(f"{self.outputs[0]}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
 
     def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
         """Constant input `index` in canonical form: `data` in another order of axes or another type.
 
         The variant takes over the constant's name if nothing else uses the original; `key` says what was changed.
         """
-        return self._draft.variant(self.input(index), key, data, quantization)
+        return self.draft.variant(self.input(index), key, data, quantization)
 
     def unsupported_error(self, what: str, *, rule: str = "variant-not-covered") -> UnsupportedError:
         """Return the error for something that the format allows and qconvert does not cover."""

@@ -95,17 +95,17 @@ class Reading(OperatorReading):
         if self.functions is None:
             raise self.unsupported_error(f"a subgraph as its {word}", rule="subgraph-not-covered")
         where = self._where()
-        return self.functions.fit_quantizations(self.functions.function_name(subgraph, self._draft, where), given, results, where)
+        return self.functions.fit_quantizations(self.functions.function_name(subgraph, self.draft, where), given, results, where)
 
     def body(self, subgraph: int) -> Graph:
         """A subgraph that defines the arithmetic of the operator; it is no function of the network."""
         if self.functions is None:
             raise self.unsupported_error("a subgraph as its body", rule="subgraph-not-covered")
-        return self.functions.graph(subgraph, self._draft, self._where())
+        return self.functions.graph(subgraph, self.draft, self._where())
 
     def result_shapes(self, function: str) -> list[Shape | None]:
         """The shapes that a function gives."""
-        graph = self._draft.functions[function]
+        graph = self.draft.functions[function]
         return [graph[name].shape for name in graph.outputs]
 
     @property
@@ -117,17 +117,17 @@ class Reading(OperatorReading):
 
     def read_state(self, state: Tensor, result: Tensor) -> str:
         """Adds the value of a state as the tensor `result`: the same stored integers, under its own scales. Returns its name."""
-        self._draft.states[state.name] = state
+        self.draft.states[state.name] = state
         same = result.quantization == state.quantization
-        name = result.name if same else self._draft.add(f"{result.name}/stored", state.dtype, state.shape, None, state.quantization)
-        self._draft.append(Op("ReadState", (), (name,), {"state": state.name}, self.source))
+        name = result.name if same else self.draft.add(f"{result.name}/stored", state.dtype, state.shape, None, state.quantization)
+        self.draft.append(Op("ReadState", (), (name,), {"state": state.name}, self.source))
         return name if same else self._relabel(name, result.name)
 
     def write_state(self, state: Tensor, value: str) -> None:
         """Makes the stored integers of the tensor `value` the value of a state."""
-        self._draft.states[state.name] = state
+        self.draft.states[state.name] = state
         stored = self.reinterpret(value, state.quantization)
-        self._draft.append(Op("WriteState", (stored,), (), {"state": state.name}, self.source))
+        self.draft.append(Op("WriteState", (stored,), (), {"state": state.name}, self.source))
 
     def variable(self, index: int, shape: tuple[int, ...] | None = None) -> Tensor:
         """The state that input `index` is, a tensor that an operator keeps from one run to the next (Tensor.is_variable).
@@ -142,10 +142,10 @@ class Reading(OperatorReading):
         if shape is not None:
             if tensor.static_shape is None or math.prod(tensor.static_shape) != math.prod(shape):
                 raise self.invalid(f"has {tensor.name!r} of shape {tensor.shape}, not {shape[1:]}", rule="shape-mismatch")
-            tensor = self._draft.tensors[tensor.name] = replace(tensor, shape=shape)
-        if tensor.name not in self._draft.variables:
+            tensor = self.draft.tensors[tensor.name] = replace(tensor, shape=shape)
+        if tensor.name not in self.draft.variables:
             raise self.unsupported_error(f"{tensor.name!r}, which is not a variable,", rule="no-variable")
-        if self.inputs.count(tensor.name) > 1 or tensor.name in self._draft.states:
+        if self.inputs.count(tensor.name) > 1 or tensor.name in self.draft.states:
             raise self.unsupported_error(f"{tensor.name!r}, which two of its states, or two operators, share,", rule="shared-state")
         return replace(tensor, data=first_value(tensor, self.source))
 
@@ -153,20 +153,20 @@ class Reading(OperatorReading):
         """The canonical tensor of output `index`."""
         if index >= len(self.outputs):
             raise self.invalid(f"output {index} is absent", rule="output-missing")
-        return self._draft.tensors[self.outputs[index]]
+        return self.draft.tensors[self.outputs[index]]
 
     def declare(self, constant: Tensor) -> None:
         """Makes output 0 a constant of the type and the data of another."""
         if constant.data is None:
             raise self.unsupported_error(f"input {constant.name!r} that is computed at run time", rule="not-constant")
-        self._draft.tensors[self.outputs[0]] = replace(constant, name=self.outputs[0])
+        self.draft.tensors[self.outputs[0]] = replace(constant, name=self.outputs[0])
 
     def with_shape(self, shape: Shape | None, index: int = 0) -> Tensor:
         """Gives an output the shape that the kernel gives it, where the file states another; LiteRT resizes it so. None: the kind's own."""
         tensor = replace(self.result(index), shape=shape)
         if not is_compatible(shape, self.result(index).shape):
-            self._draft.misstated[self.source] = None
-        self._draft.tensors[tensor.name] = tensor
+            self.draft.misstated[self.source] = None
+        self.draft.tensors[tensor.name] = tensor
         return tensor
 
     def rank(self, index: int = 0) -> int:
@@ -195,7 +195,7 @@ class Reading(OperatorReading):
     def known_ints(self, index: int) -> list[int] | None:
         """The integers of input `index`, flat, if they are known before the model runs, else None."""
         name = self.input(index)
-        data = self._draft.known.get(name)
+        data = self.draft.known.get(name)
         if data is not None and data.dtype.kind not in "iu":
             raise self.invalid(f"input {name!r} is {data.dtype}, not integers", rule="not-integers")
         return None if data is None else [int(value) for value in np.asarray(data).reshape(-1)]
@@ -219,9 +219,9 @@ class Reading(OperatorReading):
         tensor = self.tensor(index)
         if "int" not in tensor.dtype:
             raise self.invalid(f"input {tensor.name!r} is {tensor.dtype}, not integers", rule="not-integers")
-        known = self._draft.known.get(tensor.name)
+        known = self.draft.known.get(tensor.name)
         if known is not None and (tensor.data is None or tensor.dtype != "int64"):
-            return self._draft.variant(tensor.name, "int64", np.asarray(known).astype(np.int64), None)
+            return self.draft.variant(tensor.name, "int64", np.asarray(known).astype(np.int64), None)
         if tensor.dtype == "int64":
             return tensor.name
         name = self.intermediate("int64", "int64", tensor.shape, base=tensor.name)
@@ -234,17 +234,17 @@ class Reading(OperatorReading):
         if tensor.rank in (None, 1):
             return name
         if tensor.data is not None:
-            return self._draft.variant(name, "list", tensor.data.reshape(-1), None)
+            return self.draft.variant(name, "list", tensor.data.reshape(-1), None)
         flat = self.intermediate("list", "int64", None, base=name)
         return self.emit("Reshape", [name, self.shape_const([-1], "flat")], [flat])[0]
 
     def sizes_of(self, index: int) -> tuple[Polynomial, ...] | None:
         """What is known of the integers of input `index` before the model runs, see KnownSizes; None if not even their number is."""
-        return self._draft.known.sizes.get(self.input(index))
+        return self.draft.known.sizes.get(self.input(index))
 
     def difference(self, form: Polynomial, size: int | str, factor: int) -> int | None:
         """`form` - factor * `size`, if that is one number whatever the sizes are."""
-        product = multiply_polynomials(self._draft.known.sizes.size(size), from_number(factor))
+        product = multiply_polynomials(self.draft.known.sizes.size(size), from_number(factor))
         found = None if product is None else subtract_polynomials(form, product)
         return None if found is None else number(found)
 
@@ -269,7 +269,7 @@ class Reading(OperatorReading):
 
     def intermediate(self, hint: str, dtype: str, shape: Shape | None, quantization: Quantization | None = None, base: str = "") -> str:
         """Adds a tensor between two canonical operators that one TFLite operator becomes; returns its name."""
-        return self._draft.add(f"{base or self.outputs[0]}/{hint}", dtype, shape, None, quantization)
+        return self.draft.add(f"{base or self.outputs[0]}/{hint}", dtype, shape, None, quantization)
 
     def like(self, hint: str, tensor: Tensor, shape: Shape | None) -> str:
         """Adds an intermediate tensor of the dtype and quantization of `tensor`, of another shape."""
@@ -285,7 +285,7 @@ class Reading(OperatorReading):
         ins = list(self.inputs if inputs is None else inputs)
         outs = list(self.outputs if outputs is None else outputs)
         moved = KINDS[kind].moved_inputs(Op(kind, tuple(ins), tuple(outs))) if KINDS[kind].rule == "move" else []
-        quantizations = [self._draft.tensors[name].quantization for name in moved]
+        quantizations = [self.draft.tensors[name].quantization for name in moved]
         if (
             quantizations
             and quantizations.count(quantizations[0]) == len(quantizations)
@@ -317,20 +317,20 @@ class Reading(OperatorReading):
         data = KINDS[kind].positions(made, "data", "factor", "filler")
         if not all(ins[position] for position in data) or not data:
             raise self.invalid("an input is absent", rule="input-missing")
-        first = self._draft.tensors[ins[data[0]]]
+        first = self.draft.tensors[ins[data[0]]]
         quantization = first.quantization if quantization is None else quantization
         for position in data:
             ins[position] = self.reinterpret(ins[position], quantization)
-        results = [self._draft.tensors[name] for name in KINDS[kind].results_of(made)]
+        results = [self.draft.tensors[name] for name in KINDS[kind].results_of(made)]
         other = [tensor for tensor in results if tensor.dtype == first.dtype and tensor.quantization != quantization]
         clip = str(attributes.get("activation", "")) if other else ""
         if clip:
             attributes = {**attributes, "activation": ""}
-        moved = {t.name: self._draft.add(f"{t.name}/moved", t.dtype, t.shape, None, quantization) for t in other}
+        moved = {t.name: self.draft.add(f"{t.name}/moved", t.dtype, t.shape, None, quantization) for t in other}
         self._append(kind, ins, [moved.get(name, name) for name in outs], attributes)
         for name, stored in moved.items():
             if clip:
-                stored = self._relabel(stored, self.like("unclipped", self._draft.tensors[name], self._draft.tensors[name].shape))
+                stored = self._relabel(stored, self.like("unclipped", self.draft.tensors[name], self.draft.tensors[name].shape))
                 self._clip(stored, name, clip)
             else:
                 self._relabel(stored, name)
@@ -347,14 +347,14 @@ class Reading(OperatorReading):
         if maker is None:
             return self.variant(index, key, data, quantization)
         self.require_sound("Conv", maker.inputs)
-        stored = self._draft.variant(maker.inputs[0], key, data, quantization)
+        stored = self.draft.variant(maker.inputs[0], key, data, quantization)
         real = self.intermediate("real", self.tensor(index).dtype, data.shape, base=stored)
-        self._draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
+        self.draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
         return real
 
     def reinterpret(self, name: str, quantization: Quantization | None) -> str:
         """The stored integers of `name` under the label `quantization`: itself if it has that."""
-        tensor = self._draft.tensors[name] if name else None
+        tensor = self.draft.tensors[name] if name else None
         if tensor is None or tensor.quantization == quantization:
             return name
         if tensor.data is not None:
@@ -363,7 +363,7 @@ class Reading(OperatorReading):
                 if quantization is None
                 else f"stored {zlib.crc32(quantization.scale.tobytes() + quantization.zero_point.tobytes()):08x}"
             )
-            return self._draft.variant(name, key, tensor.data, quantization)
+            return self.draft.variant(name, key, tensor.data, quantization)
         return self._relabel(name, self.intermediate("stored", tensor.dtype, tensor.shape, quantization, base=name))
 
     def ignores_scales(self, index: int) -> None:
@@ -371,12 +371,12 @@ class Reading(OperatorReading):
         tensor = self.tensor(index)
         if tensor.quantization is not None:
             pairs = zip(tensor.quantization.scale.tolist(), tensor.quantization.zero_point.tolist(), strict=True)
-            self._draft.ignored_scales.setdefault(tensor.name, list(pairs))
+            self.draft.ignored_scales.setdefault(tensor.name, list(pairs))
 
     def emit_plain(self, kind: str, inputs: Sequence[str] | None = None, **attributes: Attribute) -> list[str]:
         """The same for a kernel that takes stored integers for plain numbers of their own type."""
         ins = [self.reinterpret(name, None) for name in (self.inputs if inputs is None else inputs)]
-        results = [self._draft.tensors[name] for name in self.outputs]
+        results = [self.draft.tensors[name] for name in self.outputs]
         plain = [t.name if t.quantization is None else self.intermediate("numbers", t.dtype, t.shape, base=t.name) for t in results]
         self._append(kind, ins, plain, attributes)
         for name, result in zip(plain, results, strict=True):
@@ -385,7 +385,7 @@ class Reading(OperatorReading):
         return list(self.outputs)
 
     def _relabel(self, stored: str, name: str) -> str:
-        self._draft.append(Op("Reinterpret", (stored,), (name,), {}, self.source))
+        self.draft.append(Op("Reinterpret", (stored,), (name,), {}, self.source))
         return name
 
     def _append(self, kind: str, ins: Sequence[str], outs: list[str], attributes: Mapping[str, Attribute]) -> list[str]:
@@ -397,40 +397,40 @@ class Reading(OperatorReading):
         self.require_sound(kind, (*ins, *outs))
         ins = list(ins)
         for position in KINDS[kind].positions(Op(kind, tuple(ins), tuple(outs)), "parameter", "filler"):
-            if ins[position] and self._draft.tensors[ins[position]].quantization is None:
-                ins[position] = self._draft.fold_constant(ins[position])
-        result = self._draft.tensors[outs[0]] if outs else None
+            if ins[position] and self.draft.tensors[ins[position]].quantization is None:
+                ins[position] = self.draft.fold_constant(ins[position])
+        result = self.draft.tensors[outs[0]] if outs else None
         clip = str(attributes.get("activation", ""))
         if not clip or result is None or result.is_quantized or result.dtype in REALS:
-            self._draft.append(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
+            self.draft.append(Op(kind, tuple(ins), tuple(outs), attributes, self.source))
             return outs
         whole = self.like("unclipped", result, result.shape)
-        self._draft.append(Op(kind, tuple(ins), (whole, *outs[1:]), {**attributes, "activation": ""}, self.source))
+        self.draft.append(Op(kind, tuple(ins), (whole, *outs[1:]), {**attributes, "activation": ""}, self.source))
         self._clip(whole, outs[0], clip)
         return outs
 
     def require_sound(self, kind: str, names: Iterable[str]) -> None:
         """Raises InvalidModelError if an operator of `kind` would compute, not move, on a tensor whose scales mean nothing."""
         if KINDS[kind].rule not in ("move", "relabel", "plain", "state", "control", "opaque"):
-            for name in self._draft.unsound.keys() & set(names):
-                raise self.invalid(f"tensor {name!r}: {self._draft.unsound[name]}", rule="scale-not-positive")
+            for name in self.draft.unsound.keys() & set(names):
+                raise self.invalid(f"tensor {name!r}: {self.draft.unsound[name]}", rule="scale-not-positive")
 
     def require_scales(self, *types: str) -> None:
         """Raises InvalidModelError if a tensor of one of `types`, by default all narrow ones, states no scale; the kernel divides by it."""
         names = [*filter(None, (*self.inputs, *self.outputs))]
         self.require_sound("Relu", names)  # which computes
         for name in names:
-            tensor = self._draft.tensors[name]
+            tensor = self.draft.tensors[name]
             if tensor.dtype in (types or ("int8", "uint8", "int16")) and not tensor.is_quantized:
                 raise self.invalid(f"{name!r} of {tensor.dtype} without a scale", rule="scale-missing")
 
     def _clip(self, whole: str, name: str, activation: str) -> None:
         """A fused activation as a Clip of its own, with bounds of the result's type where it is plain integers."""
-        result = self._draft.tensors[name]
+        result = self.draft.tensors[name]
         dtype = numpy_dtype("float32" if result.is_quantized else result.dtype)
         bounds = zip(("lowest", "highest"), ACTIVATIONS[activation], strict=True)
         limits = ["" if bound is None else self.const(np.asarray(bound, dtype), hint) for hint, bound in bounds]
-        self._draft.append(Op("Clip", (whole, *limits), (name,), {}, self.source))
+        self.draft.append(Op("Clip", (whole, *limits), (name,), {}, self.source))
 
 
 ReadFunction = Callable[[Reading], None]

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qconvert.errors import QConvertError, UnsupportedError
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.session import Constants, Session
 from qconvert.formats.torch.values import Uncomputed
 
@@ -99,7 +99,7 @@ class Calls:
         for operator in self._operators.get(name, ()):
             values = operator.bind(given, named)
             if values is not None:
-                call = Call(self._session, name, values, source, hint)
+                call = Reading(self._session, name, values, source, hint)
                 for argument in operator.quantized_arguments:
                     call.require_quantized(argument)
                 return _read(operator, call)
@@ -114,7 +114,7 @@ class Calls:
         return name in self._operators
 
 
-def _read(operator: Operator, call: Call) -> Any:
+def _read(operator: Operator, call: Reading) -> Any:
     """Return the results of an operator. In a damaged file any argument may stand that fits the signature, such as a negative size."""
     try:
         return operator.read(call)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.torch.reading import Call
+from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Op, Quantization, numpy_dtype
 
@@ -34,7 +34,7 @@ _INTEGERS = ("int8", "int16", "int32", "int64")
 _FLOATS = ("float16", "float32", "float64")
 
 
-def operands(c: Call, *arguments: str, dtype: str = "", real: bool = False) -> tuple[list[str], str]:
+def operands(c: Reading, *arguments: str, dtype: str = "", real: bool = False) -> tuple[list[str], str]:
     """Arguments of one elementwise operator, tensors or numbers, as tensors of one type.
 
     Args:
@@ -53,12 +53,12 @@ def operands(c: Call, *arguments: str, dtype: str = "", real: bool = False) -> t
     return [cast_operand(c, value, wanted, argument) for value, argument in zip(values, arguments, strict=True)], wanted
 
 
-def as_real(c: Call, argument: str) -> str:
+def as_real(c: Reading, argument: str) -> str:
     """The name of a tensor, which is cast to float32 if it holds integers or truth values without a quantization."""
     return operands(c, argument, real=True)[0][0]
 
 
-def cast_operand(c: Call, value: Any, dtype: str, hint: str) -> str:
+def cast_operand(c: Reading, value: Any, dtype: str, hint: str) -> str:
     """The name of a tensor or number in a type."""
     if not isinstance(value, Ref):
         return c.const(np.asarray(value, numpy_dtype(dtype)), hint)
@@ -70,7 +70,7 @@ def cast_operand(c: Call, value: Any, dtype: str, hint: str) -> str:
     return c.emit("Cast", [tensor.name], dtype=dtype, quantization=None, hint=f"{hint}/{dtype}", to=dtype).name
 
 
-def common_type(c: Call, values: Sequence[Any]) -> str:
+def common_type(c: Reading, values: Sequence[Any]) -> str:
     """The type that PyTorch gives the result of an elementwise operator on tensors (Ref) and numbers."""
     groups: list[str] = ["", "", ""]  # tensors, those of rank 0, numbers
     for value in values:
@@ -79,7 +79,7 @@ def common_type(c: Call, values: Sequence[Any]) -> str:
     return _combine_types(groups[0], _combine_types(groups[1], groups[2])) or "float32"
 
 
-def _group_and_type(c: Call, value: Any) -> tuple[int, str]:
+def _group_and_type(c: Reading, value: Any) -> tuple[int, str]:
     """Which group an operand is in, and its type."""
     if not isinstance(value, Ref):
         return 2, "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
@@ -117,7 +117,7 @@ def _promote_types(first: str, second: str) -> str:
     return max((first, second), key=lambda dtype: _INTEGERS.index(dtype) if dtype in _INTEGERS else len(_INTEGERS))
 
 
-def size_of(c: Call, name: str, axis: int) -> Any:
+def size_of(c: Reading, name: str, axis: int) -> Any:
     """A size of a tensor: a number, or, if it is known only at run time, a Ref of one."""
     shape = c.lookup(name).shape
     if shape is None:
@@ -132,12 +132,12 @@ def size_of(c: Call, name: str, axis: int) -> Any:
     return Ref(found.name, number=True)
 
 
-def scalar(c: Call, value: Any, hint: str) -> str:
+def scalar(c: Reading, value: Any, hint: str) -> str:
     """The name of a tensor of rank 0 that holds a whole number."""
     return value.name if isinstance(value, Ref) else c.const(np.array(int(value), np.int64), hint)
 
 
-def sizes_tensor(c: Call, sizes: Sequence[Any], hint: str) -> str:
+def sizes_tensor(c: Reading, sizes: Sequence[Any], hint: str) -> str:
     """The name of a list of sizes, a constant if all are numbers."""
     if not any(isinstance(size, Ref) for size in sizes):
         return c.list64([int(size) for size in sizes], hint)
@@ -145,7 +145,7 @@ def sizes_tensor(c: Call, sizes: Sequence[Any], hint: str) -> str:
     return c.emit("Pack", names, dtype="int64", quantization=None, hint=hint, axis=0).name
 
 
-def emit_reshape(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
+def emit_reshape(c: Reading, name: str, sizes: Sequence[Any] | int, hint: str = "") -> Ref:
     """A tensor in another shape; one size may be -1, what is left. Sizes that are the data's own need not be computed."""
     wanted = [sizes] if isinstance(sizes, (int, Ref)) else list(sizes)
     if not any(isinstance(size, Ref) for size in wanted):
@@ -158,7 +158,7 @@ def emit_reshape(c: Call, name: str, sizes: Sequence[Any] | int, hint: str = "")
     return c.emit("Reshape", [name, computed], hint=hint)
 
 
-def read_batched(c: Call, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
+def read_batched(c: Reading, argument: str, spatial: int, read: Callable[[str], Ref]) -> Ref:
     """Return `read` of data with channels and `spatial` axes; data without a batch axis get one, and the result loses it."""
     name, rank = c.name(argument), c.lookup(c.name(argument)).rank
     if rank != spatial + 1:
@@ -174,7 +174,7 @@ _MOST = 256
 _MOST_MOVES = 4
 
 
-def is_constant(c: Call, name: str) -> bool:
+def is_constant(c: Reading, name: str) -> bool:
     """Whether a tensor is made of constants alone, by a few operators, so that it is the same at each run."""
     waiting, seen = [name], {name}
     while waiting:
@@ -190,7 +190,7 @@ def is_constant(c: Call, name: str) -> bool:
     return True
 
 
-def rearrange_constant(c: Call, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:
+def rearrange_constant(c: Reading, name: str, move: Callable[[Array], Array], turn: Callable[[Quantization], Quantization]) -> str | None:
     """Constant weights with their elements in another order; None if they are no constant, and do not come from one.
 
     Args:
@@ -209,7 +209,7 @@ def rearrange_constant(c: Call, name: str, move: Callable[[Array], Array], turn:
     return None if stored is None else c.emit("Dequantize", [stored], dtype=tensor.dtype, quantization=None, hint="weights").name
 
 
-def find_dequantized_source(c: Call, name: str, move: Callable[[Array], Array]) -> str | None:
+def find_dequantized_source(c: Reading, name: str, move: Callable[[Array], Array]) -> str | None:
     """The dequantized constant before transpositions and reshapes that `move` undoes; None if there is none."""
     moves: list[Op] = []
     while (before := c.producer(name, "Transpose", "Reshape")) is not None and len(moves) < _MOST_MOVES:

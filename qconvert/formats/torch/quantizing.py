@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.reading.quantizations import label_key
-from qconvert.formats.torch.reading import Call
+from qconvert.formats.torch.reading import Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization, integer_range, numpy_dtype
 
@@ -78,7 +78,7 @@ def integers(data: Array, quantization: Quantization, dtype: str, order: str, ex
     return np.asarray(np.clip(steps, low, high).astype(numpy_dtype(dtype)))
 
 
-def storage(c: Call, low: int, high: int) -> str:
+def storage(c: Reading, low: int, high: int) -> str:
     """The smallest type that holds the integers from `low` to `high`: int8 or uint8 also for those of fewer bits."""
     for dtype in ("uint8", "int8", "uint16", "int16", "int32"):
         lowest, highest = integer_range(dtype)
@@ -87,7 +87,7 @@ def storage(c: Call, low: int, high: int) -> str:
     raise c.unsupported_error(f"limits {low} and {high}, which no type holds,", rule="limits-outside-type")
 
 
-def set_limits(c: Call, quantization: Quantization, dtype: str, low: int, high: int) -> Quantization:
+def set_limits(c: Reading, quantization: Quantization, dtype: str, low: int, high: int) -> Quantization:
     """A quantization with limits, where these are not the type's."""
     lowest, highest = c.range_of(dtype)
     if not lowest <= low <= high <= highest:
@@ -95,13 +95,13 @@ def set_limits(c: Call, quantization: Quantization, dtype: str, low: int, high: 
     return replace(quantization, quant_min=None if low == lowest else low, quant_max=None if high == highest else high)
 
 
-def stated_limits(c: Call, dtype: str) -> tuple[int, int]:
+def stated_limits(c: Reading, dtype: str) -> tuple[int, int]:
     """The limits that a call states as quant_min and quant_max, or those of the type."""
     low, high = c.range_of(dtype)
     return (low if c["quant_min"] is None else c.integer("quant_min")), (high if c["quant_max"] is None else c.integer("quant_max"))
 
 
-def quantization_along(c: Call, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
+def quantization_along(c: Reading, scales: Array, zero_points: Array | None, axis: int, dtype: str) -> Quantization:
     """The quantization of scales along an axis, one for each index of it."""
     if scales.ndim != 1 or (zero_points is not None and zero_points.shape != scales.shape):
         raise c.invalid(
@@ -111,7 +111,7 @@ def quantization_along(c: Call, scales: Array, zero_points: Array | None, axis: 
     return verify_quantization(c, Quantization(float32(scales), integer_zero_points(c, zero_points, scales.shape), axis), dtype)
 
 
-def verify_quantization(c: Call, quantization: Quantization, dtype: str) -> Quantization:
+def verify_quantization(c: Reading, quantization: Quantization, dtype: str) -> Quantization:
     """Return the quantization. Its scales have to be positive numbers, its zero points within the type.
 
     Raises:
@@ -131,7 +131,7 @@ def float32(scales: Array) -> Array:
         return np.asarray(scales.astype(np.float32))
 
 
-def integer_zero_points(c: Call, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
+def integer_zero_points(c: Reading, zero_points: Array | None, shape: tuple[int, ...]) -> Array:
     """Zero points as int64; 0 where there are none."""
     if zero_points is None or zero_points.size == 0:
         return np.zeros(shape, np.int64)
@@ -142,7 +142,7 @@ def integer_zero_points(c: Call, zero_points: Array | None, shape: tuple[int, ..
 
 
 def emit_quantize(
-    c: Call, name: str, dtype: str, quantization: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = ""
+    c: Reading, name: str, dtype: str, quantization: Quantization, order: str = ROUNDED, exact: Array | None = None, hint: str = ""
 ) -> Ref:
     """The tensor `name` of float values as integers: a constant, or a Quantize, after a Clip if the quantization has limits.
 
@@ -171,7 +171,7 @@ def emit_quantize(
     return c.emit("Quantize", [name], dtype=dtype, quantization=quantization, hint=hint)
 
 
-def _require_fit(c: Call, shape: tuple[int, ...], quantization: Quantization) -> None:
+def _require_fit(c: Reading, shape: tuple[int, ...], quantization: Quantization) -> None:
     if (
         quantization.axis is not None
         and not quantization.block_size
@@ -182,19 +182,21 @@ def _require_fit(c: Call, shape: tuple[int, ...], quantization: Quantization) ->
         )
 
 
-def emit_dequantize(c: Call, stored: Ref, dtype: str = "float32") -> Ref:
+def emit_dequantize(c: Reading, stored: Ref, dtype: str = "float32") -> Ref:
     """The float values of integers with a quantization."""
     return c.emit("Dequantize", [stored.name], dtype=dtype, quantization=None)
 
 
-def cast_to_float32(c: Call, name: str) -> str:
+def cast_to_float32(c: Reading, name: str) -> str:
     """A tensor as float32."""
     if c.lookup(name).dtype == "float32":
         return name
     return c.emit("Cast", [name], dtype="float32", quantization=None, hint="real", to="float32").name
 
 
-def decomposed_quantize(c: Call, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED) -> Ref:
+def decomposed_quantize(
+    c: Reading, data: str, scale: str, zero_point: str, limits: tuple[int, int], dtype: str, order: str = ROUNDED
+) -> Ref:
     """Integers with a quantization that is known only at run time, as plain numbers: clamp(rint(x / scale) + zero_point), part by part."""
     one = c.const(np.float32(1), "one")
     reciprocal = c.emit("Div", [one, cast_to_float32(c, scale)], dtype="float32", quantization=None, hint="reciprocal")
@@ -209,7 +211,7 @@ def decomposed_quantize(c: Call, data: str, scale: str, zero_point: str, limits:
     return c.emit("Cast", [clipped.name], dtype=dtype, quantization=None, to=dtype)
 
 
-def decomposed_dequantize(c: Call, data: str, scale: str, zero_point: str) -> Ref:
+def decomposed_dequantize(c: Reading, data: str, scale: str, zero_point: str) -> Ref:
     """The float values of integers with a quantization that is known only at run time: (q - zero_point) * scale."""
     rounded = c.producer(data, "Cast")
     if rounded is not None and c.lookup(rounded.inputs[0]).dtype == "float32":

@@ -23,7 +23,7 @@ from qconvert.formats.torch.values import EndlessError, Packed, Ref, bind_argume
 from qconvert.graph import Array, Attribute, Op, Quantization, Tensor, canonical_dtype, integer_range, numpy_dtype
 from qconvert.operators import KINDS
 
-__all__ = ["Call", "Operator", "ReadFunction"]
+__all__ = ["Operator", "ReadFunction", "Reading"]
 
 _KEEP = Quantization.per_tensor(1.0)
 _LARGEST_REAL = float(np.finfo(np.float32).max)
@@ -35,8 +35,8 @@ _MOST_MADE = 2**25
 _RESULT = 2**11
 
 
-class Call(OperatorReading):
-    """One call of an operator of PyTorch.
+class Reading(OperatorReading):
+    """One call of an operator of PyTorch that is being read.
 
     Args:
         session: of the model.
@@ -122,12 +122,12 @@ class Call(OperatorReading):
 
     def known(self, name: str) -> Array | None:
         """The data of the tensor called `name` if they are known before the model runs, else None."""
-        return self._draft.known.get(name)
+        return self.draft.known.get(name)
 
     def constant(self, argument: str) -> Array | None:
         """The data of a tensor if it is known before the model runs, else None."""
         value = self[argument]
-        return None if not isinstance(value, Ref) else self._draft.known.get(value.name)
+        return None if not isinstance(value, Ref) else self.draft.known.get(value.name)
 
     def integers(self, argument: str, count: int = 0) -> tuple[int, ...]:
         """Whole numbers that are known before the model runs; one is repeated `count` times."""
@@ -147,7 +147,7 @@ class Call(OperatorReading):
 
     def _item(self, value: Ref, argument: str) -> Any:
         """The one element of a tensor that is known before the model runs."""
-        known = self._draft.known.get(value.name)
+        known = self.draft.known.get(value.name)
         if known is None or known.size != 1:
             raise self.unsupported_error(f"{argument} that is computed at run time", rule="not-constant")
         return known.reshape(-1)[0]
@@ -241,13 +241,12 @@ class Call(OperatorReading):
         if quantization is not None and axis is not None and quantization.axis is not None:
             quantization = quantization.with_axis(axis)
         values = tensor.data if data is None else data
-        return self._draft.add(name, canonical_dtype(values.dtype), values.shape, values, quantization)
+        return self.draft.add(name, canonical_dtype(values.dtype), values.shape, values, quantization)
 
     def const(self, data: Any, hint: str = "constant", quantization: Quantization | None = None) -> str:
-        """Adds a constant named after the result and `hint`; returns its name."""
-        array = np.asarray(data)
-        self.take(array.nbytes)
-        return self._draft.add(f"{self._hint}/{hint}", canonical_dtype(array.dtype), array.shape, array, quantization)
+        """See OperatorReading; counts the constant's bytes."""
+        self.take(np.asarray(data).nbytes)
+        return super().const(data, hint, quantization)
 
     def take(self, size: int) -> None:
         """Counts bytes of tensors that the program makes from numbers alone. Raises EndlessError if there are too many."""
@@ -268,7 +267,7 @@ class Call(OperatorReading):
 
     def label_tensor(self, tensor: Tensor, quantization: Quantization) -> str:
         """A tensor of integers with a quantization that this call states; see formats/reading/quantizations.py."""
-        return label_tensor(self._draft, tensor, quantization, self.source)
+        return label_tensor(self.draft, tensor, quantization, self.source)
 
     @property
     def is_plain(self) -> bool:
@@ -286,7 +285,7 @@ class Call(OperatorReading):
 
     def variant_of(self, name: str, key: str, data: Array, quantization: Quantization | None) -> str:
         """A constant in another order of axes or another type, made once."""
-        return self._draft.variant(name, key, data, quantization)
+        return self.draft.variant(name, key, data, quantization)
 
     def emit(
         self,
@@ -332,7 +331,7 @@ class Call(OperatorReading):
             raise self.invalid(f"the attributes {attributes} do not fit float32", rule="number-out-of-range")
         what = KINDS[kind]
         data = what.data(Op(kind, tuple(inputs), ()))
-        first = self._draft.tensors[data[0] if data else inputs[0]] if inputs else None
+        first = self.draft.tensors[data[0] if data else inputs[0]] if inputs else None
         label = (first.quantization if first is not None else None) if quantization is _KEEP else quantization
         kept = first.dtype if first is not None else "float32"
         if kept != "float64":  # PyTorch's kernels take numbers in the precision of their sums
@@ -341,13 +340,13 @@ class Call(OperatorReading):
         if what.rule == "index" or (quantization is _KEEP and stored != kept):
             label = None
         wanted = f"{self._hint}/{hint}" if hint else self._hint
-        outputs = [self._draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
-        op = self._draft.check_op(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
+        outputs = [self.draft.add(wanted if count == 1 else f"{wanted}/{index}", stored, None, None, label) for index in range(count)]
+        op = self.draft.check_op(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         if label is not None and label.axis is not None and kind != "Quantize":
             raise self.unsupported_error("a result with per-channel scales", rule="form-not-covered")
-        for output, shape in zip(outputs, self._draft.shapes(op), strict=True):
-            self._draft.tensors[output] = replace(self._draft.tensors[output], shape=shape)
-        self._draft.append(op)
+        for output, shape in zip(outputs, self.draft.shapes(op), strict=True):
+            self.draft.tensors[output] = replace(self.draft.tensors[output], shape=shape)
+        self.draft.append(op)
         return [Ref(output) for output in outputs]
 
     def emit_each(
@@ -362,9 +361,9 @@ class Call(OperatorReading):
             attributes: of the operator.
         """
         outputs = [
-            self._draft.add(f"{self._hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
+            self.draft.add(f"{self._hint}/{index}", dtype, None, None, quantization) for index, (dtype, quantization) in enumerate(results)
         ]
-        self._draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
+        self.draft.append(Op(kind, tuple(inputs), tuple(outputs), attributes, self.source))
         return [Ref(output) for output in outputs]
 
     def filler(self, value: float, like: str, hint: str) -> str:
@@ -386,7 +385,7 @@ class Call(OperatorReading):
         return tensor.is_quantized or tensor.dtype in REALS
 
 
-ReadFunction = Callable[[Call], Any]
+ReadFunction = Callable[[Reading], Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, common_type
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, numpy_dtype
 
@@ -21,7 +21,7 @@ def _read_activation(kind: str, **attributes: Any) -> ReadFunction:
     return lambda c: c.emit(kind, [as_real(c, "self")], **attributes)
 
 
-def read_relu(c: Call) -> Ref:
+def read_relu(c: Reading) -> Ref:
     """aten::relu, which keeps the quantization of a quantized tensor, and takes integers."""
     name = c.name("self")
     if c.is_real(name):
@@ -29,7 +29,7 @@ def read_relu(c: Call) -> Ref:
     return c.emit("Max", [name, cast_operand(c, 0, c.lookup(name).dtype, "zero")], quantization=None)
 
 
-def emit_clip(c: Call, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
+def emit_clip(c: Reading, name: str, low: float | None, high: float | None, hint: str = "") -> Ref:
     """Values within bounds; a quantized tensor keeps its quantization."""
     tensor = c.lookup(name)
     dtype = numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)
@@ -46,7 +46,7 @@ def read_fixed_clip(low: float, high: float) -> ReadFunction:
 def read_clip(low: str, high: str) -> ReadFunction:
     """aten::clamp, hardtanh, clip, clamp_min, clamp_max, quantized::clamp: bounds are numbers, tensors, or absent."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         bounds = [c.get(low), c.get(high)]
         stated = [bound for bound in bounds if bound is not None]
         name = c.name("self")
@@ -73,7 +73,7 @@ _BOTH = {"uint8": Quantization.per_tensor(1 / 128, 128), "int8": Quantization.pe
 def read_bounded(kind: str, quantizations: dict[str, Quantization], **attributes: Any) -> ReadFunction:
     """aten::sigmoid, tanh, hardsigmoid: of quantized tensors to the quantization that PyTorch fixes for them."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         tensor = c.operand("self")
         if not tensor.is_quantized:
             return c.emit(kind, [as_real(c, "self")], quantization=None, **attributes)
@@ -89,25 +89,25 @@ def read_quantized_activation(kind: str, **attributes: Any) -> ReadFunction:
     return lambda c: c.emit(kind, [c.name("self")], quantization=_stated_quantization(c), **attributes)
 
 
-def _stated_quantization(c: Call) -> Quantization | None:
+def _stated_quantization(c: Reading) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result; that of the data for one of aten."""
     tensor = c.operand("self")
     return c.quantization("output_scale", "output_zero_point", tensor.dtype) if "output_scale" in c else tensor.quantization
 
 
-def read_leaky_relu(c: Call) -> Ref:
+def read_leaky_relu(c: Reading) -> Ref:
     """leaky_relu: x from 0 on, slope * x below, of the float value, rounded once."""
     return c.emit("LeakyRelu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("negative_slope"))
 
 
-def read_rrelu(c: Call) -> Ref:
+def read_rrelu(c: Reading) -> Ref:
     """aten::rrelu of a model that is not trained: the middle of its slopes."""
     if c["training"]:
         raise c.unsupported_error("training mode", rule="training-mode")
     return c.emit("LeakyRelu", [as_real(c, "self")], alpha=(c.number("lower") + c.number("upper")) / 2)
 
 
-def read_elu(c: Call) -> Ref:
+def read_elu(c: Reading) -> Ref:
     """elu: scale * x above 0, scale * alpha * (exp(input_scale * x) - 1) below.
 
     Of u = input_scale * x this is gamma * u and gamma * (alpha * input_scale) * (exp(u) - 1) with gamma = scale / input_scale: a Selu.
@@ -123,7 +123,7 @@ def read_elu(c: Call) -> Ref:
     return c.emit("Selu", [name], quantization=quantization, gamma=scale / inner, alpha=alpha * inner)
 
 
-def _scale_input(c: Call, name: str, factor: float) -> str:
+def _scale_input(c: Reading, name: str, factor: float) -> str:
     """Float values times a positive number: of a quantized tensor the same integers with another quantization."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
@@ -132,12 +132,12 @@ def _scale_input(c: Call, name: str, factor: float) -> str:
     return c.emit("Reinterpret", [name], quantization=quantization, hint="stretched").name
 
 
-def read_celu(c: Call) -> Ref:
+def read_celu(c: Reading) -> Ref:
     """celu: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
     return c.emit("Celu", [as_real(c, "self")], quantization=_stated_quantization(c), alpha=c.number("alpha"))
 
 
-def read_prelu(c: Call) -> Ref:
+def read_prelu(c: Reading) -> Ref:
     """prelu: x from 0 on, weight * x below, with one weight, or one for each channel.
 
     quantized::prelu means the same. PyTorch 2.13 computes something else: it multiplies values above 0 too.
@@ -154,12 +154,12 @@ def read_prelu(c: Call) -> Ref:
     return c.emit("PRelu", [name, slopes], quantization=_stated_quantization(c))
 
 
-def read_gelu(c: Call) -> Ref:
+def read_gelu(c: Reading) -> Ref:
     """aten::gelu, by the error function or its tanh approximation."""
     return c.emit("Gelu", [as_real(c, "self")], approximate=c["approximate"])
 
 
-def read_softplus(c: Call) -> Ref:
+def read_softplus(c: Reading) -> Ref:
     """aten::softplus: log(1 + exp(beta * x)) / beta. Above the threshold it is x, which in float32 it is anyway from 17 on."""
     beta, threshold, name = c.number("beta"), c.number("threshold"), as_real(c, "self")
     if beta == 1:
@@ -176,14 +176,14 @@ def read_softplus(c: Call) -> Ref:
 def read_shrink(soft: bool) -> ReadFunction:
     """aten::hardshrink and softshrink: 0 within ±lambda."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         limit = c.number("lambd")
         return c.emit("Shrink", [as_real(c, "self")], quantization=None, lambd=limit, bias=limit if soft else 0.0)
 
     return read
 
 
-def read_threshold(c: Call) -> Ref:
+def read_threshold(c: Reading) -> Ref:
     """threshold: x above the threshold, else a value, which a quantized tensor rounds to its quantization."""
     name, limit, value = c.name("self"), c.number("threshold"), c.number("value")
     tensor = c.lookup(name)
@@ -199,7 +199,7 @@ def read_threshold(c: Call) -> Ref:
 def read_softmax(kind: str) -> ReadFunction:
     """softmax and log_softmax along an axis; quantized::softmax states the quantization of its result."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         axis, rank = c.integer("dim"), c.operand("self").rank
         if rank is not None:
             axis = c.axis(axis, max(rank, 1))
@@ -216,7 +216,7 @@ def read_softmax(kind: str) -> ReadFunction:
     return read
 
 
-def read_glu(c: Call) -> Ref:
+def read_glu(c: Reading) -> Ref:
     """aten::glu: the first half of an axis times the sigmoid of the second."""
     axis = c.axis(c.integer("dim"), c.rank("self"))
     size = (c.operand("self").shape or ())[axis]
@@ -226,7 +226,7 @@ def read_glu(c: Call) -> Ref:
     return c.emit("Mul", [halves[0].name, c.emit("Sigmoid", [halves[1].name], quantization=None, hint="gate").name], quantization=None)
 
 
-def read_log_sigmoid(c: Call) -> Ref:
+def read_log_sigmoid(c: Reading) -> Ref:
     """aten::log_sigmoid: -log(1 + exp(-x))."""
     inner = c.emit(
         "Softplus", [c.emit("Neg", [as_real(c, "self")], quantization=None, hint="negative").name], quantization=None, hint="softplus"

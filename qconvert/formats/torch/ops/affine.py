@@ -21,7 +21,7 @@ from qconvert.formats.torch.quantizing import (
     storage,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.stored_values import StoredTensor, WrappedTensor
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
@@ -29,7 +29,7 @@ from qconvert.graph import Array, Quantization
 __all__ = ["OPERATORS"]
 
 
-def read_inner(c: Call) -> Any:
+def read_inner(c: Reading) -> Any:
     """export::access_subclass_inner_tensor(x, attr): a part of a tensor that keeps others inside."""
     outer, name = c["src_subclass_tensor"], c["attr"]
     found = outer.parts.get(name) if isinstance(outer, WrappedTensor) else None
@@ -38,7 +38,7 @@ def read_inner(c: Call) -> Any:
     return found
 
 
-def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
+def _counts(c: Reading, shape: Sequence[int | str]) -> list[int | str]:
     """How many blocks there are along each axis."""
     sizes = c.integers("block_size")
     if len(sizes) != len(shape):
@@ -53,7 +53,7 @@ def _counts(c: Call, shape: Sequence[int | str]) -> list[int | str]:
     return found
 
 
-def _quantization(c: Call, dtype: str) -> tuple[Quantization, Array]:
+def _quantization(c: Reading, dtype: str) -> tuple[Quantization, Array]:
     """The quantization of constant scales, one for each block, and the scales as the file has them.
 
     One axis with blocks of several elements becomes the quantization's axis; along the others, scales are repeated for each element.
@@ -83,11 +83,11 @@ def _quantization(c: Call, dtype: str) -> tuple[Quantization, Array]:
     return verify_quantization(c, Quantization(float32(scales), zeros, axis, blocks[axis]), dtype), scales
 
 
-def _is_constant(c: Call) -> bool:
+def _is_constant(c: Reading) -> bool:
     return c.constant("scale") is not None and c.constant("input") is not None
 
 
-def _type(c: Call, argument: str) -> str:
+def _type(c: Reading, argument: str) -> str:
     """The storage type that an argument names; those of fewer bits than 8 are stored as 8 bits."""
     dtype = c.dtype(argument) or "int8"
     low, high = c.range_of(dtype) if dtype not in _SMALL else _SMALL.get(dtype, (0, 0))
@@ -101,7 +101,7 @@ _SMALL = {f"uint{bits}": (0, 2**bits - 1) for bits in range(1, 8)} | {
 }
 
 
-def _per_block(c: Call, name: str, counts: Sequence[int | str]) -> str:
+def _per_block(c: Reading, name: str, counts: Sequence[int | str]) -> str:
     """Scales or zero points so that they broadcast with data of one block a row: of rank of the data, 1 where a block fills an axis."""
     rank = c.lookup(name).rank
     if rank in (0, len(counts)):
@@ -112,7 +112,7 @@ def _per_block(c: Call, name: str, counts: Sequence[int | str]) -> str:
     return c.emit("Unsqueeze", [name, c.list64(axes, "axes")], hint="blocks").name
 
 
-def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
+def _require_rows(c: Reading, counts: Sequence[int | str]) -> None:
     """Computed scales are covered for blocks that fill an axis, or have one element of it."""
     for count, block in zip(counts, c.integers("block_size"), strict=True):
         if count != 1 and block != 1:
@@ -121,7 +121,7 @@ def _require_rows(c: Call, counts: Sequence[int | str]) -> None:
             )
 
 
-def read_quantize(c: Call) -> Ref:
+def read_quantize(c: Reading) -> Ref:
     """torchao::quantize_affine(x, block_size, scale, zero_point, output_dtype, quant_min, quant_max)."""
     dtype = _type(c, "output_dtype")
     low, high = stated_limits(c, dtype)
@@ -134,7 +134,7 @@ def read_quantize(c: Call) -> Ref:
     return decomposed_quantize(c, c.name("input"), _per_block(c, c.name("scale"), counts), point, (low, high), dtype)
 
 
-def read_dequantize(c: Call) -> Ref:
+def read_dequantize(c: Reading) -> Ref:
     """torchao::dequantize_affine(q, block_size, scale, zero_point, input_dtype, quant_min, quant_max, output_dtype)."""
     tensor = c.operand("input")
     counts = _counts(c, tensor.shape or ())

@@ -11,19 +11,19 @@ import numpy as np
 
 from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape, operands, size_of
 from qconvert.formats.torch.ops.reduce import emit_reduction, read_norm
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, numpy_dtype
 
 __all__ = ["OPERATORS"]
 
 
-def _require_unquantized(c: Call, *arguments: str) -> None:
+def _require_unquantized(c: Reading, *arguments: str) -> None:
     if any(isinstance(c[argument], Ref) and c.operand(argument).is_quantized for argument in arguments):
         raise c.unsupported_error("quantized data", rule="quantized-data")
 
 
-def read_without_nan(c: Call) -> Ref:
+def read_without_nan(c: Reading) -> Ref:
     """aten::nan_to_num(x, nan, posinf, neginf)."""
     name = c.name("self")
     if not c.is_real(name) or c.operand("self").is_quantized:
@@ -41,7 +41,7 @@ def read_without_nan(c: Call) -> Ref:
     return Ref(found)
 
 
-def read_log_sum(c: Call) -> Ref:
+def read_log_sum(c: Reading) -> Ref:
     """aten::logaddexp: the larger, and log(1 + exp(-|a - b|))."""
     _require_unquantized(c, "self", "other")
     names, _ = operands(c, "self", "other", real=True)
@@ -51,7 +51,7 @@ def read_log_sum(c: Call) -> Ref:
     return c.emit("Add", [c.emit("Max", names, hint="larger").name, more])
 
 
-def read_hypotenuse(c: Call) -> Ref:
+def read_hypotenuse(c: Reading) -> Ref:
     """aten::hypot: the root of both squares."""
     _require_unquantized(c, "self", "other")
     names, _ = operands(c, "self", "other", real=True)
@@ -59,7 +59,7 @@ def read_hypotenuse(c: Call) -> Ref:
     return c.emit("Sqrt", [c.emit("Add", squares, hint="sum").name])
 
 
-def read_logit(c: Call) -> Ref:
+def read_logit(c: Reading) -> Ref:
     """aten::logit(x, eps): log(x / (1 - x)), of x that is eps away from 0 and 1 at least."""
     _require_unquantized(c, "self")
     name = as_real(c, "self")
@@ -70,7 +70,7 @@ def read_logit(c: Call) -> Ref:
     return c.emit("Log", [c.emit("Div", [name, rest], hint="odds").name])
 
 
-def read_distances(c: Call) -> Ref:
+def read_distances(c: Reading) -> Ref:
     """aten::cdist(x1, x2, p): the distance of each row of one to each of the other."""
     _require_unquantized(c, "x1", "x2")
     names, _ = operands(c, "x1", "x2", real=True)
@@ -95,7 +95,7 @@ class _Diagonal:
     places: Array
 
 
-def _diagonal(c: Call) -> _Diagonal:
+def _diagonal(c: Reading) -> _Diagonal:
     rank, offset = c.rank("self"), c.integer("offset")
     first, second = c.axis(c.integer("dim1"), rank), c.axis(c.integer("dim2"), rank)
     shape = c.operand("self").shape or ()
@@ -111,13 +111,13 @@ def _diagonal(c: Call) -> _Diagonal:
     return _Diagonal(emit_reshape(c, name, [*rest, rows * columns], hint="flat_").name, order, (rows, columns), rest, places)
 
 
-def read_diagonal(c: Call) -> Ref:
+def read_diagonal(c: Reading) -> Ref:
     """aten::diagonal(x, offset, dim1, dim2): both axes come last, as one, of which each element of the diagonal is taken."""
     found = _diagonal(c)
     return c.emit("Gather", [found.flat, c.const(found.places, "places")], axis=len(found.rest))
 
 
-def read_diagonal_scatter(c: Call) -> Ref:
+def read_diagonal_scatter(c: Reading) -> Ref:
     """aten::diagonal_scatter(x, src, offset, dim1, dim2): the diagonal replaced."""
     found = _diagonal(c)
     size = found.sizes[0] * found.sizes[1]
@@ -133,7 +133,7 @@ def read_diagonal_scatter(c: Call) -> Ref:
     return c.emit("Transpose", [result.name], perm=tuple(order.index(axis) for axis in range(len(order)))) if turned else result
 
 
-def read_trace(c: Call) -> Ref:
+def read_trace(c: Reading) -> Ref:
     """aten::trace: the sum of the diagonal of a matrix."""
     _require_unquantized(c, "self")
     shape = c.static_shape("self")
@@ -146,14 +146,14 @@ def read_trace(c: Call) -> Ref:
     return c.emit("ReduceSum", [masked, c.list64([0, 1], "axes")], keepdims=0)
 
 
-def read_count(c: Call) -> Ref:
+def read_count(c: Reading) -> Ref:
     """aten::count_nonzero(x, dim): how many elements are not 0."""
     _require_unquantized(c, "self")
     yes = cast_operand(c, Ref(c.name("self")), "bool", "is_there")
     return emit_reduction(c, "ReduceSum", cast_operand(c, Ref(yes), "int64", "ones"))
 
 
-def read_tensor_product(c: Call) -> Ref:
+def read_tensor_product(c: Reading) -> Ref:
     """aten::tensordot(a, b, dims_self, dims_other): sums of products over these axes, all at once, as one product of matrices."""
     (first, second), _ = operands(c, "self", "other")
     sides = []
@@ -172,7 +172,7 @@ def read_tensor_product(c: Call) -> Ref:
     return emit_reshape(c, product.name, [*rows, *columns])
 
 
-def read_meshgrid(c: Call) -> list[Ref]:
+def read_meshgrid(c: Reading) -> list[Ref]:
     """aten::meshgrid(tensors, indexing): each list along an axis of its own, repeated along the others."""
     names = c.names("tensors")
     swapped = c.get("indexing", "ij") == "xy" and len(names) > 1
@@ -189,7 +189,7 @@ def read_meshgrid(c: Call) -> list[Ref]:
     return found
 
 
-def read_linear_norm(c: Call) -> Ref:
+def read_linear_norm(c: Reading) -> Ref:
     """aten::linalg_norm(x, ord, dim, keepdim): of vectors; of matrices the root of all squares."""
     dim, order = c.get("dim"), c.get("ord")
     axes = len(dim) if isinstance(dim, (list, tuple)) else 1 if dim is not None else c.rank("self") if order is not None else 1

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import find_dequantized_source, read_batched, rearrange_constant
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
@@ -16,11 +16,11 @@ from qconvert.operators.sizes import swapped_weights
 __all__ = ["OPERATORS"]
 
 
-def _bias(c: Call) -> list[str]:
+def _bias(c: Reading) -> list[str]:
     return [c.name("bias")] if c["bias"] is not None else []
 
 
-def _sizes(c: Call, spatial: int) -> dict[str, Any]:
+def _sizes(c: Reading, spatial: int) -> dict[str, Any]:
     """Strides, dilations and groups."""
     sizes = {"strides": c.integers("stride", spatial), "dilations": c.integers("dilation", spatial)}
     if any(len(values) != spatial for values in sizes.values()):
@@ -28,7 +28,7 @@ def _sizes(c: Call, spatial: int) -> dict[str, Any]:
     return {**sizes, "group": c.integer("groups"), "data_format": "channels_first"}
 
 
-def _emit_conv(c: Call, spatial: int) -> Ref:
+def _emit_conv(c: Reading, spatial: int) -> Ref:
     """A convolution; data without a batch get one."""
     sizes = _sizes(c, spatial)
     pads = _named_padding(c, sizes, spatial) if isinstance(c["padding"], str) else c.integers("padding", spatial) * 2
@@ -36,7 +36,7 @@ def _emit_conv(c: Call, spatial: int) -> Ref:
     return read_batched(c, "input", spatial, lambda name: c.emit("Conv", [name, *factors], quantization=None, pads=pads, **sizes))
 
 
-def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
+def _named_padding(c: Reading, sizes: dict[str, Any], spatial: int) -> tuple[int, ...]:
     """Of "same": what is odd goes after."""
     if c["padding"] == "valid":
         return (0,) * (2 * spatial)
@@ -47,7 +47,7 @@ def _named_padding(c: Call, sizes: dict[str, Any], spatial: int) -> tuple[int, .
     return (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
 
 
-def _emit_conv_transpose(c: Call, spatial: int) -> Ref:
+def _emit_conv_transpose(c: Reading, spatial: int) -> Ref:
     """A transposed convolution, whose weights PyTorch has as I,O/groups,spatial."""
     sizes, groups, shape = _sizes(c, spatial), c.integer("groups"), c.static_shape("weight")
     if len(shape) != spatial + 2 or groups < 1 or shape[0] % groups:
@@ -70,7 +70,7 @@ def _emit_conv_transpose(c: Call, spatial: int) -> Ref:
     )
 
 
-def _repeat_group_scales(c: Call, quantization: Quantization, groups: int) -> Quantization:
+def _repeat_group_scales(c: Reading, quantization: Quantization, groups: int) -> Quantization:
     """Scales along the outputs of a group, for all groups."""
     if quantization.axis is None:
         return quantization
@@ -85,7 +85,7 @@ def _repeat_group_scales(c: Call, quantization: Quantization, groups: int) -> Qu
     return Quantization(np.tile(quantization.scale, groups), np.tile(quantization.zero_point, groups), 0)
 
 
-def _transpose_weights(c: Call, groups: int, spatial: int) -> str:
+def _transpose_weights(c: Reading, groups: int, spatial: int) -> str:
     """Weights that are computed at run time, with the outputs first."""
     name = c.name("weight")
     if groups == 1:
@@ -108,7 +108,7 @@ def read_transposed(spatial: int) -> Operator:
     return Operator(signature, lambda c: _emit_conv_transpose(c, spatial))
 
 
-def read_convolution(c: Call) -> Ref:
+def read_convolution(c: Reading) -> Ref:
     """aten::convolution, what PyTorch's decompositions make of all convolutions."""
     shape = c.operand("weight").shape
     spatial = len(c.integers("stride")) if shape is None else len(shape) - 2

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref, leaves
 from qconvert.graph import numpy_dtype
 
@@ -19,7 +19,7 @@ __all__ = ["OPERATORS"]
 _MOST = 2**16
 
 
-def emit_full(c: Call, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
+def emit_full(c: Reading, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
     """A tensor of these sizes that holds one number everywhere."""
     if isinstance(value, Ref):
         number = cast_operand(c, value, dtype, "value")
@@ -31,12 +31,12 @@ def emit_full(c: Call, sizes: Sequence[Any], value: Any, dtype: str) -> Ref:
     return c.emit("Expand", [number, sizes_tensor(c, sizes, "shape")])
 
 
-def _list(c: Call, argument: str) -> list[Any]:
+def _list(c: Reading, argument: str) -> list[Any]:
     value = c[argument]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _fill_type(c: Call, value: Any) -> str:
+def _fill_type(c: Reading, value: Any) -> str:
     """The type of a filled tensor, if the call states none: that of the number."""
     if isinstance(value, Ref):
         return c.lookup(value.name).dtype
@@ -46,7 +46,7 @@ def _fill_type(c: Call, value: Any) -> str:
 def read_filled(value: float | None) -> ReadFunction:
     """aten::zeros, ones, full, empty: of sizes that the call states."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         number = c["fill_value"] if value is None else value
         dtype = c.dtype("dtype") or ("float32" if value is not None else _fill_type(c, number))
         return emit_full(c, _list(c, "size"), number, dtype)
@@ -57,7 +57,7 @@ def read_filled(value: float | None) -> ReadFunction:
 def read_new(value: float | None) -> ReadFunction:
     """aten::new_zeros, new_ones, new_full: in the type of another tensor."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         tensor = c.operand("self")
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
         return emit_full(c, _list(c, "size"), c["fill_value"] if value is None else value, dtype)
@@ -68,7 +68,7 @@ def read_new(value: float | None) -> ReadFunction:
 def read_like(value: float | None) -> ReadFunction:
     """aten::zeros_like, ones_like, full_like: in the shape and type of another tensor."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         tensor = c.operand("self")
         dtype = c.dtype("dtype") or ("float32" if tensor.is_quantized else tensor.dtype)
         sizes = [size_of(c, tensor.name, axis) for axis in range(c.rank("self"))]
@@ -77,7 +77,7 @@ def read_like(value: float | None) -> ReadFunction:
     return read
 
 
-def read_fill(c: Call) -> Ref:
+def read_fill(c: Reading) -> Ref:
     """aten::fill(x, value), and zero(x): x with all its elements changed."""
     name = c.name("self")
     tensor = c.lookup(name)
@@ -87,7 +87,7 @@ def read_fill(c: Call) -> Ref:
     return emit_full(c, [size_of(c, name, axis) for axis in range(c.rank("self"))], value, tensor.dtype)
 
 
-def read_arange(c: Call) -> Ref:
+def read_arange(c: Reading) -> Ref:
     """aten::arange(start, end, step): numbers from start to before end; of whole numbers int64, else float32."""
     values = [c.get("start", 0), c["end"], c.get("step", 1)]
     whole = all(not isinstance(v, float) and (not isinstance(v, Ref) or "int" in c.lookup(v.name).dtype) for v in values)
@@ -103,7 +103,7 @@ def read_arange(c: Call) -> Ref:
     return c.emit("Range", names, dtype=dtype, quantization=None)
 
 
-def read_linspace(c: Call) -> Ref:
+def read_linspace(c: Reading) -> Ref:
     """aten::linspace(start, end, steps)."""
     steps = c.integer("steps")
     if not 0 <= steps <= _MOST:
@@ -112,7 +112,7 @@ def read_linspace(c: Call) -> Ref:
     return Ref(c.const(values.astype(numpy_dtype(c.dtype("dtype") or "float32")), "range"))
 
 
-def read_eye(c: Call) -> Ref:
+def read_eye(c: Reading) -> Ref:
     """aten::eye(n, m): 1 on the diagonal."""
     rows = c.integer("n")
     columns = c.integer("m") if "m" in c else rows
@@ -121,7 +121,7 @@ def read_eye(c: Call) -> Ref:
     return Ref(c.const(np.eye(rows, columns, dtype=numpy_dtype(c.dtype("dtype") or "float32")), "eye"))
 
 
-def read_tensor(c: Call) -> Ref:
+def read_tensor(c: Reading) -> Ref:
     """aten::tensor(data), scalar_tensor, as_tensor: numbers, perhaps in lists, as a tensor."""
     value = c["data"] if "data" in c else c["s"]
     if isinstance(value, Ref):

@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import cast_operand, common_type, operands
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization, integer_range, numpy_dtype
 
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-def _data(c: Call) -> tuple[str, str, float, int]:
+def _data(c: Reading) -> tuple[str, str, float, int]:
     """The quantized tensor: its name, its type, scale and zero point."""
     tensor = c.operand("qa")
     if tensor.quantization is None or not tensor.quantization.is_per_tensor:
@@ -38,7 +38,7 @@ def _data(c: Call) -> tuple[str, str, float, int]:
     return tensor.name, tensor.dtype, float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
 
 
-def _quantization(c: Call, scale: float, zero_point: int) -> Quantization:
+def _quantization(c: Reading, scale: float, zero_point: int) -> Quantization:
     """A quantization whose scale is rounded to float32."""
     real = np.float32(scale)
     if not np.isfinite(real) or real <= 0:
@@ -46,7 +46,7 @@ def _quantization(c: Call, scale: float, zero_point: int) -> Quantization:
     return Quantization.per_tensor(float(real), zero_point)
 
 
-def read_scalar_sum(c: Call, hint: str = "") -> Ref:
+def read_scalar_sum(c: Reading, hint: str = "") -> Ref:
     """x + n: the zero point is shifted by n / scale, rounded. If it would leave the type, the scale is enlarged and the integers are
     requantized."""
     name, dtype, scale, zero_point = _data(c)
@@ -62,7 +62,7 @@ def read_scalar_sum(c: Call, hint: str = "") -> Ref:
     return c.emit("Add", [name, _add_step_constant(c, steps, scale, dtype)], quantization=quantization, hint=hint)
 
 
-def _add_step_constant(c: Call, steps: int, scale: float, dtype: str) -> str:
+def _add_step_constant(c: Reading, steps: int, scale: float, dtype: str) -> str:
     """A constant of a whole number of scale steps: a stored integer if it is within the type, else a float."""
     low, high = integer_range(dtype)
     zero_point = low if steps > 0 else high
@@ -71,7 +71,7 @@ def _add_step_constant(c: Call, steps: int, scale: float, dtype: str) -> str:
     return c.const(np.array(steps * scale, np.float32), "number")
 
 
-def read_scalar_product(c: Call, hint: str = "") -> Ref:
+def read_scalar_product(c: Reading, hint: str = "") -> Ref:
     """x * n: the scale is multiplied. A negative number turns the integers around; by 0 they are all 0 on the scale 1."""
     name, dtype, scale, zero_point = _data(c)
     low, high = integer_range(dtype)
@@ -85,7 +85,7 @@ def read_scalar_product(c: Call, hint: str = "") -> Ref:
     return c.emit("Neg", [stretched.name], quantization=_quantization(c, abs(factor) * scale, low + high - zero_point), hint=hint)
 
 
-def _with_relu(read: Callable[[Call, str], Ref]) -> ReadFunction:
+def _with_relu(read: Callable[[Reading, str], Ref]) -> ReadFunction:
     """A Relu after it, with the quantization that it found."""
     return lambda c: c.emit("Relu", [read(c, "unclipped").name])
 
@@ -106,7 +106,7 @@ _SCALARS: Mapping[str, Operator | Sequence[Operator]] = {
 }
 
 
-def _dequantize(c: Call, name: str, hint: str) -> str:
+def _dequantize(c: Reading, name: str, hint: str) -> str:
     """A tensor as float values, if it is quantized."""
     if not c.lookup(name).is_quantized:
         return name
@@ -116,7 +116,7 @@ def _dequantize(c: Call, name: str, hint: str) -> str:
 def read_comparison(kind: str) -> Operator:
     """aten::eq, ne, lt, le, gt, ge: of tensors, or of a tensor and a number."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names, _ = operands(c, "self", "other")
         plain = [_dequantize(c, name, hint) for name, hint in zip(names, ("self", "other"), strict=True)]
         return c.emit(kind, plain, dtype="bool", quantization=None)
@@ -124,7 +124,7 @@ def read_comparison(kind: str) -> Operator:
     return Operator("T self, x other", read)
 
 
-def _cast_to_bool(c: Call, argument: str) -> str:
+def _cast_to_bool(c: Reading, argument: str) -> str:
     name = _dequantize(c, cast_operand(c, c[argument], "bool", argument), argument)
     return name if c.lookup(name).dtype == "bool" else cast_operand(c, Ref(name), "bool", argument)
 
@@ -139,7 +139,7 @@ def read_logical(kind: str) -> Operator:
 def read_bitwise(kind: str) -> Operator:
     """aten::bitwise_and, or, xor, __and__ …: of truth values, or of the bits of whole numbers."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names, dtype = operands(c, "self", "other")
         if (dtype != "bool" and "int" not in dtype) or any(c.lookup(name).is_quantized for name in names):
             raise c.invalid(f"the data are {dtype}; bitwise operators require integers or booleans", rule="wrong-type")
@@ -148,12 +148,12 @@ def read_bitwise(kind: str) -> Operator:
     return Operator("x self, x other", read)
 
 
-def read_not(c: Call) -> Ref:
+def read_not(c: Reading) -> Ref:
     """aten::logical_not."""
     return c.emit("Not", [_cast_to_bool(c, "self")], dtype="bool", quantization=None)
 
 
-def read_bitwise_not(c: Call) -> Ref:
+def read_bitwise_not(c: Reading) -> Ref:
     """aten::bitwise_not: of truth values, or of the bits of whole numbers."""
     tensor = c.operand("self")
     if tensor.dtype == "bool":
@@ -181,19 +181,19 @@ _LOGIC: dict[str, Operator | Sequence[Operator]] = {
 def read_quantized_binary(kind: str, activation: str = "") -> Operator:
     """quantized::add, mul and their forms with a Relu: float values, rounded to the quantization that the call states."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         quantization = c.quantization(dtype=c.operand("qa").dtype)
         return c.emit(kind, [c.name("qa"), c.name("qb")], quantization=quantization, activation=activation)
 
     return Operator("q qa, q qb, f scale, i zero_point", read)
 
 
-def _mark_number(c: Call, ref: Ref, *values: Any) -> Ref:
+def _mark_number(c: Reading, ref: Ref, *values: Any) -> Ref:
     """A result, which is a number if all operands are."""
     return Ref(ref.name, number=not any(isinstance(value, Ref) and not value.number for value in values))
 
 
-def _emit_binary(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
+def _emit_binary(c: Reading, kind: str, names: Sequence[str], dtype: str, hint: str = "") -> Ref:
     """One operator on two plain operands."""
     if any(c.lookup(name).is_quantized for name in names):
         raise c.unsupported_error("quantized data", rule="quantized-data")
@@ -203,7 +203,7 @@ def _emit_binary(c: Call, kind: str, names: Sequence[str], dtype: str, hint: str
 def read_binary(kind: str, real: bool = False) -> ReadFunction:
     """An operator of two operands of one type; see formats/torch/operands.py."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names, dtype = operands(c, "self", "other", real=real)
         return _mark_number(c, _emit_binary(c, kind, names, dtype), c["self"], c["other"])
 
@@ -213,7 +213,7 @@ def read_binary(kind: str, real: bool = False) -> ReadFunction:
 def read_sum(kind: str, turned: bool = False) -> ReadFunction:
     """aten::add, sub: a ± alpha * b, and rsub: b - alpha * a."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         (first, second), dtype = operands(c, "self", "other")
         if turned:
             first, second = second, first
@@ -229,7 +229,7 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
     return read
 
 
-def read_division(c: Call) -> Ref:
+def read_division(c: Reading) -> Ref:
     """aten::div: of float values, or rounded ("floor", "trunc"), which keeps integers."""
     mode = c.get("rounding_mode")
     if mode is None:
@@ -245,7 +245,7 @@ def read_division(c: Call) -> Ref:
     return _mark_number(c, emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
 
 
-def emit_trunc(c: Call, name: str) -> Ref:
+def emit_trunc(c: Reading, name: str) -> Ref:
     """Float values without their fractions: sign(x) * floor(|x|)."""
     sign = c.emit("Sign", [name], quantization=None, hint="sign").name
     whole = c.emit("Floor", [c.emit("Abs", [name], quantization=None, hint="magnitude").name], quantization=None, hint="whole").name
@@ -255,7 +255,7 @@ def emit_trunc(c: Call, name: str) -> Ref:
 _POWERS = {2: "Square", 0.5: "Sqrt", -0.5: "Rsqrt", -1: "Reciprocal"}
 
 
-def read_power(c: Call) -> Ref:
+def read_power(c: Reading) -> Ref:
     """aten::pow; a square, a root and their reciprocals are operators of their own."""
     power = c["exponent"]
     wanted = common_type(c, [c["self"], power])
@@ -270,7 +270,7 @@ def read_power(c: Call) -> Ref:
 def read_weighted(kind: str, first: str, second: str, base: str = "self") -> ReadFunction:
     """aten::addcmul and addcdiv: x + value * a ∘ b."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names, dtype = operands(c, base, first, second, real=kind == "Div")
         term = _emit_binary(c, kind, names[1:], dtype, "term").name
         if c["value"] != 1:
@@ -280,21 +280,21 @@ def read_weighted(kind: str, first: str, second: str, base: str = "self") -> Rea
     return read
 
 
-def read_lerp(c: Call) -> Ref:
+def read_lerp(c: Reading) -> Ref:
     """aten::lerp: x + weight * (end - x)."""
     (start, end, weight), dtype = operands(c, "self", "end", "weight", real=True)
     way = _emit_binary(c, "Sub", [end, start], dtype, "difference").name
     return _emit_binary(c, "Add", [start, _emit_binary(c, "Mul", [way, weight], dtype, "part").name], dtype)
 
 
-def read_outer(c: Call) -> Ref:
+def read_outer(c: Reading) -> Ref:
     """aten::outer: each element of one list times each of another."""
     (first, second), dtype = operands(c, "self", "vec2")
     upright = c.emit("Unsqueeze", [first, c.list64([1], "axis")], hint="upright").name
     return _emit_binary(c, "Mul", [upright, second], dtype)
 
 
-def read_cosine(c: Call) -> Ref:
+def read_cosine(c: Reading) -> Ref:
     """aten::cosine_similarity: the sum of products over the product of both lengths, each at least eps."""
     (first, second), dtype = operands(c, "x1", "x2", real=True)
     rank = max(c.rank("x1"), c.rank("x2"))
@@ -315,7 +315,7 @@ def read_cosine(c: Call) -> Ref:
 def read_shift(left: bool) -> ReadFunction:
     """x << n and x >> n of integers: the product with a power of two, or the quotient rounded down."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         count, tensor = c.integer("other"), c.operand("self")
         if not 0 <= count < 31 or tensor.dtype not in ("int8", "int16", "int32", "int64") or tensor.is_quantized:
             raise c.unsupported_error(f"{tensor.dtype} and a shift by {count}", rule="dtype-not-covered")

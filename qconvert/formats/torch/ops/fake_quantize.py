@@ -20,14 +20,14 @@ from qconvert.formats.torch.quantizing import (
     storage,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
 
 __all__ = ["OPERATORS"]
 
 
-def _constants(c: Call, scale: str, zero_point: str) -> tuple[Array, Array]:
+def _constants(c: Reading, scale: str, zero_point: str) -> tuple[Array, Array]:
     """Scales and zero points; the zero points that are learned are real, and are rounded and clipped when they are used."""
     if not isinstance(c[scale], Ref):
         return np.array([c.number(scale)]), np.array([c.integer(zero_point)])
@@ -39,7 +39,7 @@ def _constants(c: Call, scale: str, zero_point: str) -> tuple[Array, Array]:
     return scales, zero_points
 
 
-def _emit_fake_quantize(c: Call, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+def _emit_fake_quantize(c: Reading, axis: int | None, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
     low, high = c.integer("quant_min"), c.integer("quant_max")
     dtype = storage(c, low, high)
     scales, points = _constants(c, scale, zero_point)
@@ -61,7 +61,7 @@ def _emit_fake_quantize(c: Call, axis: int | None, data: str = "self", scale: st
     )
 
 
-def _per_tensor_quantization(c: Call, scales: Array, zero_points: Array, dtype: str) -> Quantization:
+def _per_tensor_quantization(c: Reading, scales: Array, zero_points: Array, dtype: str) -> Quantization:
     if scales.size != 1 or zero_points.size != 1:
         raise c.invalid(
             f"there are {scales.size} scales and {zero_points.size} zero points; per-tensor quantization requires one of each",
@@ -70,17 +70,17 @@ def _per_tensor_quantization(c: Call, scales: Array, zero_points: Array, dtype: 
     return verify_quantization(c, Quantization(float32(scales.reshape(1)), integer_zero_points(c, zero_points.reshape(1), (1,))), dtype)
 
 
-def read_per_tensor(c: Call) -> Ref:
+def read_per_tensor(c: Reading) -> Ref:
     """aten::fake_quantize_per_tensor_affine(x, scale, zero_point, quant_min, quant_max)."""
     return _emit_fake_quantize(c, None)
 
 
-def read_per_channel(c: Call, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
+def read_per_channel(c: Reading, data: str = "self", scale: str = "scale", zero_point: str = "zero_point") -> Ref:
     """aten::fake_quantize_per_channel_affine(x, scale, zero_point, axis, quant_min, quant_max)."""
     return _emit_fake_quantize(c, c.axis(c.integer("axis"), c.rank(data)), data, scale, zero_point)
 
 
-def read_observed(c: Call) -> Ref:
+def read_observed(c: Reading) -> Ref:
     """aten::fused_moving_avg_obs_fake_quant: an observer that is still on updates the scale."""
     if not c.integer("fake_quant_on"):
         return Ref(c.name("self"))
@@ -89,7 +89,7 @@ def read_observed(c: Call) -> Ref:
     return _emit_fake_quantize(c, c.axis(c.integer("ch_axis"), c.rank("self")) if c["per_row_fake_quant"] else None)
 
 
-def read_enabled(c: Call) -> Ref:
+def read_enabled(c: Reading) -> Ref:
     """aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams, which can be off."""
     return _emit_fake_quantize(c, None) if c.integer("fake_quant_enabled") else Ref(c.name("self"))
 

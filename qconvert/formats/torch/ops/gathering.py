@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic.storage import unpack_bits
 from qconvert.formats.torch.operands import cast_operand, common_type
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.stored_values import StoredTensor
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Array
@@ -25,7 +25,7 @@ _REDUCTIONS = ("ReduceSum", "ReduceMean", "ReduceMax")
 _MOST_BAGS = 256
 
 
-def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
+def _table(c: Reading, weight: StoredTensor, bits: int) -> Array:
     """The integers of a table, one a byte."""
     if len(weight.shape) != 2 or weight.scales is None or weight.scales.shape != weight.shape[:1]:
         raise c.invalid(f"a table of shape {weight.shape} requires one scale for each row", rule="counts-differ")
@@ -39,7 +39,7 @@ def _table(c: Call, weight: StoredTensor, bits: int) -> Array:
     return flat[: rows * stride].reshape(rows, stride)[:, :columns].copy()
 
 
-def _rows(c: Call, bits: int, hint: str = "") -> Ref:
+def _rows(c: Reading, bits: int, hint: str = "") -> Ref:
     """The rows that the argument `indices` names, as float values."""
     packed = c.packed_parameters("weight")
     weight = packed.weight
@@ -54,7 +54,7 @@ def _rows(c: Call, bits: int, hint: str = "") -> Ref:
         raise c.invalid("a scale or zero point is not finite", rule="scale-not-finite")
     indices = indices_of(c, c.name("indices"), weight.shape[0])
     made = {"weight": lambda: _table(c, weight, bits), "scale": lambda: scales[:, None], "offset": lambda: offsets[:, None]}
-    tables = {name: c.session.draft.variant_of(packed.name, name, make) for name, make in made.items()}
+    tables = {name: c.draft.variant_of(packed.name, name, make) for name, make in made.items()}
     chosen = [c.emit("Gather", [table, indices], hint=f"{name}_rows", axis=0).name for name, table in tables.items()]
     real = c.emit("Cast", [chosen[0]], dtype="float32", quantization=None, hint="integers", to="float32")
     scaled = c.emit("Mul", [real.name, chosen[1]], hint="scaled")
@@ -66,7 +66,7 @@ def read_rows(bits: int) -> Operator:
     return Operator("o weight, T indices, b pruned_weights=False", lambda c: _rows(c, bits))
 
 
-def _reduce_bags(c: Call, rows: Ref) -> Ref:
+def _reduce_bags(c: Reading, rows: Ref) -> Ref:
     """The sum, mean or largest of the rows of each bag: those of one row of indices, or from one offset to the next."""
     mode = c.integer("mode")
     if c.get("per_sample_weights") is not None or not 0 <= mode < len(_REDUCTIONS):
@@ -98,7 +98,7 @@ def _reduce_bags(c: Call, rows: Ref) -> Ref:
 def read_bags(bits: int) -> Operator:
     """quantized::embedding_bag_byte, embedding_bag_4bit, without maps of pruned rows."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         if c.get("compressed_indices_mapping") is not None and c["pruned_weights"]:
             raise c.unsupported_error("pruned rows", rule="form-not-covered")
         return _reduce_bags(c, _rows(c, bits, "rows"))
@@ -107,7 +107,7 @@ def read_bags(bits: int) -> Operator:
     return Operator(f"o weight, T indices, T? offsets=None, b scale_grad_by_freq=False, i mode=0, {rest}", read)
 
 
-def read_float_bags(c: Call) -> tuple[Any, ...]:
+def read_float_bags(c: Reading) -> tuple[Any, ...]:
     """aten::embedding_bag: of a table of float values."""
     rows = c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], hint="rows", axis=0)
     return (_reduce_bags(c, rows), *(Uncomputed("what embedding_bag keeps for its gradient") for _ in range(3)))
@@ -127,7 +127,7 @@ _EMBEDDINGS: dict[str, Operator | Sequence[Operator]] = {
 }
 
 
-def indices_of(c: Call, name: str, size: int | str | None) -> str:
+def indices_of(c: Reading, name: str, size: int | str | None) -> str:
     """Indices as the graph takes them: constants are counted from 0 on, truth values that are known become positions."""
     tensor, known = c.lookup(name), c.known(name)
     if tensor.dtype == "bool":
@@ -143,13 +143,13 @@ def indices_of(c: Call, name: str, size: int | str | None) -> str:
     return c.const(np.where(known < 0, known.astype(np.int64) + size, known.astype(np.int64)), "indices")
 
 
-def read_index_select(c: Call) -> Ref:
+def read_index_select(c: Reading) -> Ref:
     """aten::index_select(x, dim, index): the elements of an axis in the order of a list."""
     shape, axis = c.operand("self").shape or (), c.axis(c.integer("dim"), c.rank("self"))
     return c.emit("Gather", [c.name("self"), indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
-def read_gather(c: Call) -> Ref:
+def read_gather(c: Reading) -> Ref:
     """aten::gather(x, dim, index): for each index its element of the axis, at the index's own place otherwise."""
     name, rank = c.name("self"), c.rank("self")
     axis = c.axis(c.integer("dim"), rank)
@@ -162,7 +162,7 @@ def read_gather(c: Call) -> Ref:
     return c.emit("GatherElements", [name, indices_of(c, c.name("index"), shape[axis])], axis=axis)
 
 
-def read_index(c: Call) -> Ref:
+def read_index(c: Reading) -> Ref:
     """aten::index(x, indices), x[a, :, b]: one tensor of indices for each axis or None; tensors of several axes go together."""
     rank, shape = c.rank("self"), c.operand("self").shape or ()
     given = list(c["indices"])
@@ -180,7 +180,7 @@ def read_index(c: Call) -> Ref:
     return _gather_axes(c, chosen, names, rank)
 
 
-def combine_indices(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
+def combine_indices(c: Reading, names: list[str]) -> tuple[str, tuple[int, ...]]:
     """Indices of several axes as one tensor of places, and their common shape."""
     shapes = [c.lookup(name).static_shape for name in names]
     if any(shape is None for shape in shapes):
@@ -196,7 +196,7 @@ def combine_indices(c: Call, names: list[str]) -> tuple[str, tuple[int, ...]]:
     return c.emit("Pack", wide, dtype="int64", quantization=None, hint="indices", axis=len(whole)).name, whole
 
 
-def _gather_axes(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref:
+def _gather_axes(c: Reading, chosen: list[int], names: list[str], rank: int) -> Ref:
     """Several axes at once: they come to the front, one GatherND takes them, and their place is the first's if they are neighbours."""
     index, whole = combine_indices(c, names)
     rest = [axis for axis in range(rank) if axis not in chosen]
@@ -213,7 +213,7 @@ def _gather_axes(c: Call, chosen: list[int], names: list[str], rank: int) -> Ref
     return c.emit("Transpose", [found.name], perm=order)
 
 
-def read_masked_fill(c: Call) -> Ref:
+def read_masked_fill(c: Reading) -> Ref:
     """aten::masked_fill(x, mask, value): the value where the mask is true, with the quantization of quantized data."""
     name = c.name("self")
     tensor, mask = c.lookup(name), cast_operand(c, Ref(c.name("mask")), "bool", "mask")
@@ -228,7 +228,7 @@ def read_masked_fill(c: Call) -> Ref:
     return c.emit("Where", [mask, filler, name], dtype=tensor.dtype, quantization=tensor.quantization)
 
 
-def read_where(c: Call) -> Ref:
+def read_where(c: Reading) -> Ref:
     """aten::where(condition, a, b): elements of a where it is true, else of b, in the type of both together."""
     condition = cast_operand(c, Ref(c.name("condition")), "bool", "condition")
     values = [c["self"], c["other"]]
@@ -241,18 +241,18 @@ def read_where(c: Call) -> Ref:
     return c.emit("Where", [condition, *names], dtype=tensors[0].dtype, quantization=quantization)
 
 
-def read_nonzero(c: Call) -> Ref:
+def read_nonzero(c: Reading) -> Ref:
     """aten::nonzero(x): the places of what is not 0, one in each row."""
     places = c.emit("NonZero", [c.name("self")], dtype="int64", quantization=None, hint="places")
     return c.emit("Transpose", [places.name], perm=(1, 0))
 
 
-def read_embedding(c: Call) -> Ref:
+def read_embedding(c: Reading) -> Ref:
     """aten::embedding(weight, indices): rows of a table."""
     return c.emit("Gather", [c.name("weight"), indices_of(c, c.name("indices"), None)], axis=0)
 
 
-def read_one_hot(c: Call) -> Ref:
+def read_one_hot(c: Reading) -> Ref:
     """aten::one_hot(x, num_classes): 1 at the place that a number says."""
     count = c.integer("num_classes")
     if count < 1:
@@ -264,7 +264,7 @@ def read_one_hot(c: Call) -> Ref:
 def read_triangle(upper: bool) -> Operator:
     """aten::tril, triu: 0 above or below a diagonal."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name, diagonal = c.name("self"), c.integer("diagonal")
         if c.lookup(name).is_quantized:
             raise c.unsupported_error("quantized data", rule="quantized-data")

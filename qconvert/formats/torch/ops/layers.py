@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.packed_parameters import round_to_float16
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Packed, Ref
 from qconvert.graph import Quantization
 from qconvert.operators.sizes import swapped_weights
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 
-def _apply_activation(c: Call, result: Ref, activation: str) -> Ref:
+def _apply_activation(c: Reading, result: Ref, activation: str) -> Ref:
     return c.emit(activation, [result.name]) if activation else result
 
 
@@ -41,7 +41,7 @@ def read_dynamic(activation: str = "") -> ReadFunction:
     Next to quantized weights, data become integers at each run; qnnpack does not reduce their range. Weights in float16 are real weights.
     """
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         packed, data = c.packed_parameters("W_prepack"), c.name("X")
         require_real(c, data)
         if packed.weight.scales is None:
@@ -53,7 +53,7 @@ def read_dynamic(activation: str = "") -> ReadFunction:
     return read
 
 
-def read_unpacked(c: Call) -> Ref:
+def read_unpacked(c: Reading) -> Ref:
     """quantized::linear_dynamic_fp16_unpacked_weight: the same on weights that the call rounds to float16."""
     weight = c.known(c.name("weight"))
     if weight is None or weight.dtype != np.float32:
@@ -66,7 +66,7 @@ def read_rounded(activation: str = "") -> ReadFunction:
     """quantized::linear_with_input_q_dq_qweight_dq_output_fp32: data are rounded to a quantization that the call states; the result is
     real."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         packed = quantized_linear_params(c)
         quantization: Quantization = c.quantization("X_scale", "X_zero_point", "uint8")
         stored = c.emit("Quantize", [c.name("X")], dtype="uint8", quantization=quantization, hint="rounded")
@@ -93,7 +93,7 @@ _FLOAT_LINEAR: Mapping[str, Operator] = {
 def read_convolution(spatial: int, transposed: bool) -> Operator:
     """quantized::conv2d_dynamic, conv_transpose2d_dynamic and their kin."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
         require_real(c, data.name)
         weights, sizes = kernel_of(c, packed, spatial)
@@ -107,7 +107,7 @@ def read_convolution(spatial: int, transposed: bool) -> Operator:
     return Operator("T qx, o packed_weight, b reduce_range=False", read)
 
 
-def _quantize_dynamically(c: Call, data: str, result: str) -> Ref:
+def _quantize_dynamically(c: Reading, data: str, result: str) -> Ref:
     """Float values rounded to the quantization of the data's range, decomposed."""
 
     def add_number(value: float) -> str:
@@ -137,12 +137,12 @@ _DYNAMIC_CONVOLUTIONS: dict[str, Operator | Sequence[Operator]] = {
 _OUTPUT = "f output_scale, i output_zero_point"
 
 
-def bias_of(c: Call, packed: Packed) -> list[str]:
+def bias_of(c: Reading, packed: Packed) -> list[str]:
     """The bias as it is stored: real, which only qnnpack rounds to integers."""
     return [] if packed.bias is None else [c.add_constant(packed.bias, f"{packed.name}.bias")]
 
 
-def kernel_of(c: Call, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
+def kernel_of(c: Reading, packed: Packed, spatial: int) -> tuple[str, dict[str, Any]]:
     """The weights as O,I,spatial, and the sizes along as many axes; layers of one axis are stored as of two."""
     data, axis = packed.weight.data, packed.weight.axis
     cut = len(packed.weight.shape) - 2 - spatial
@@ -169,7 +169,7 @@ def read_quantized_conv(spatial: int, activation: str = "") -> list[Operator]:
     weights, and ignores these (QConvInt8ForBC in qconv.cpp).
     """
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         packed, data = c.packed_parameters("weight" if "weight" in c else "packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
@@ -182,7 +182,7 @@ def read_quantized_conv(spatial: int, activation: str = "") -> list[Operator]:
 def read_quantized_conv_transpose(spatial: int) -> Operator:
     """quantized::conv_transpose1d, 2d, 3d."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         packed, data = c.packed_parameters("packed_weight"), c.operand("qx")
         weights, sizes = kernel_of(c, packed, spatial)
         quantization = c.quantization("output_scale", "output_zero_point", data.dtype)
@@ -194,7 +194,7 @@ def read_quantized_conv_transpose(spatial: int) -> Operator:
     return Operator(f"q qx, o packed_weight, {_OUTPUT}", read)
 
 
-def quantized_linear_params(c: Call) -> Packed:
+def quantized_linear_params(c: Reading) -> Packed:
     """The packed parameters of a linear layer that is not one in float16."""
     packed = c.packed_parameters("W_prepack")
     if packed.weight.scales is None:
@@ -205,7 +205,7 @@ def quantized_linear_params(c: Call) -> Packed:
 def read_quantized_linear(activation: str = "") -> Operator:
     """quantized::linear, also with a Relu: data of any rank."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         packed = quantized_linear_params(c)
         weights = c.add_constant(packed.weight, f"{packed.name}.weight")
         quantization = c.quantization("Y_scale_i", "Y_zero_point_i", c.operand("X").dtype)
@@ -214,24 +214,26 @@ def read_quantized_linear(activation: str = "") -> Operator:
     return Operator("q X, o W_prepack, f Y_scale_i, i Y_zero_point_i", read)
 
 
-def rounding_of(c: Call) -> str:
+def rounding_of(c: Reading) -> str:
     """How a layer of dynamic range rounds its data: by the range of the whole tensor, in 127 steps if it reduces it."""
     return "dynamic_reduced" if c["reduce_range"] else "dynamic_tensor"
 
 
-def require_real(c: Call, name: str) -> None:
+def require_real(c: Reading, name: str) -> None:
     if c.lookup(name).dtype != "float32":
         raise c.unsupported_error(f"data of {c.lookup(name).dtype}", rule="dtype-not-covered")
 
 
-def emit_gemm(c: Call, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any) -> Ref:
+def emit_gemm(
+    c: Reading, data: str, factors: Sequence[str], quantization: Quantization | None, *, dtype: str = "", **attributes: Any
+) -> Ref:
     """A Gemm on the rows of data of any rank, which keep their leading sizes.
 
     Args:
         c: the call.
         data: name of the data.
         factors: names of the weights, and of the bias if there is one.
-        quantization, dtype, attributes: of the result and of the Gemm, as in Call.emit.
+        quantization, dtype, attributes: of the result and of the Gemm, as in Reading.emit.
     """
     tensor, rank = c.lookup(data), c.lookup(data).rank
     if rank is None:

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.torch.operands import cast_operand, is_constant, operands, scalar, size_of
 from qconvert.formats.torch.ops.layers import emit_gemm
 from qconvert.formats.torch.quantizing import emit_dequantize, quantization_along
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["OPERATORS", "_ATTENTION", "product"]
@@ -22,7 +22,7 @@ _LARGEST_MASK = 2**22
 _MOST_HEADS = 2**16
 
 
-def _attention(c: Call) -> Ref:
+def _attention(c: Reading) -> Ref:
     query, key, value = (c.name(name) for name in ("query", "key", "value"))
     if c.get("dropout_p"):
         raise c.unsupported_error("dropout; export the model after eval(),", rule="training-mode")
@@ -46,13 +46,13 @@ def _attention(c: Call) -> Ref:
     return c.emit("MatMul", [weights.name, value], quantization=None)
 
 
-def _mask_scores(c: Call, scores: Ref, mask: str, hint: str) -> Ref:
+def _mask_scores(c: Reading, scores: Ref, mask: str, hint: str) -> Ref:
     """Scores where a mask is true, minus infinity elsewhere."""
     lowest = c.real_constant(-math.inf, scores.name, f"{hint}/hidden")
     return c.emit("Where", [mask, scores.name, lowest], dtype=c.lookup(scores.name).dtype, quantization=None, hint=hint)
 
 
-def _make_causal_mask(c: Call, query: str, key: str) -> str:
+def _make_causal_mask(c: Reading, query: str, key: str) -> str:
     """Which positions each position sees: those up to its own."""
     rank = c.rank("query")
     rows, columns = size_of(c, query, rank - 2), size_of(c, key, rank - 2)
@@ -65,7 +65,7 @@ def _make_causal_mask(c: Call, query: str, key: str) -> str:
     return c.emit("GreaterOrEqual", [upright, lines[1]], dtype="bool", quantization=None, hint="causal_mask").name
 
 
-def _repeat_heads(c: Call, name: str, query: str, hint: str) -> str:
+def _repeat_heads(c: Reading, name: str, query: str, hint: str) -> str:
     """Keys or values with each head as often as queries share it."""
     rank = c.rank("query")
     heads, wanted = (size_of(c, each, rank - 3) for each in (name, query))
@@ -75,12 +75,12 @@ def _repeat_heads(c: Call, name: str, query: str, hint: str) -> str:
     return name if heads == wanted else c.emit("Gather", [name, c.const(order, f"{hint}/order")], hint=hint, axis=rank - 3).name
 
 
-def read_attention(c: Call) -> Ref:
+def read_attention(c: Reading) -> Ref:
     """aten::scaled_dot_product_attention."""
     return _attention(c)
 
 
-def read_fused(c: Call) -> tuple[Ref | Uncomputed, ...]:
+def read_fused(c: Reading) -> tuple[Ref | Uncomputed, ...]:
     """Its forms for one kind of device, which give the logarithms of sums next to the result."""
     return _attention(c), *(Uncomputed("a state of attention") for _ in range(8))
 
@@ -101,7 +101,7 @@ _ATTENTION: Mapping[str, Operator] = {
 }
 
 
-def read_linear(c: Call) -> Ref:
+def read_linear(c: Reading) -> Ref:
     """aten::linear: a Gemm where the weights are a matrix of constants or of what quantizes one, else a product and a sum."""
     weights = c.name("weight")
     bias = [c.name("bias")] if c["bias"] is not None else []
@@ -113,11 +113,11 @@ def read_linear(c: Call) -> Ref:
     return _with_bias(c, result, bias)
 
 
-def _with_bias(c: Call, result: Ref, bias: Sequence[str]) -> Ref:
+def _with_bias(c: Reading, result: Ref, bias: Sequence[str]) -> Ref:
     return c.emit("Add", [result.name, *bias], quantization=None) if bias else result
 
 
-def product(c: Call, first: str, second: str, hint: str = "") -> Ref:
+def product(c: Reading, first: str, second: str, hint: str = "") -> Ref:
     """aten::matmul: a vector is one row, or one column, which the result does not have."""
     ranks = [c.lookup(name).rank for name in (first, second)]
     if ranks[0] == 0 or ranks[1] == 0:
@@ -137,7 +137,7 @@ def product(c: Call, first: str, second: str, hint: str = "") -> Ref:
 def read_matmul(first: str, second: str) -> Operator:
     """aten::matmul, mm, bmm, mv, dot."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         (a, b), _ = operands(c, first, second)
         if any(c.lookup(name).is_quantized for name in (a, b)):
             raise c.unsupported_error("quantized data", rule="quantized-data")
@@ -149,7 +149,7 @@ def read_matmul(first: str, second: str) -> Operator:
 def read_added_product(first: str, second: str) -> Operator:
     """aten::addmm, baddbmm, addmv: beta * x + alpha * (a @ b). With constant weights, as of a linear layer, it is a Gemm."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         a, b, added = c.name(first), c.name(second), c.name("self")
         alpha, beta = c["alpha"], c["beta"]
         op = c.producer(b, "Transpose")
@@ -167,12 +167,12 @@ def read_added_product(first: str, second: str) -> Operator:
     return Operator(f"T self, T {first}, T {second}, *, f beta=1, f alpha=1", read)
 
 
-def read_quantized_matmul(c: Call) -> Ref:
+def read_quantized_matmul(c: Reading) -> Ref:
     """quantized::matmul, to the quantization that the call states."""
     return c.emit("MatMul", [c.name("qa"), c.name("qb")], quantization=c.quantization(dtype=c.operand("qa").dtype))
 
 
-def read_einsum(c: Call) -> Ref:
+def read_einsum(c: Reading) -> Ref:
     """aten::einsum of an equation in letters."""
     names = c.names("tensors")
     wanted = c.lookup(names[0]).dtype
@@ -180,12 +180,12 @@ def read_einsum(c: Call) -> Ref:
     return c.emit("Einsum", names, quantization=None, equation=str(c["equation"]).replace(" ", ""))
 
 
-def read_integer_product(c: Call) -> Ref:
+def read_integer_product(c: Reading) -> Ref:
     """aten::_int_mm(a, b): int8 matrices, summed in int32."""
     return c.emit("MatMulInteger", [c.name("self"), c.name("mat2")], dtype="int32", quantization=None)
 
 
-def read_weight_product(c: Call) -> Ref:
+def read_weight_product(c: Reading) -> Ref:
     """aten::_weight_int8pack_mm(x, weights, scales): weights (outputs, inputs) of int8 with a scale for each output."""
     scales, weights = c.constant("scales"), c.operand("mat2")
     if scales is None or weights.data is None:

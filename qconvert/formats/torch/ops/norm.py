@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Quantization, Shape, numpy_dtype
 
@@ -18,7 +18,7 @@ __all__ = ["OPERATORS"]
 _MOST = 2**24
 
 
-def _parameter(c: Call, argument: str, default: float, shape: Sequence[int]) -> str:
+def _parameter(c: Reading, argument: str, default: float, shape: Sequence[int]) -> str:
     """The name of a parameter; one that is absent has one value everywhere."""
     if c[argument] is not None:
         return c.name(argument)
@@ -28,7 +28,7 @@ def _parameter(c: Call, argument: str, default: float, shape: Sequence[int]) -> 
     return c.const(np.full(tuple(shape), default, numpy_dtype("float32" if tensor.is_quantized else tensor.dtype)), argument)
 
 
-def _channels(c: Call, *arguments: str) -> int:
+def _channels(c: Reading, *arguments: str) -> int:
     """How many channels the data have, by their shape or by that of a parameter."""
     shape = c.operand("input").shape
     if shape is not None and len(shape) > 1 and isinstance(shape[1], int):
@@ -39,12 +39,12 @@ def _channels(c: Call, *arguments: str) -> int:
     raise c.unknown_shape("input")
 
 
-def _quantization(c: Call) -> Quantization | None:
+def _quantization(c: Reading) -> Quantization | None:
     """The quantization that a quantized:: operator states for its result."""
     return c.quantization("output_scale", "output_zero_point", c.operand("input").dtype) if "output_scale" in c else None
 
 
-def _batch_norm(c: Call, activation: str = "") -> Ref:
+def _batch_norm(c: Reading, activation: str = "") -> Ref:
     """A batch norm by stored statistics."""
     if c["running_mean"] is None or c["running_var"] is None:
         raise c.unsupported_error("statistics of the batch; export the model after eval(),", rule="training-mode")
@@ -57,14 +57,14 @@ def _batch_norm(c: Call, activation: str = "") -> Ref:
     return c.emit(activation, [whole.name]) if activation else whole  # a Relu commutes with rounding to a quantization
 
 
-def read_batch_norm(c: Call) -> Ref:
+def read_batch_norm(c: Reading) -> Ref:
     """aten::batch_norm of a model that is not trained, quantized::batch_norm."""
     if c.get("training"):
         raise c.unsupported_error("training mode; export the model after eval(),", rule="training-mode")
     return _batch_norm(c)
 
 
-def read_batch_norm_relu(c: Call) -> Ref:
+def read_batch_norm_relu(c: Reading) -> Ref:
     """quantized::batch_norm2d_relu."""
     return _batch_norm(c, "Relu")
 
@@ -74,7 +74,7 @@ def _append_statistics(read: ReadFunction, count: int) -> ReadFunction:
     return lambda c: (read(c), *(Uncomputed("the statistics of a normalization") for _ in range(count - 1)))
 
 
-def read_layer_norm(c: Call) -> Ref:
+def read_layer_norm(c: Reading) -> Ref:
     """layer_norm over the last axes, quantized::layer_norm."""
     shape = c.integers("normalized_shape")
     factors = [_parameter(c, "weight", 1.0, shape)]
@@ -85,14 +85,14 @@ def read_layer_norm(c: Call) -> Ref:
     )
 
 
-def read_rms_norm(c: Call) -> Ref:
+def read_rms_norm(c: Reading) -> Ref:
     """aten::rms_norm over the last axes; an epsilon that is not stated is that of the type."""
     shape, name = c.integers("normalized_shape"), as_real(c, "input")
     epsilon = c.number("eps") if c["eps"] is not None else float(np.finfo(numpy_dtype(c.lookup(name).dtype)).eps)
     return c.emit("RMSNormalization", [name, _parameter(c, "weight", 1.0, shape)], quantization=None, axis=-len(shape), epsilon=epsilon)
 
 
-def read_group_norm(c: Call) -> Ref:
+def read_group_norm(c: Reading) -> Ref:
     """group_norm, quantized::group_norm."""
     count = [_channels(c, "weight", "bias")]
     names = [as_real(c, "input"), _parameter(c, "weight", 1.0, count), _parameter(c, "bias", 0.0, count)]
@@ -102,7 +102,7 @@ def read_group_norm(c: Call) -> Ref:
     )
 
 
-def read_instance_norm(c: Call) -> Ref:
+def read_instance_norm(c: Reading) -> Ref:
     """instance_norm by statistics of each instance, or by stored ones; quantized::instance_norm."""
     if "use_input_stats" in c and not c["use_input_stats"]:
         return _batch_norm(c)
@@ -111,7 +111,7 @@ def read_instance_norm(c: Call) -> Ref:
     return c.emit("InstanceNormalization", names, quantization=_quantization(c), epsilon=c.number("eps"), data_format="channels_first")
 
 
-def read_batch_norm_legit(c: Call) -> Ref:
+def read_batch_norm_legit(c: Reading) -> Ref:
     """aten::_native_batch_norm_legit without stored statistics: a decomposed instance norm, with the instances as channels."""
     shape = c.operand("input").shape
     if not c["training"] or shape is None or shape[0] != 1:
@@ -119,7 +119,7 @@ def read_batch_norm_legit(c: Call) -> Ref:
     return read_instance_norm(c) if isinstance(shape[1], int) else _normalize_over_space(c, shape)
 
 
-def _normalize_over_space(c: Call, shape: Shape) -> Ref:
+def _normalize_over_space(c: Reading, shape: Shape) -> Ref:
     """Instance norm of a dynamic number of channels: each channel over its positions, then the channels' parameters."""
     if any(isinstance(size, str) for size in shape[2:]):
         raise c.unknown_shape("input")

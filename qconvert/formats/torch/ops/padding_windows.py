@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, emit_reshape, read_batched, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, numpy_dtype
 
@@ -22,7 +22,7 @@ __all__ = ["OPERATORS", "_PADDING"]
 _MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
 
 
-def emit_pad(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
+def emit_pad(c: Reading, pads: Sequence[Any], mode: str, value: float | None) -> Ref:
     """The argument `self` with pads from the last axis on. A value is rounded to the quantization of quantized data."""
     name, rank = c.name("self"), c.rank("self")
     if len(pads) % 2 or len(pads) > 2 * rank:
@@ -37,14 +37,14 @@ def emit_pad(c: Call, pads: Sequence[Any], mode: str, value: float | None) -> Re
     return c.emit("Pad", inputs) if mode == "constant" else c.emit("Pad", inputs, mode=mode)
 
 
-def read_pad(c: Call) -> Ref:
+def read_pad(c: Reading) -> Ref:
     """aten::pad(x, pads, mode, value)."""
     if c["mode"] not in _MODES:
         raise c.invalid(f"the mode is {c['mode']!r}, not one of {', '.join(_MODES)}", rule="unknown-word")
     return emit_pad(c, c["pad"], _MODES[c["mode"]], None if c["value"] is None else c.number("value"))
 
 
-def read_constant(c: Call) -> Ref:
+def read_constant(c: Reading) -> Ref:
     """aten::constant_pad_nd(x, pads, value)."""
     return emit_pad(c, c["pad"], "constant", c.number("value"))
 
@@ -52,7 +52,7 @@ def read_constant(c: Call) -> Ref:
 def read_mode(mode: str, spatial: int) -> Operator:
     """aten::reflection_pad2d, replication_pad1d and their kin."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         pads = c["padding"]
         if len(pads) != 2 * spatial:
             raise c.invalid(f"there are {len(pads)} pads for {spatial} axes", rule="counts-differ")
@@ -72,7 +72,7 @@ _PADDING: dict[str, Operator | Sequence[Operator]] = {
 _MOST_WEIGHTS = 2**20
 
 
-def _identity(c: Call, name: str, channels: int, kernel: Sequence[int]) -> Array:
+def _identity(c: Reading, name: str, channels: int, kernel: Sequence[int]) -> Array:
     """For every channel, weights of one channel for each element of the window, which take that element."""
     count = math.prod(kernel)
     if channels * count * count > _MOST_WEIGHTS or count < 1:
@@ -81,14 +81,14 @@ def _identity(c: Call, name: str, channels: int, kernel: Sequence[int]) -> Array
     return whole.astype(numpy_dtype(c.lookup(name).dtype))
 
 
-def _channels(c: Call, name: str) -> int:
+def _channels(c: Reading, name: str) -> int:
     size = (c.lookup(name).shape or (None, None))[1]
     if not isinstance(size, int):
         raise c.unknown_shape("self")
     return size
 
 
-def read_unfold(c: Call) -> Ref:
+def read_unfold(c: Reading) -> Ref:
     """aten::im2col(x, kernel_size, dilation, padding, stride): a convolution for each channel that takes every element of the window."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
     if c.operand("self").is_quantized:
@@ -106,7 +106,7 @@ def read_unfold(c: Call) -> Ref:
     return read_batched(c, "self", 2, read)
 
 
-def read_fold(c: Call) -> Ref:
+def read_fold(c: Reading) -> Ref:
     """aten::col2im(x, output_size, kernel_size, dilation, padding, stride): a transposed convolution for each channel."""
     kernel, dilations, pads, strides = (c.integers(key, 2) for key in ("kernel_size", "dilation", "padding", "stride"))
     sizes = c.integers("output_size", 2)
@@ -131,7 +131,7 @@ def read_fold(c: Call) -> Ref:
     )  # fmt: skip
 
 
-def read_windows(c: Call) -> Ref:
+def read_windows(c: Reading) -> Ref:
     """aten::unfold(x, dimension, size, step): windows of one axis, whose elements get an axis at the end."""
     rank, size, step = c.rank("self"), c.integer("size"), c.integer("step")
     axis = c.axis(c.integer("dimension"), rank)

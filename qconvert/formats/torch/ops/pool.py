@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import read_batched, size_of
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref, Uncomputed
 from qconvert.graph import Quantization
 
@@ -20,7 +20,7 @@ __all__ = ["OPERATORS"]
 _MOST_WINDOWS = 4096
 
 
-def _windows(c: Call, spatial: int) -> dict[str, Any]:
+def _windows(c: Reading, spatial: int) -> dict[str, Any]:
     """The attributes that maximum and average share; a stride that is not stated is the kernel's."""
     kernel = c.integers("kernel_size", spatial)
     stride = c.integers("stride", spatial) or kernel
@@ -41,7 +41,7 @@ def _windows(c: Call, spatial: int) -> dict[str, Any]:
 def read_max_pool(spatial: int) -> ReadFunction:
     """max_pool1d, 2d, 3d."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         dilations = c.integers("dilation", spatial)
         attributes = {**_windows(c, spatial), "dilations": dilations if any(step != 1 for step in dilations) else ()}
         return read_batched(c, "self", spatial, lambda name: c.emit("MaxPool", [name], **attributes))
@@ -58,7 +58,7 @@ def read_max_pool_with_indices(spatial: int) -> ReadFunction:
 def read_average_pool(spatial: int) -> ReadFunction:
     """avg_pool1d, 2d, 3d: padding counts unless the call says otherwise; a divisor of its own may stand for the count."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         attributes = {**_windows(c, spatial), "count_include_pad": int(bool(c["count_include_pad"]))}
         divisor = c.get("divisor_override")
         if divisor is None:
@@ -72,7 +72,7 @@ def read_average_pool(spatial: int) -> ReadFunction:
     return read
 
 
-def _emit_scaled_average(c: Call, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
+def _emit_scaled_average(c: Reading, name: str, factor: float, attributes: dict[str, Any]) -> Ref:
     """An average times a number: of a quantized tensor the average of the same integers with a quantization that much larger."""
     tensor = c.lookup(name)
     if tensor.quantization is None:
@@ -84,7 +84,7 @@ def _emit_scaled_average(c: Call, name: str, factor: float, attributes: dict[str
     return c.emit("AveragePool", [larger.name], quantization=tensor.quantization, **attributes)
 
 
-def _output_sizes(c: Call, name: str, spatial: int) -> list[int]:
+def _output_sizes(c: Reading, name: str, spatial: int) -> list[int]:
     """The sizes that an adaptive pool gives; one that is not stated is the data's."""
     sizes = c["output_size"]
     listed = list(sizes) if isinstance(sizes, (list, tuple)) else [sizes]
@@ -112,7 +112,7 @@ def _kernel_and_stride(bounds: Sequence[tuple[int, int]]) -> tuple[int, int] | N
     return None if len(sizes) > 1 or len(steps) > 1 else (sizes.pop(), steps.pop() if steps else 1)
 
 
-def _emit_adaptive_pool(c: Call, name: str, spatial: int, kind: str) -> Ref:
+def _emit_adaptive_pool(c: Reading, name: str, spatial: int, kind: str) -> Ref:
     """An adaptive pool: of everything, of regular windows, or of windows of several sizes."""
     wanted = _output_sizes(c, name, spatial)
     if all(size == 1 for size in wanted):
@@ -129,13 +129,13 @@ def _emit_adaptive_pool(c: Call, name: str, spatial: int, kind: str) -> Ref:
     return _emit_uneven_pool(c, kind, name, bounds, ())
 
 
-def _emit_pool(c: Call, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> Ref:
+def _emit_pool(c: Reading, kind: str, name: str, kernel: tuple[int, ...], strides: tuple[int, ...], hint: str = "") -> Ref:
     """A pool without padding."""
     pads = (0,) * 2 * len(kernel)
     return c.emit(kind, [name], hint=hint, kernel_shape=kernel, strides=strides, pads=pads, data_format="channels_first")
 
 
-def _emit_uneven_pool(c: Call, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> Ref:
+def _emit_uneven_pool(c: Reading, kind: str, name: str, bounds: Sequence[Sequence[tuple[int, int]]], kernel: tuple[int, ...]) -> Ref:
     """Windows of several sizes: a pool for each size, of which the windows wanted are taken and put in order, axis by axis.
 
     Args:

@@ -27,7 +27,7 @@ from qconvert.formats.torch.quantizing import (
     stated_limits,
     verify_quantization,
 )
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array, Quantization
@@ -40,7 +40,7 @@ _SMALLEST = float(np.finfo(np.float32).smallest_normal)
 class _Parts:
     """Real numbers on the way to a scale, under one name each."""
 
-    def __init__(self, c: Call) -> None:
+    def __init__(self, c: Reading) -> None:
         self._c = c
 
     def number(self, value: float) -> str:
@@ -69,7 +69,7 @@ class _Parts:
         return self.emit("Clip", point, self.number(limits[0]), self.number(limits[1]), hint="zero_point")
 
 
-def read_choose(c: Call) -> tuple[Ref, Ref]:
+def read_choose(c: Reading) -> tuple[Ref, Ref]:
     """quantized_decomposed::choose_qparams(x, quant_min, quant_max, eps, dtype): one scale and zero point, each of shape (1,)."""
     parts, limits = _Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
     low, high = parts.ends(range(c.rank("input")), False)
@@ -79,7 +79,7 @@ def read_choose(c: Call) -> tuple[Ref, Ref]:
     return _unsqueeze_scalar(c, scale), _unsqueeze_scalar(c, point)
 
 
-def read_choose_symmetric(c: Call) -> tuple[Ref, Ref]:
+def read_choose_symmetric(c: Reading) -> tuple[Ref, Ref]:
     """quantized_decomposed::choose_qparams_symmetric: the zero point is 0, or 128 of uint8."""
     parts, limits = _Parts(c), (c.integer("quant_min"), c.integer("quant_max"))
     low, high = parts.ends(range(c.rank("input")), False)
@@ -88,11 +88,11 @@ def read_choose_symmetric(c: Call) -> tuple[Ref, Ref]:
     return _unsqueeze_scalar(c, scale), Ref(c.const(np.array([128 if c.dtype("dtype") == "uint8" else 0], np.float32), "zero_point"))
 
 
-def _unsqueeze_scalar(c: Call, name: str) -> Ref:
+def _unsqueeze_scalar(c: Reading, name: str) -> Ref:
     return c.emit("Unsqueeze", [name, c.list64([0], "axes")], quantization=None, hint="listed")
 
 
-def read_choose_rows(c: Call) -> tuple[Ref, Ref]:
+def read_choose_rows(c: Reading) -> tuple[Ref, Ref]:
     """quantized_decomposed::choose_qparams_per_token: the largest of each row, symmetric."""
     parts, axis = _Parts(c), [c.rank("input") - 1]
     low, high = parts.ends(axis, True, with_zero=False)
@@ -101,7 +101,7 @@ def read_choose_rows(c: Call) -> tuple[Ref, Ref]:
     return Ref(scale), Ref(parts.emit("Mul", scale, parts.number(0), hint="zero_point"))
 
 
-def read_choose_rows_affine(c: Call) -> tuple[Ref, Ref]:
+def read_choose_rows_affine(c: Reading) -> tuple[Ref, Ref]:
     """quantized_decomposed::choose_qparams_per_token_asymmetric: the zero point with the smaller error at the two range limits; int8."""
     parts, axis = _Parts(c), [c.rank("input") - 1]
     limits = (-128, 127)
@@ -118,7 +118,7 @@ def read_choose_rows_affine(c: Call) -> tuple[Ref, Ref]:
     return Ref(scale), Ref(point)
 
 
-def read_choose_affine(c: Call) -> tuple[Ref, Ref]:
+def read_choose_affine(c: Reading) -> tuple[Ref, Ref]:
     """torchao::choose_qparams_affine(x, mapping_type, block_size, target_dtype, quant_min, quant_max, eps, …)."""
     shape, blocks = c.operand("input").shape, c.integers("block_size")
     if shape is None or len(shape) != len(blocks) or any(block not in (1, size) for size, block in zip(shape, blocks, strict=True)):
@@ -141,7 +141,7 @@ def read_choose_affine(c: Call) -> tuple[Ref, Ref]:
     return Ref(scale), Ref(c.const(np.float32((limits[0] + limits[1] + 1) // 2), "zero_point"))
 
 
-def _element_range(c: Call, parts: _Parts) -> tuple[str, str]:
+def _element_range(c: Reading, parts: _Parts) -> tuple[str, str]:
     data, zero = c.name("input"), parts.number(0)
     return parts.emit("Min", data, zero), parts.emit("Max", data, zero)
 
@@ -162,7 +162,7 @@ _DYNAMIC: dict[str, Operator | Sequence[Operator]] = {
 }
 
 
-def read_quantize(c: Call) -> Ref:
+def read_quantize(c: Reading) -> Ref:
     """aten::quantize_per_tensor(x, scale, zero_point, dtype): a quantized tensor."""
     dtype = c.torch_type("dtype")
     if dtype is None or dtype not in QUANTIZED:
@@ -171,7 +171,7 @@ def read_quantize(c: Call) -> Ref:
     return emit_quantize(c, c.name("self"), stored, c.quantization(dtype=stored), FUSED)
 
 
-def read_quantize_along(c: Call) -> Ref:
+def read_quantize_along(c: Reading) -> Ref:
     """aten::quantize_per_channel(x, scales, zero_points, axis, dtype): a quantized tensor."""
     dtype, scales = c.torch_type("dtype"), _exact_scales(c)
     if dtype is None or dtype not in QUANTIZED or scales is None:
@@ -180,21 +180,21 @@ def read_quantize_along(c: Call) -> Ref:
     return emit_quantize(c, c.name("self"), stored, quantization_along(c, scales, c.constant("zero_points"), axis, stored), FUSED)
 
 
-def read_dequantize(c: Call) -> Ref:
+def read_dequantize(c: Reading) -> Ref:
     """aten::dequantize(x): what is not quantized stays as it is."""
     if not c.operand("self").is_quantized:
         return Ref(c.name("self"))
     return c.emit("Dequantize", [c.name("self")], dtype="float32", quantization=None)
 
 
-def read_int_repr(c: Call) -> Ref:
+def read_int_repr(c: Reading) -> Ref:
     """aten::int_repr(x): the stored integers as plain numbers."""
     if not c.operand("self").is_quantized:
         raise c.invalid("the data are not quantized", rule="not-quantized")
     return c.emit("Reinterpret", [c.name("self")], quantization=None)
 
 
-def _skip_int_repr(c: Call) -> Ref:
+def _skip_int_repr(c: Reading) -> Ref:
     """The integers in `self`; for int_repr of a quantized tensor, the quantized tensor itself."""
     name = c.name("self")
     maker = c.producer(name, "Reinterpret")
@@ -203,13 +203,13 @@ def _skip_int_repr(c: Call) -> Ref:
     return Ref(name)
 
 
-def read_make(c: Call) -> Ref:
+def read_make(c: Reading) -> Ref:
     """aten::_make_per_tensor_quantized_tensor(x, scale, zero_point): integers under a quantization."""
     tensor = c.lookup(_skip_int_repr(c).name)
     return Ref(c.label_tensor(tensor, c.quantization(dtype=tensor.dtype)))
 
 
-def read_make_along(c: Call) -> Ref:
+def read_make_along(c: Reading) -> Ref:
     """aten::_make_per_channel_quantized_tensor(x, scales, zero_points, axis)."""
     tensor, scales = c.lookup(_skip_int_repr(c).name), c.constant("scale")
     if scales is None or c.constant("zero_point") is None:
@@ -221,7 +221,7 @@ def read_make_along(c: Call) -> Ref:
     )
 
 
-def _exact_scales(c: Call) -> Array | None:
+def _exact_scales(c: Reading) -> Array | None:
     """The scales along an axis as the file has them, float32 or float64; None if they are computed at run time."""
     scales = c.constant("scales")
     if scales is None or (c["zero_points"] is not None and c.constant("zero_points") is None):
@@ -229,7 +229,7 @@ def _exact_scales(c: Call) -> Array | None:
     return scales
 
 
-def _stated_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
+def _stated_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | None]:
     """The quantization of quantized_decomposed's operators, per tensor or along an axis, and its scales as the file has them."""
     if "axis" not in c:
         return c.quantization(dtype=dtype), np.array([c.number("scale")])
@@ -239,12 +239,12 @@ def _stated_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | Non
     return quantization_along(c, scales, points, c.axis(c.integer("axis"), c.rank("input")), dtype), scales
 
 
-def _is_computed(c: Call) -> bool:
+def _is_computed(c: Reading) -> bool:
     """Whether a scale for the whole tensor is known only at run time."""
     return "scale" in c and isinstance(c["scale"], Ref) and c.constant("scale") is None
 
 
-def read_decomposed_quantize(c: Call) -> Ref:
+def read_decomposed_quantize(c: Reading) -> Ref:
     """quantized_decomposed::quantize_per_tensor and quantize_per_channel."""
     dtype = c.dtype("dtype") or "int8"
     low, high = c.integer("quant_min"), c.integer("quant_max")
@@ -254,7 +254,7 @@ def read_decomposed_quantize(c: Call) -> Ref:
     return emit_quantize(c, c.name("input"), dtype, set_limits(c, quantization, dtype, low, high), ROUNDED, exact)
 
 
-def read_decomposed_dequantize(c: Call) -> Ref:
+def read_decomposed_dequantize(c: Reading) -> Ref:
     """quantized_decomposed::dequantize_per_tensor and dequantize_per_channel: of integers, which this gives their quantization.
 
     The limits are those of the quantize before it. What is computed at run time is not clamped to them again.
@@ -268,7 +268,7 @@ def read_decomposed_dequantize(c: Call) -> Ref:
     return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)), c.dtype("out_dtype") or "float32")
 
 
-def _group_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None]:
+def _group_quantization(c: Reading, dtype: str) -> tuple[Quantization, Array | None]:
     """The quantization of scales for groups along the last axis."""
     scales = _exact_scales(c)
     shape, size = c.static_shape("input"), c.integer("group_size")
@@ -284,7 +284,7 @@ def _group_quantization(c: Call, dtype: str) -> tuple[Quantization, Array | None
     return verify_quantization(c, Quantization(float32(scales), zeros, len(shape) - 1, size), dtype), scales
 
 
-def read_group_quantize(c: Call) -> Ref:
+def read_group_quantize(c: Reading) -> Ref:
     """quantized_decomposed::quantize_per_channel_group: a scale for each `group_size` elements of a row."""
     dtype = c.dtype("dtype") or "int8"
     quantization, exact = _group_quantization(c, dtype)
@@ -294,7 +294,7 @@ def read_group_quantize(c: Call) -> Ref:
     return emit_quantize(c, c.name("input"), dtype, quantization, SHIFTED, exact)
 
 
-def read_group_dequantize(c: Call) -> Ref:
+def read_group_dequantize(c: Reading) -> Ref:
     """quantized_decomposed::dequantize_per_channel_group."""
     tensor = c.operand("input")
     quantization, _ = _group_quantization(c, tensor.dtype)
@@ -302,13 +302,13 @@ def read_group_dequantize(c: Call) -> Ref:
     return emit_dequantize(c, Ref(c.label_tensor(tensor, quantization)), c.dtype("output_dtype") or "float32")
 
 
-def read_token_quantize(c: Call) -> Ref:
+def read_token_quantize(c: Reading) -> Ref:
     """quantized_decomposed::quantize_per_token: a scale for each row, computed at run time."""
     limits = c.integer("quant_min"), c.integer("quant_max")
     return decomposed_quantize(c, c.name("input"), c.name("scales"), c.name("zero_points"), limits, c.dtype("dtype") or "int8", SHIFTED)
 
 
-def read_token_dequantize(c: Call) -> Ref:
+def read_token_dequantize(c: Reading) -> Ref:
     """quantized_decomposed::dequantize_per_token."""
     return decomposed_dequantize(c, c.name("input"), c.name("scales"), c.name("zero_points"))
 

@@ -9,25 +9,25 @@ import numpy as np
 
 from qconvert.formats.torch.operands import emit_reshape, read_batched, size_of, sizes_tensor
 from qconvert.formats.torch.ops.slice_concat import emit_slice
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref, Uncomputed
 
 __all__ = ["OPERATORS", "_SHAPE"]
 
 
-def read_identity(c: Call) -> Ref:
+def read_identity(c: Reading) -> Ref:
     """Operators that return their input: contiguous, clone, detach, dropout of a model that is not trained."""
     return Ref(c.name("self"))
 
 
-def read_dropout(c: Call, data: str = "input") -> Ref:
+def read_dropout(c: Reading, data: str = "input") -> Ref:
     """Dropout: the identity in inference; training is not covered."""
     if c["train"] and c.number("p"):
         raise c.unsupported_error("training mode; call model.eval() before the export,", rule="training-mode")
     return Ref(c.name(data))
 
 
-def read_dropout_in_place(c: Call) -> Ref:
+def read_dropout_in_place(c: Reading) -> Ref:
     """aten::dropout_, whose data have another name."""
     return read_dropout(c, "self")
 
@@ -35,13 +35,13 @@ def read_dropout_in_place(c: Call) -> Ref:
 def read_reshape(argument: str) -> Operator:
     """aten::reshape and aten::view: at most one size may be -1, what is left."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         return emit_reshape(c, c.name("self"), c[argument])
 
     return Operator(f"T self, l {argument}", read)
 
 
-def read_flatten(c: Call) -> Ref:
+def read_flatten(c: Reading) -> Ref:
     """aten::flatten(x, start_dim, end_dim): these axes as one."""
     rank = c.rank("self")
     if rank == 0:
@@ -52,7 +52,7 @@ def read_flatten(c: Call) -> Ref:
     return emit_reshape(c, name, [*sizes[:first], -1, *sizes[first:]])
 
 
-def read_unflatten(c: Call) -> Ref:
+def read_unflatten(c: Reading) -> Ref:
     """aten::unflatten(x, dim, sizes): one axis as several."""
     rank, name = c.rank("self"), c.name("self")
     axis = c.axis(c.integer("dim"), rank)
@@ -60,19 +60,19 @@ def read_unflatten(c: Call) -> Ref:
     return emit_reshape(c, name, [*sizes[:axis], *c["sizes"], *sizes[axis + 1 :]])
 
 
-def read_view_as(c: Call) -> Ref:
+def read_view_as(c: Reading) -> Ref:
     """aten::view_as and aten::reshape_as."""
     other = c.name("other")
     return emit_reshape(c, c.name("self"), [size_of(c, other, axis) for axis in range(c.rank("other"))])
 
 
-def read_unsqueeze(c: Call) -> Ref:
+def read_unsqueeze(c: Reading) -> Ref:
     """aten::unsqueeze(x, dim)."""
     axis = c.axis(c.integer("dim"), c.rank("self") + 1)
     return c.emit("Unsqueeze", [c.name("self"), c.list64([axis], "axes")])
 
 
-def read_squeeze(c: Call) -> Ref:
+def read_squeeze(c: Reading) -> Ref:
     """aten::squeeze(x, dims): those of the axes that have one element."""
     shape, rank = c.operand("self").shape, c.rank("self")
     wanted = range(rank) if "dim" not in c or c["dim"] is None else [c.axis(axis, rank) for axis in c.integers("dim")]
@@ -82,7 +82,7 @@ def read_squeeze(c: Call) -> Ref:
     return c.emit("Squeeze", [c.name("self"), c.list64(axes, "axes")]) if axes else Ref(c.name("self"))
 
 
-def read_permute(c: Call) -> Ref:
+def read_permute(c: Reading) -> Ref:
     """aten::permute(x, dims)."""
     rank = c.rank("self")
     axes = tuple(c.axis(axis, rank) for axis in c.integers("dims"))
@@ -91,7 +91,7 @@ def read_permute(c: Call) -> Ref:
     return c.emit("Transpose", [c.name("self")], perm=axes)
 
 
-def read_transpose(c: Call) -> Ref:
+def read_transpose(c: Reading) -> Ref:
     """aten::transpose(x, dim0, dim1): two axes change places."""
     rank = c.rank("self")
     order: list[int] = list(range(rank))
@@ -100,13 +100,13 @@ def read_transpose(c: Call) -> Ref:
     return c.emit("Transpose", [c.name("self")], perm=tuple(order)) if first != second else Ref(c.name("self"))
 
 
-def read_reversed_axes(c: Call) -> Ref:
+def read_reversed_axes(c: Reading) -> Ref:
     """aten::t(x) and x.T: the axes in reverse order."""
     rank = c.rank("self")
     return c.emit("Transpose", [c.name("self")], perm=tuple(range(rank))[::-1]) if rank > 1 else Ref(c.name("self"))
 
 
-def read_expand(c: Call) -> Ref:
+def read_expand(c: Reading) -> Ref:
     """aten::expand(x, size): axes of one element repeated; -1 keeps a size."""
     name, rank, sizes = c.name("self"), c.rank("self"), c["size"]
     before = len(sizes) - rank
@@ -114,7 +114,7 @@ def read_expand(c: Call) -> Ref:
     return c.emit("Expand", [name, sizes_tensor(c, kept, "shape")])
 
 
-def read_expand_as(c: Call) -> Ref:
+def read_expand_as(c: Reading) -> Ref:
     """aten::expand_as(x, other): to the other's shape."""
     other = c.name("other")
     return c.emit("Expand", [c.name("self"), sizes_tensor(c, [size_of(c, other, axis) for axis in range(c.rank("other"))], "shape")])
@@ -123,7 +123,7 @@ def read_expand_as(c: Call) -> Ref:
 def read_repeat(argument: str) -> ReadFunction:
     """aten::repeat(x, repeats), tile(x, dims): the whole along each of the last axes; further axes come first."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name, rank, repeats = c.name("self"), c.rank("self"), list(c[argument])
         repeats = [1] * (rank - len(repeats)) + repeats
         missing = len(repeats) - rank
@@ -170,7 +170,7 @@ _END = 2**63 - 1
 _MOST = 2**20
 
 
-def read_flip(c: Call) -> Ref:
+def read_flip(c: Reading) -> Ref:
     """aten::flip(x, dims): these axes backwards."""
     axes = [c.axis(axis, c.rank("self")) for axis in c.integers("dims")]
     if not axes:
@@ -183,14 +183,14 @@ def read_flip(c: Call) -> Ref:
 def read_side_flip(axis: int) -> Operator:
     """aten::fliplr, flipud."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         lists = [c.list64([value], hint) for value, hint in ((-1, "starts"), (-_END, "ends"), (axis, "axes"), (-1, "steps"))]
         return c.emit("Slice", [c.name("self"), *lists])
 
     return Operator("T self", read)
 
 
-def read_roll(c: Call) -> Ref:
+def read_roll(c: Reading) -> Ref:
     """aten::roll(x, shifts, dims): elements leave an axis at its end and come back at its beginning."""
     shifts, rank = c.integers("shifts"), c.rank("self")
     axes = [c.axis(axis, rank) for axis in c.integers("dims")] if c["dims"] else []
@@ -208,7 +208,7 @@ def read_roll(c: Call) -> Ref:
     return Ref(name)
 
 
-def _roll_axis(c: Call, name: str, axis: int, shift: int, hint: str) -> str:
+def _roll_axis(c: Reading, name: str, axis: int, shift: int, hint: str) -> str:
     size = (c.lookup(name).shape or ())[axis]
     if isinstance(size, int):
         shift = shift % size if size else 0
@@ -220,7 +220,7 @@ def _roll_axis(c: Call, name: str, axis: int, shift: int, hint: str) -> str:
     return c.emit("Concat", [last.name, first.name], hint=hint, axis=axis).name
 
 
-def read_pixel_shuffle(c: Call) -> Ref:
+def read_pixel_shuffle(c: Reading) -> Ref:
     """aten::pixel_shuffle(x, factor): channels C * r * r as C channels of blocks of r * r pixels."""
     factor = _factor(c, "upscale_factor")
     if factor == 1:
@@ -232,7 +232,7 @@ def read_pixel_shuffle(c: Call) -> Ref:
     return _read_images(c, read)
 
 
-def read_pixel_unshuffle(c: Call) -> Ref:
+def read_pixel_unshuffle(c: Reading) -> Ref:
     """aten::pixel_unshuffle(x, factor): SpaceToDepth, whose channels come in another order: by pixels of a block, then by channels."""
     factor = _factor(c, "downscale_factor")
     if factor == 1:
@@ -252,20 +252,20 @@ def read_pixel_unshuffle(c: Call) -> Ref:
     return _read_images(c, read)
 
 
-def _factor(c: Call, argument: str) -> int:
+def _factor(c: Reading, argument: str) -> int:
     factor = c.integer(argument)
     if not 0 < factor < 2**16:
         raise c.invalid(f"the factor is {factor}", rule="number-out-of-range")
     return factor
 
 
-def _read_images(c: Call, read: Any) -> Ref:
+def _read_images(c: Reading, read: Any) -> Ref:
     if c.rank("self") not in (3, 4):
         raise c.unsupported_error(f"data of rank {c.rank('self')}", rule="wrong-rank")
     return read_batched(c, "self", 2, read)
 
 
-def read_channel_shuffle(c: Call) -> Ref:
+def read_channel_shuffle(c: Reading) -> Ref:
     """aten::channel_shuffle(x, groups): the first channels of all groups, then the second ones …"""
     groups = c.integer("groups")
     channels = (c.operand("self").shape or (None, None))[1] if c.rank("self") > 1 else None
@@ -277,7 +277,7 @@ def read_channel_shuffle(c: Call) -> Ref:
     return c.emit("Gather", [c.name("self"), c.const(order, "order")], axis=1)
 
 
-def read_movedim(c: Call) -> Ref:
+def read_movedim(c: Reading) -> Ref:
     """aten::movedim(x, source, destination): axes go to other places, the rest keep their order."""
     rank = c.rank("self")
     source, destination = ([c.axis(axis, rank) for axis in c.integers(name)] for name in ("source", "destination"))
@@ -289,7 +289,7 @@ def read_movedim(c: Call) -> Ref:
     return c.emit("Transpose", [c.name("self")], perm=order) if order != tuple(range(rank)) else Ref(c.name("self"))
 
 
-def read_repeat_interleave(c: Call) -> Ref:
+def read_repeat_interleave(c: Reading) -> Ref:
     """aten::repeat_interleave(x, repeats, dim): each element as often as a number, or one number an element, says."""
     name, rank = c.name("self"), c.rank("self")
     if c["dim"] is None:
@@ -317,13 +317,13 @@ def read_repeat_interleave(c: Call) -> Ref:
     return emit_reshape(c, repeated.name, sizes)
 
 
-def _broadcast(c: Call, name: str, shape: Sequence[Any], hint: str = "") -> Ref:
+def _broadcast(c: Reading, name: str, shape: Sequence[Any], hint: str = "") -> Ref:
     if c.lookup(name).shape == tuple(shape):
         return Ref(name)
     return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}shape")], hint=hint)
 
 
-def read_broadcast_tensors(c: Call) -> list[Ref]:
+def read_broadcast_tensors(c: Reading) -> list[Ref]:
     """aten::broadcast_tensors(tensors): all in the shape that they have together."""
     names = c.names("tensors")
     shapes = [c.lookup(name).static_shape for name in names]
@@ -336,7 +336,7 @@ def read_broadcast_tensors(c: Call) -> list[Ref]:
     return [_broadcast(c, name, whole, f"wide{index}") for index, name in enumerate(names)]
 
 
-def read_matrix_transpose(c: Call) -> Ref:
+def read_matrix_transpose(c: Reading) -> Ref:
     """x.mT: the last two axes swapped."""
     rank = c.rank("self")
     if rank < 2:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.ops.layers import require_real
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.session import quantization_of
 from qconvert.formats.torch.values import Packed, PackedCell, Ref
 from qconvert.graph import Array, Quantization
@@ -49,7 +49,7 @@ class _Weights:
     projection: Array | None = None
 
 
-def _reorder_gates(c: Call, kind: str, values: Array) -> Array:
+def _reorder_gates(c: Reading, kind: str, values: Array) -> Array:
     """Rows of all gates in ONNX's order."""
     if values.ndim < 1 or values.shape[0] % CELLS[kind].gates or not values.shape[0]:
         raise c.invalid(f"weights of shape {values.shape} do not fit {CELLS[kind].gates} gates", rule="shape-mismatch")
@@ -57,14 +57,14 @@ def _reorder_gates(c: Call, kind: str, values: Array) -> Array:
     return np.concatenate([parts[place] for place in _ORDER[kind]])
 
 
-def _reorder_quantization(c: Call, kind: str, quantization: Quantization | None) -> Quantization | None:
+def _reorder_quantization(c: Reading, kind: str, quantization: Quantization | None) -> Quantization | None:
     """A quantization of the rows of all gates in ONNX's order, along the axis after that of directions."""
     if quantization is None or quantization.axis is None:
         return quantization
     return Quantization(_reorder_gates(c, kind, quantization.scale), _reorder_gates(c, kind, quantization.zero_point), 1)
 
 
-def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = "") -> _Weights:
+def _real_weights(c: Reading, kind: str, names: Sequence[str], projection: str = "") -> _Weights:
     """Of separate tensors: two matrices, and two biases or none."""
     found = [_reorder_gates(c, kind, _constant(c, name)) for name in names]
     biases = (found[2], found[3]) if len(found) == 4 else None
@@ -72,14 +72,14 @@ def _real_weights(c: Call, kind: str, names: Sequence[str], projection: str = ""
     return _Weights((found[0], found[1]), (None, None), biases, (*names[:2], names[2] if biases else "", projection), "", projected)
 
 
-def _constant(c: Call, name: str) -> Array:
+def _constant(c: Reading, name: str) -> Array:
     data = c.known(name)
     if data is None or c.lookup(name).is_quantized:
         raise c.unsupported_error("weights that are computed at run time", rule="not-constant")
     return data
 
 
-def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
+def _packed_weights(c: Reading, kind: str, packed: tuple[Packed, Packed], rounding: str) -> _Weights:
     """Of packed parameters: integers with their quantizations, or float16 as float32."""
     matrices, quantizations = [], []
     for part in packed:
@@ -105,7 +105,7 @@ def _packed_weights(c: Call, kind: str, packed: tuple[Packed, Packed], rounding:
     )
 
 
-def _count_cells(c: Call, kind: str, weights: _Weights, inputs: int | str | None) -> int:
+def _count_cells(c: Reading, kind: str, weights: _Weights, inputs: int | str | None) -> int:
     """The number of cells. Raises InvalidModelError if the weights do not fit each other or the data."""
     rows, hidden = len(weights.matrices[0]), len(weights.matrices[0]) // CELLS[kind].gates
     shapes = [matrix.shape for matrix in weights.matrices]
@@ -132,7 +132,7 @@ class _Layer:
         activation: of an RNN.
     """
 
-    def __init__(self, c: Call, kind: str, activation: str) -> None:
+    def __init__(self, c: Reading, kind: str, activation: str) -> None:
         self._c, self._kind, self._activation = c, kind, activation
 
     def run(self, data: str, directions: Sequence[_Weights], states: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -215,13 +215,13 @@ class _Layer:
 _WAYS = ("forward", "reverse")
 
 
-def slice_first_axis(c: Call, name: str, start: int, count: int) -> str:
+def slice_first_axis(c: Reading, name: str, start: int, count: int) -> str:
     """`count` indices from `start` along the first axis."""
     bounds = [c.list64([value], hint) for value, hint in ((start, "first"), (start + count, "end"), (0, "axis"))]
     return c.emit("Slice", [name, *bounds], hint="part").name
 
 
-def _is_zero(c: Call, name: str) -> bool:
+def _is_zero(c: Reading, name: str) -> bool:
     """Whether a tensor is 0 everywhere, whatever its sizes: what a recurrence begins with by itself."""
     known = c.known(name)
     if known is not None:
@@ -230,7 +230,7 @@ def _is_zero(c: Call, name: str) -> bool:
     return maker is not None and _is_zero(c, maker.inputs[0])
 
 
-def _states(c: Call, values: Sequence[str], directions: int, layers: int) -> list[list[str]]:
+def _states(c: Reading, values: Sequence[str], directions: int, layers: int) -> list[list[str]]:
     """First states for each depth; none where all are 0."""
     if all(_is_zero(c, name) for name in values):
         return [[] for _ in range(layers)]
@@ -243,7 +243,7 @@ def _states(c: Call, values: Sequence[str], directions: int, layers: int) -> lis
     return [[slice_first_axis(c, name, depth * directions, directions) for name in values] for depth in range(layers)]
 
 
-def _require_plain(c: Call) -> tuple[int, int]:
+def _require_plain(c: Reading) -> tuple[int, int]:
     """Layers and directions; raises what a layer in training, or one with too many layers, is."""
     layers, directions = c.integer("num_layers"), 2 if c["bidirectional"] else 1
     if not 1 <= layers <= _MOST_LAYERS:
@@ -255,7 +255,7 @@ def _require_plain(c: Call) -> tuple[int, int]:
     return layers, directions
 
 
-def _weights_from_tensors(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
+def _weights_from_tensors(c: Reading, kind: str, layers: int, directions: int) -> list[_Weights]:
     """The weights of all depths and directions, of the list of tensors that a call gets."""
     values = c.names("params")
     own = 4 if c["has_biases"] else 2
@@ -268,7 +268,7 @@ def _weights_from_tensors(c: Call, kind: str, layers: int, directions: int) -> l
     return [_real_weights(c, kind, values[index : index + own]) for index in range(0, len(values), own)]
 
 
-def _weights_from_packed(c: Call, kind: str, layers: int, directions: int) -> list[_Weights]:
+def _weights_from_packed(c: Reading, kind: str, layers: int, directions: int) -> list[_Weights]:
     """The weights of packed parameters, one for each depth and direction."""
     values = list(c["params"])
     if len(values) != layers * directions or not all(isinstance(value, PackedCell) for value in values):
@@ -283,7 +283,7 @@ def _rounding(reduces: bool) -> str:
 def read_layer(kind: str, activation: str = "", *, packed: bool = False) -> ReadFunction:
     """aten::lstm, gru, rnn_tanh, rnn_relu, and aten::quantized_lstm, quantized_gru: (all steps, last hidden values, last cells)."""
 
-    def read(c: Call) -> tuple[Ref, ...]:
+    def read(c: Reading) -> tuple[Ref, ...]:
         layers, directions = _require_plain(c)
         data = c.name("input")
         if packed:
@@ -317,7 +317,7 @@ def read_cell(kind: str, activation: str = "", *, packed: bool = False) -> ReadF
     besides: modules made of float ones state random numbers there.
     """
 
-    def read(c: Call) -> tuple[Ref, ...] | Ref:
+    def read(c: Reading) -> tuple[Ref, ...] | Ref:
         data = c.name("input")
         if packed:
             require_real(c, data)
@@ -345,11 +345,11 @@ _ENDS = ("hidden", "cell")
 _CELL_WEIGHTS = ("w_ih", "w_hh", "b_ih", "b_hh")
 
 
-def _emit_unsqueeze(c: Call, name: str) -> str:
+def _emit_unsqueeze(c: Reading, name: str) -> str:
     return c.emit("Unsqueeze", [name, c.list64([0], "axes")], hint="one").name
 
 
-def read_rows_of_several_lengths(c: Call) -> Ref:
+def read_rows_of_several_lengths(c: Reading) -> Ref:
     """The overloads for packed sequences (torch.nn.utils.rnn.pack_padded_sequence)."""
     error = c.unsupported_error("rows of several lengths (a PackedSequence)", rule="form-not-covered")
     error.remedy = "Save the model with a tensor of rows of one length as its input."

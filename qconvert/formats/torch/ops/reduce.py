@@ -11,7 +11,7 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand, emit_reshape
 from qconvert.formats.torch.ops.elementwise import read_binary
 from qconvert.formats.torch.ops.unary import scale_values
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS", "_ORDER"]
@@ -20,7 +20,7 @@ __all__ = ["OPERATORS", "_ORDER"]
 def read_place(kind: str) -> Operator:
     """aten::argmax, argmin: along an axis, or of all elements."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name, rank = c.name("self"), c.rank("self")
         if c["dim"] is None:
             flat = emit_reshape(c, name, [-1], hint="flat").name
@@ -32,13 +32,13 @@ def read_place(kind: str) -> Operator:
     return Operator("T self, i? dim=None, b keepdim=False", read)
 
 
-def _emit_top_k(c: Call, count: str, axis: int, largest: bool, in_order: bool) -> list[Ref]:
+def _emit_top_k(c: Reading, count: str, axis: int, largest: bool, in_order: bool) -> list[Ref]:
     tensor = c.operand("self")
     results = [(tensor.dtype, tensor.quantization), ("int64", None)]
     return c.emit_each("TopK", [tensor.name, count], results, axis=axis, largest=int(largest), sorted=int(in_order))
 
 
-def read_topk(c: Call) -> list[Ref]:
+def read_topk(c: Reading) -> list[Ref]:
     """aten::topk(x, k, dim, largest, sorted): values and their places."""
     axis = c.axis(c.integer("dim"), c.rank("self"))
     value = c["k"]
@@ -49,7 +49,7 @@ def read_topk(c: Call) -> list[Ref]:
 def read_sort(*results: int) -> ReadFunction:
     """aten::sort: values and their places; argsort: the places; msort: the values along the first axis."""
 
-    def read(c: Call) -> list[Ref] | Ref:
+    def read(c: Reading) -> list[Ref] | Ref:
         axis = c.axis(c.integer("dim") if "dim" in c else 0, max(c.rank("self"), 1))
         size = (c.operand("self").shape or (None,))[axis]
         if not isinstance(size, int):
@@ -63,7 +63,7 @@ def read_sort(*results: int) -> ReadFunction:
 def read_cumulative(kind: str) -> ReadFunction:
     """aten::cumsum(x, dim, dtype) and aten::cumprod: of whole numbers and truth values in int64."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
         if tensor.is_quantized:
             raise c.unsupported_error("quantized data", rule="quantized-data")
@@ -74,7 +74,7 @@ def read_cumulative(kind: str) -> ReadFunction:
     return read
 
 
-def read_kth(c: Call) -> list[Ref]:
+def read_kth(c: Reading) -> list[Ref]:
     """aten::kthvalue(x, k, dim): the k-th smallest, and its place."""
     axis, count = c.axis(c.integer("dim"), c.rank("self")), c.integer("k")
     found = _emit_top_k(c, c.list64([count], "k"), axis, False, True)
@@ -97,13 +97,13 @@ _ORDER: dict[str, Operator | Sequence[Operator]] = {
 }
 
 
-def emit_reduction(c: Call, kind: str, name: str, hint: str = "") -> Ref:
+def emit_reduction(c: Reading, kind: str, name: str, hint: str = "") -> Ref:
     """A reduction of a tensor over the axes `dim` of the call, all of them where it has none."""
     axes = c.list64(c.axes("dim", "self") if "dim" in c and c.rank("self") else [], "axes")
     return c.emit(kind, [name, axes], hint=hint, keepdims=int("keepdim" in c and bool(c["keepdim"])))
 
 
-def read_mean(c: Call) -> Ref:
+def read_mean(c: Reading) -> Ref:
     """aten::mean: of float values, or of what is cast to the type that the call states."""
     wanted = c.dtype("dtype")
     name = as_real(c, "self") if wanted is None else cast_operand(c, Ref(c.name("self")), wanted, "data")
@@ -113,7 +113,7 @@ def read_mean(c: Call) -> Ref:
 def read_total(kind: str) -> ReadFunction:
     """aten::sum and prod: of integers and truth values in int64, unless the call states a type."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         tensor, wanted = c.operand("self"), c.dtype("dtype")
         if tensor.is_quantized:
             raise c.unsupported_error("quantized data", rule="quantized-data")
@@ -132,7 +132,7 @@ def read_extreme(kind: str) -> ReadFunction:
 def read_extreme_with_position(kind: str, position: str) -> ReadFunction:
     """aten::max, min along an axis: the values, and the positions of the first of them."""
 
-    def read(c: Call) -> tuple[Ref, Ref]:
+    def read(c: Reading) -> tuple[Ref, Ref]:
         values = emit_reduction(c, kind, c.name("self"))
         axis = c.axis(c.integer("dim"), max(c.rank("self"), 1))
         keepdims = int(bool(c["keepdim"]))
@@ -147,7 +147,7 @@ def read_truth(kind: str) -> ReadFunction:
     return lambda c: emit_reduction(c, kind, cast_operand(c, c["self"], "bool", "data"))
 
 
-def read_norm(c: Call) -> Ref:
+def read_norm(c: Reading) -> Ref:
     """aten::norm, linalg_vector_norm: the root of the sum of powers of magnitudes; of infinite order the largest or smallest."""
     order = c["ord"] if c["ord"] is not None else 2
     name = as_real(c, "self")
@@ -168,7 +168,7 @@ def read_norm(c: Call) -> Ref:
     return c.emit("Pow", [total, c.real_constant(1 / order, name, "root_order")], quantization=None)
 
 
-def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
+def _variance(c: Reading, name: str, hint: str) -> tuple[Ref, str]:
     """The variance over the call's axes, and the mean that it is about, which keeps its axes."""
     rank, shape = c.rank("self"), c.operand("self").shape or ()
     listed = c.axes("dim", "self") if "dim" in c and rank else list(range(rank))
@@ -196,7 +196,7 @@ def _variance(c: Call, name: str, hint: str) -> tuple[Ref, str]:
 def read_variance(root: bool, mean: bool = False) -> ReadFunction:
     """aten::var and std, also with the mean next to it; a quantized tensor keeps its quantization."""
 
-    def read(c: Call) -> Ref | tuple[Ref, Ref]:
+    def read(c: Reading) -> Ref | tuple[Ref, Ref]:
         name, quantization = as_real(c, "self"), c.operand("self").quantization
         dtype = c.operand("self").dtype
         if quantization is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import as_real, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Array
 
@@ -25,7 +25,7 @@ __all__ = ["OPERATORS", "multiply_axes"]
 _LARGEST_MAP = 2**22
 
 
-def multiply_axes(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
+def multiply_axes(c: Reading, name: str, matrices: Sequence[Array]) -> Ref:
     """Data of channels and space, each axis of which a matrix (new size, size) maps.
 
     A quantized tensor keeps its quantization and is rounded once, so all positions are mapped by one matrix; float values axis by axis.
@@ -47,7 +47,7 @@ def multiply_axes(c: Call, name: str, matrices: Sequence[Array]) -> Ref:
     return result
 
 
-def _multiply_axis(c: Call, data: Ref, matrix: Array, axis: int, count: int) -> Ref:
+def _multiply_axis(c: Reading, data: Ref, matrix: Array, axis: int, count: int) -> Ref:
     """One axis of space times a matrix; the last is a product with rows, another one with columns of the two last axes."""
     hint = "" if axis == count - 1 else f"axis{axis}"
     if axis == count - 1:
@@ -104,12 +104,12 @@ class _Axis:
         return at * step if align_corners else (at + 0.5) * step - 0.5
 
 
-def _argument(c: Call) -> str:
+def _argument(c: Reading) -> str:
     """The name of the argument for the data: overloads differ."""
     return "input" if "input" in c else "self"
 
 
-def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
+def _axes(c: Reading, name: str, spatial: int) -> list[_Axis]:
     """The axes of space, with sizes and factors as the call states them."""
     sizes = [size_of(c, name, axis) for axis in range(2, 2 + spatial)]
     if "scale_factors" in c:
@@ -129,7 +129,7 @@ def _axes(c: Call, name: str, spatial: int) -> list[_Axis]:
     return [_Axis(*item) for item in zip(sizes, listed, factors, multiple, strict=True)]
 
 
-def _multiply_size(c: Call, size: Any, factor: float | None) -> Any:
+def _multiply_size(c: Reading, size: Any, factor: float | None) -> Any:
     """A size times a factor, without the fraction."""
     if factor is None or not math.isfinite(factor) or factor <= 0:
         raise c.invalid("the operator has neither sizes nor factors", rule="missing-member")
@@ -145,7 +145,7 @@ def _is_known(axes: Sequence[_Axis]) -> bool:
     return all(isinstance(axis.size, int) and isinstance(axis.wanted, int) for axis in axes)
 
 
-def _emit_resize(c: Call, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
+def _emit_resize(c: Reading, name: str, axes: Sequence[_Axis], mode: str, transformation: str, nearest: str = "floor") -> Ref:
     """A Resize. One spatial axis becomes two, the first with one element, since more runtimes have a Resize of two axes."""
     if len(axes) == 1:
         flat = c.list64([2], "flat_axis")
@@ -166,7 +166,7 @@ def _emit_resize(c: Call, name: str, axes: Sequence[_Axis], mode: str, transform
 def read_nearest(spatial: int, exact: bool) -> ReadFunction:
     """upsample_nearest, whose position is rounded down, and _upsample_nearest_exact, which takes the middle of an element."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name = c.name(_argument(c))
         axes = _axes(c, name, spatial)
         if not _is_known(axes):
@@ -200,7 +200,7 @@ def _indices_by_ratio(axis: _Axis, exact: bool) -> Array:
 def read_linear(spatial: int) -> ReadFunction:
     """upsample_linear1d, bilinear2d, trilinear3d."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
         axes = _axes(c, name, spatial)
         if align or all(axis.is_plain for axis in axes):
@@ -210,7 +210,7 @@ def read_linear(spatial: int) -> ReadFunction:
     return read
 
 
-def read_cubic(c: Call) -> Ref:
+def read_cubic(c: Reading) -> Ref:
     """upsample_bicubic2d."""
     name, align = as_real(c, _argument(c)), bool(c["align_corners"])
     return _resize_by_matrices(
@@ -221,14 +221,14 @@ def read_cubic(c: Call) -> Ref:
 def read_smooth(curve: Callable[[Array], Array], reach: float) -> ReadFunction:
     """_upsample_bilinear2d_aa and bicubic2d_aa: for a smaller result, each element is a weighted mean of all elements that it covers."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name, align = as_real(c, _argument(c)), bool(c["align_corners"])
         return _resize_by_matrices(c, name, _axes(c, name, 2), lambda axis: _antialias_matrix(axis, axis.step(align), curve, reach))
 
     return read
 
 
-def _resize_by_matrices(c: Call, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
+def _resize_by_matrices(c: Reading, name: str, axes: Sequence[_Axis], matrix: Callable[[_Axis], Array]) -> Ref:
     if not _is_known(axes):
         raise c.unknown_shape(_argument(c))
     if any(axis.size * axis.wanted > _LARGEST_MATRIX for axis in axes):

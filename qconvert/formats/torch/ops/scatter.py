@@ -12,13 +12,13 @@ import numpy as np
 from qconvert.formats.torch.operands import cast_operand, emit_reshape, size_of, sizes_tensor
 from qconvert.formats.torch.ops.gathering import combine_indices, indices_of
 from qconvert.formats.torch.ops.slice_concat import END, emit_slice
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.values import Ref
 
 __all__ = ["OPERATORS", "_UPDATES"]
 
 
-def read_copy(c: Call) -> Ref:
+def read_copy(c: Reading) -> Ref:
     """aten::copy(self, src): the values of one tensor in the shape and type of another."""
     tensor = c.operand("self")
     source = cast_operand(c, c["src"], tensor.dtype, "source")
@@ -28,7 +28,7 @@ def read_copy(c: Call) -> Ref:
     return c.emit("Expand", [source, sizes_tensor(c, sizes, "shape")])
 
 
-def _replace_slice(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref:
+def _replace_slice(c: Reading, source: str, axis: int, start: Any, end: Any) -> Ref:
     """A tensor with what lies between two positions of an axis replaced; positions below 0 count from the end, None is the end."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and isinstance(start, int) and (end is None or isinstance(end, int)):
@@ -43,7 +43,7 @@ def _replace_slice(c: Call, source: str, axis: int, start: Any, end: Any) -> Ref
     return c.emit("Concat", parts, axis=axis) if len(parts) > 1 else Ref(parts[0]) if parts else Ref(name)
 
 
-def _replace_strided(c: Call, source: str, axis: int, start: int, end: int, step: int) -> Ref:
+def _replace_strided(c: Reading, source: str, axis: int, start: int, end: int, step: int) -> Ref:
     """A tensor with each `step`th index of an axis replaced: both one after the other, and of each index the one or the other."""
     name, size = c.name("self"), c.operand("self").static_shape
     if size is None:
@@ -56,7 +56,7 @@ def _replace_strided(c: Call, source: str, axis: int, start: int, end: int, step
     return c.emit("Gather", [both.name, c.const(places, "places")], axis=axis)
 
 
-def read_slice_scatter(c: Call) -> Ref:
+def read_slice_scatter(c: Reading) -> Ref:
     """aten::slice_scatter(self, src, dim, start, end, step)."""
     axis, step = c.axis(c.integer("dim"), c.rank("self")), c.integer("step")
     if step < 1:
@@ -69,7 +69,7 @@ def read_slice_scatter(c: Call) -> Ref:
     return _replace_slice(c, source, axis, 0 if c["start"] is None else c["start"], None if isinstance(end, int) and end >= END else end)
 
 
-def read_select_scatter(c: Call) -> Ref:
+def read_select_scatter(c: Reading) -> Ref:
     """aten::select_scatter(self, src, dim, index)."""
     axis, index = c.axis(c.integer("dim"), c.rank("self")), c.integer("index")
     source = cast_operand(c, c["src"], c.operand("self").dtype, "source")
@@ -87,20 +87,20 @@ _UPDATES: dict[str, Operator | Sequence[Operator]] = {
 _REDUCTIONS = {"sum": "add", "add": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
 
 
-def _values(c: Call, argument: str) -> str:
+def _values(c: Reading, argument: str) -> str:
     """Numbers or a tensor cast to the type of the data. Quantized data are not covered."""
     if c.operand("self").is_quantized:
         raise c.unsupported_error("quantized data", rule="quantized-data")
     return cast_operand(c, c[argument], c.operand("self").dtype, argument)
 
 
-def _emit_expand(c: Call, name: str, shape: Sequence[Any], hint: str) -> str:
+def _emit_expand(c: Reading, name: str, shape: Sequence[Any], hint: str) -> str:
     if c.lookup(name).shape == tuple(shape):
         return name
     return c.emit("Expand", [name, sizes_tensor(c, shape, f"{hint}_shape")], hint=hint).name
 
 
-def _axis_and_indices(c: Call) -> tuple[str, int, str]:
+def _axis_and_indices(c: Reading) -> tuple[str, int, str]:
     """Data, the axis, and the indices along it; the data have one at least."""
     rank = c.rank("self")
     axis = c.axis(c.integer("dim"), max(rank, 1))
@@ -113,7 +113,7 @@ def _axis_and_indices(c: Call) -> tuple[str, int, str]:
 def read_scatter(value: str, reduction: str = "none") -> Any:
     """aten::scatter(x, dim, index, src), scatter_add: for each index, an element goes to that place of the axis."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name, axis, index = _axis_and_indices(c)
         values, shape = _values(c, value), c.lookup(index).shape
         if shape is None or len(shape) != c.rank("self"):
@@ -133,7 +133,7 @@ def read_scatter(value: str, reduction: str = "none") -> Any:
     return read
 
 
-def _put_slices(c: Call, name: str, axis: int, index: str, values: str, reduction: str) -> Ref:
+def _put_slices(c: Reading, name: str, axis: int, index: str, values: str, reduction: str) -> Ref:
     """Whole slices of an axis: it comes to the front, where one ScatterND takes them."""
     rank = c.lookup(name).rank or 0
     order = (axis, *(other for other in range(rank) if other != axis))
@@ -144,7 +144,7 @@ def _put_slices(c: Call, name: str, axis: int, index: str, values: str, reductio
     return c.emit("Transpose", [found.name], perm=tuple(back)) if axis else found
 
 
-def read_index_fill(c: Call) -> Ref:
+def read_index_fill(c: Reading) -> Ref:
     """aten::index_fill(x, dim, index, value)."""
     name, axis, index = _axis_and_indices(c)
     sizes = [size_of(c, name, each) for each in range(c.rank("self"))]
@@ -152,13 +152,13 @@ def read_index_fill(c: Call) -> Ref:
     return _put_slices(c, name, axis, index, _emit_expand(c, _values(c, "value"), sizes, "values"), "none")
 
 
-def read_index_copy(c: Call) -> Ref:
+def read_index_copy(c: Reading) -> Ref:
     """aten::index_copy(x, dim, index, source)."""
     name, axis, index = _axis_and_indices(c)
     return _put_slices(c, name, axis, index, _values(c, "source"), "none")
 
 
-def read_index_add(c: Call) -> Ref:
+def read_index_add(c: Reading) -> Ref:
     """aten::index_add(x, dim, index, source, alpha)."""
     name, axis, index = _axis_and_indices(c)
     values = _values(c, "source")
@@ -167,7 +167,7 @@ def read_index_add(c: Call) -> Ref:
     return _put_slices(c, name, axis, index, values, "add")
 
 
-def read_index_put(c: Call) -> Ref:
+def read_index_put(c: Reading) -> Ref:
     """aten::index_put(x, indices, values, accumulate), x[a, :, b] = y: indices as of aten::index, or truth values."""
     rank, refs, adds = c.rank("self"), c.names_or_none("indices"), bool(c["accumulate"])
     chosen = [axis for axis, name in enumerate(refs) if name is not None]
@@ -189,7 +189,7 @@ def read_index_put(c: Call) -> Ref:
     return c.emit("Transpose", [found.name], perm=tuple(order.index(each) for each in range(rank))) if turned else found
 
 
-def _move_index_axes(c: Call, values: str, chosen: list[int], count: int, rank: int) -> str:
+def _move_index_axes(c: Reading, values: str, chosen: list[int], count: int, rank: int) -> str:
     """Values with the axes of the indices first; x[:, i] has them at the position of the first index."""
     have, first = c.lookup(values).rank or 0, chosen[0]
     neighbours = chosen == list(range(first, first + len(chosen)))
@@ -203,7 +203,7 @@ def _move_index_axes(c: Call, values: str, chosen: list[int], count: int, rank: 
     return c.emit("Transpose", [values], perm=order, hint="values_front").name
 
 
-def _put_masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
+def _put_masked(c: Reading, axis: int, mask: str, rank: int, adds: bool) -> Ref:
     """Elements where a mask is true: all the same, or each its own in their order."""
     name, count = c.name("self"), c.lookup(mask).rank or 0
     values = _values(c, "values")
@@ -220,7 +220,7 @@ def _put_masked(c: Call, axis: int, mask: str, rank: int, adds: bool) -> Ref:
     return c.emit("ScatterND", [name, rows, values], reduction="add" if adds else "none")
 
 
-def read_take_along(c: Call) -> Ref:
+def read_take_along(c: Reading) -> Ref:
     """aten::take_along_dim(x, indices, dim): as gather, of axes that go together."""
     name, rank = c.name("self"), c.rank("self")
     if c["dim"] is None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.torch.operands import scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Call, Operator
+from qconvert.formats.torch.reading import Operator, Reading
 from qconvert.formats.torch.stored_values import QUANTIZED
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Tensor
@@ -17,17 +17,17 @@ from qconvert.graph import Tensor
 __all__ = ["OPERATORS"]
 
 
-def read_size(c: Call) -> Any:
+def read_size(c: Reading) -> Any:
     """aten::size(x, dim) and aten::sym_size."""
     return size_of(c, c.name("self"), c.axis(c.integer("dim"), c.rank("self")))
 
 
-def read_sizes(c: Call) -> list[Any]:
+def read_sizes(c: Reading) -> list[Any]:
     """aten::size(x): all of them."""
     return [size_of(c, c.name("self"), axis) for axis in range(c.rank("self"))]
 
 
-def read_count(c: Call) -> Any:
+def read_count(c: Reading) -> Any:
     """aten::numel(x)."""
     name = c.name("self")
     sizes = [size_of(c, name, axis) for axis in range(c.rank("self"))]
@@ -36,17 +36,17 @@ def read_count(c: Call) -> Any:
     return Ref(c.emit("ReduceProd", [sizes_tensor(c, sizes, "sizes"), c.list64([0], "axes")], keepdims=0).name, number=True)
 
 
-def read_rank(c: Call) -> int:
+def read_rank(c: Reading) -> int:
     """aten::dim(x)."""
     return c.rank("self")
 
 
-def read_length(c: Call) -> Any:
+def read_length(c: Reading) -> Any:
     """aten::len(x): its first size."""
     return size_of(c, c.name("self"), 0)
 
 
-def read_number_tensor(c: Call) -> Ref:
+def read_number_tensor(c: Reading) -> Ref:
     """prim::NumToTensor(n): a number as a tensor of rank 0."""
     value = c["a"]
     if isinstance(value, Ref):
@@ -54,7 +54,7 @@ def read_number_tensor(c: Call) -> Ref:
     return Ref(c.const(np.array(value, np.int64 if isinstance(value, int) else np.float32), "number"))
 
 
-def _read_single_element(c: Call) -> Any:
+def _read_single_element(c: Reading) -> Any:
     """The one element of a tensor, or the number itself, where it is known; else a Ref of it."""
     value = c["a"]
     if not isinstance(value, Ref):
@@ -67,10 +67,10 @@ def _read_single_element(c: Call) -> Any:
     return known.reshape(-1)[0].item()
 
 
-def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Call], Any]:
+def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Reading], Any]:
     """int(x), float(x), bool(x) and their kin: the one element of a tensor as a number."""
 
-    def read(c: Call) -> Any:
+    def read(c: Reading) -> Any:
         value = _read_single_element(c)
         if not isinstance(value, Ref):
             return convert(value)
@@ -81,7 +81,7 @@ def read_number(dtype: str, convert: Callable[[Any], Any]) -> Callable[[Call], A
     return read
 
 
-def read_item(c: Call) -> Any:
+def read_item(c: Reading) -> Any:
     """aten::item(x): the one element of a tensor as a number of its own type."""
     value = _read_single_element(c)
     return Ref(value.name, number=True) if isinstance(value, Ref) else value
@@ -90,7 +90,7 @@ def read_item(c: Call) -> Any:
 def read_arithmetic(kind: str, dtype: str = "int64") -> Operator:
     """A sum, difference, product, quotient or comparison of numbers of which one is known only at run time."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names = [scalar(c, c["a"], "a"), scalar(c, c["b"], "b")]
         return Ref(c.emit(kind, names, dtype=dtype, quantization=None).name, number=True)
 
@@ -100,7 +100,7 @@ def read_arithmetic(kind: str, dtype: str = "int64") -> Operator:
 def read_comparison_of_lists(equal: bool) -> Operator:
     """Whether two lists of sizes, of which one is known only at run time, are equal, or are not."""
 
-    def read(c: Call) -> Any:
+    def read(c: Reading) -> Any:
         a, b = list(c["a"]), list(c["b"])
         if len(a) != len(b) or any(isinstance(x, int) and isinstance(y, int) and x != y for x, y in zip(a, b, strict=True)):
             return not equal
@@ -112,7 +112,7 @@ def read_comparison_of_lists(equal: bool) -> Operator:
     return Operator("l a, l b", read)
 
 
-def read_type(c: Call) -> int:
+def read_type(c: Reading) -> int:
     """prim::dtype(x): the number of a tensor's type."""
     tensor = c.operand("a")
     numbers = {name: number for number, name in c.session.scalar_types.items()}

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from qconvert.formats.torch.operands import cast_operand, common_type, emit_reshape, scalar, size_of, sizes_tensor
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
@@ -17,7 +17,7 @@ __all__ = ["END", "OPERATORS", "emit_slice"]
 END = 2**63 - 1
 
 
-def emit_slice(c: Call, name: str, axis: int, start: Any, end: Any, step: int = 1, hint: str = "") -> Ref:
+def emit_slice(c: Reading, name: str, axis: int, start: Any, end: Any, step: int = 1, hint: str = "") -> Ref:
     """The elements of one axis from `start` to before `end`, which may be numbers, from the end if negative, or Refs of numbers."""
     shape = c.lookup(name).shape
     size = None if shape is None else shape[axis]
@@ -34,7 +34,7 @@ def emit_slice(c: Call, name: str, axis: int, start: Any, end: Any, step: int = 
     return c.emit("Slice", [*inputs, c.list64([step], f"{mark}step")] if step != 1 else inputs, hint=hint)
 
 
-def read_slice(c: Call) -> Ref:
+def read_slice(c: Reading) -> Ref:
     """aten::slice(x, dim, start, end, step)."""
     step = c.integer("step")
     if step < 1:
@@ -43,7 +43,7 @@ def read_slice(c: Call) -> Ref:
     return emit_slice(c, c.name("self"), c.axis(c.integer("dim"), c.rank("self")), start, end, step)
 
 
-def read_select(c: Call) -> Ref:
+def read_select(c: Reading) -> Ref:
     """aten::select(x, dim, index): one index of an axis, which goes."""
     axis = c.axis(c.integer("dim"), c.rank("self"))
     index, size = c["index"], (c.operand("self").shape or ())[axis]
@@ -52,7 +52,7 @@ def read_select(c: Call) -> Ref:
     return c.emit("Gather", [c.name("self"), scalar(c, index, "index")], axis=axis)
 
 
-def read_narrow(c: Call) -> Ref:
+def read_narrow(c: Reading) -> Ref:
     """aten::narrow(x, dim, start, length)."""
     name, axis, start, length = c.name("self"), c.axis(c.integer("dim"), c.rank("self")), c["start"], c["length"]
     if isinstance(start, Ref) and not start.number:
@@ -67,7 +67,7 @@ def read_narrow(c: Call) -> Ref:
     return emit_slice(c, name, axis, start, end)
 
 
-def _emit_split(c: Call, axis: int, sizes: Sequence[int]) -> list[Ref]:
+def _emit_split(c: Reading, axis: int, sizes: Sequence[int]) -> list[Ref]:
     """Parts of these sizes along an axis, one after the other."""
     name, size = c.name("self"), (c.operand("self").shape or ())[axis]
     if isinstance(size, int) and (sum(sizes) != size or min(sizes, default=0) < 0):
@@ -79,7 +79,7 @@ def _emit_split(c: Call, axis: int, sizes: Sequence[int]) -> list[Ref]:
     return c.emit_several("Split", [name, c.list64(sizes, "sizes")], len(sizes), axis=axis)
 
 
-def _size(c: Call, axis: int) -> int:
+def _size(c: Reading, axis: int) -> int:
     """The size of an axis that must be known before the model runs."""
     size = (c.operand("self").shape or ())[axis]
     if not isinstance(size, int):
@@ -87,7 +87,7 @@ def _size(c: Call, axis: int) -> int:
     return size
 
 
-def read_chunk(c: Call) -> list[Ref]:
+def read_chunk(c: Reading) -> list[Ref]:
     """aten::chunk(x, chunks, dim): parts of one size, of which the last may be smaller."""
     axis, chunks = c.axis(c.integer("dim"), c.rank("self")), c.integer("chunks")
     size = _size(c, axis)
@@ -100,7 +100,7 @@ def _chunk_sizes(size: int, part: int) -> list[int]:
     return [min(part, size - start) for start in range(0, max(size, 1), part)]
 
 
-def read_split(c: Call) -> list[Ref]:
+def read_split(c: Reading) -> list[Ref]:
     """aten::split(x, split_size, dim): parts of one size, or of those in a list."""
     axis, wanted = c.axis(c.integer("dim"), c.rank("self")), c["split_size"]
     if isinstance(wanted, (list, tuple)):
@@ -111,12 +111,12 @@ def read_split(c: Call) -> list[Ref]:
     return _emit_split(c, axis, _chunk_sizes(size, part))
 
 
-def read_split_with_sizes(c: Call) -> list[Ref]:
+def read_split_with_sizes(c: Reading) -> list[Ref]:
     """aten::split_with_sizes(x, sizes, dim)."""
     return _emit_split(c, c.axis(c.integer("dim"), c.rank("self")), c.integers("split_sizes"))
 
 
-def read_tensor_split(c: Call) -> list[Ref]:
+def read_tensor_split(c: Reading) -> list[Ref]:
     """aten::tensor_split(x, sections or indices, dim): the first parts may be larger by one, or parts begin at indices."""
     axis = c.axis(c.integer("dim"), c.rank("self"))
     size = _size(c, axis)
@@ -129,7 +129,7 @@ def read_tensor_split(c: Call) -> list[Ref]:
     return [emit_slice(c, c.name("self"), axis, start, end, hint=f"part{i}") for i, (start, end) in enumerate(pairwise([0, *edges, size]))]
 
 
-def read_unbind(c: Call) -> list[Ref]:
+def read_unbind(c: Reading) -> list[Ref]:
     """aten::unbind(x, dim): one tensor for each index of an axis."""
     axis = c.axis(c.integer("dim"), c.rank("self"))
     count = _size(c, axis)
@@ -138,11 +138,11 @@ def read_unbind(c: Call) -> list[Ref]:
     return c.emit_several("Unpack", [c.name("self")], count, axis=axis) if count > 1 else [_emit_squeeze(c, axis)]
 
 
-def _emit_squeeze(c: Call, axis: int) -> Ref:
+def _emit_squeeze(c: Reading, axis: int) -> Ref:
     return c.emit("Squeeze", [c.name("self"), c.list64([axis], "axes")])
 
 
-def _names_to_concat(c: Call, argument: str) -> list[str]:
+def _names_to_concat(c: Reading, argument: str) -> list[str]:
     """The tensors of a list in one type, without those of shape (0,), which torch.cat has always ignored."""
     names = c.names(argument)
     kept = [name for name in names if c.lookup(name).shape != (0,)] or names[:1]
@@ -154,7 +154,7 @@ def _names_to_concat(c: Call, argument: str) -> list[str]:
     return [cast_operand(c, Ref(name), dtype, f"part{index}") for index, name in enumerate(kept)]
 
 
-def _emit_concat(c: Call, names: Sequence[str], axis: int, quantization: Quantization | None = None, activation: str = "") -> Ref:
+def _emit_concat(c: Reading, names: Sequence[str], axis: int, quantization: Quantization | None = None, activation: str = "") -> Ref:
     """Tensors one after the other, with the quantization of the first if no other is stated."""
     if len(names) == 1 and quantization is None and not activation:
         return Ref(names[0])
@@ -165,7 +165,7 @@ def _emit_concat(c: Call, names: Sequence[str], axis: int, quantization: Quantiz
     return c.emit(activation, [joined.name], quantization=label)
 
 
-def read_cat(c: Call) -> Ref:
+def read_cat(c: Reading) -> Ref:
     """aten::cat(tensors, dim): of quantized tensors, the first one's quantization is the result's."""
     names = _names_to_concat(c, "tensors")
     rank = next((rank for name in names if (rank := c.lookup(name).rank) is not None), None)
@@ -177,7 +177,7 @@ def read_cat(c: Call) -> Ref:
 def read_quantized_cat(activation: str = "") -> Operator:
     """quantized::cat(tensors, dim, scale, zero_point): each is rounded to the stated quantization, or the first one's."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names = c.names("qx")
         if not names:
             raise c.invalid("the list of tensors to concatenate is empty", rule="input-missing")
@@ -190,7 +190,7 @@ def read_quantized_cat(activation: str = "") -> Operator:
     return Operator("t qx, i dim, f? scale, i? zero_point", read)
 
 
-def _emit_stack(c: Call, names: Sequence[str], axis: int) -> Ref:
+def _emit_stack(c: Reading, names: Sequence[str], axis: int) -> Ref:
     """Tensors along a new axis; those with several quantizations go onto the first one's."""
     quantizations = [c.lookup(name).quantization for name in names]
     if all(quantization == quantizations[0] for quantization in quantizations):
@@ -199,7 +199,7 @@ def _emit_stack(c: Call, names: Sequence[str], axis: int) -> Ref:
     return _emit_concat(c, [c.emit("Unsqueeze", [name, axes], hint=f"part{i}").name for i, name in enumerate(names)], axis)
 
 
-def read_stack(c: Call) -> Ref:
+def read_stack(c: Reading) -> Ref:
     """aten::stack(tensors, dim)."""
     names = _names_to_concat(c, "tensors")
     rank = c.lookup(names[0]).rank
@@ -211,7 +211,7 @@ def read_stack(c: Call) -> Ref:
 def read_stack_along(fewest: int, axis: int) -> ReadFunction:
     """aten::hstack, vstack, dstack: along an axis that tensors of lower rank get."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         names, made = _names_to_concat(c, "tensors"), []
         for index, name in enumerate(names):
             rank = c.lookup(name).rank

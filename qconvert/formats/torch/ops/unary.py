@@ -14,14 +14,14 @@ import numpy as np
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.torch.operands import as_real, cast_operand
 from qconvert.formats.torch.ops.elementwise import emit_trunc
-from qconvert.formats.torch.reading import Call, Operator, ReadFunction
+from qconvert.formats.torch.reading import Operator, ReadFunction, Reading
 from qconvert.formats.torch.values import Ref
 from qconvert.graph import Quantization
 
 __all__ = ["OPERATORS", "_CASTS", "scale_values"]
 
 
-def cast(c: Call, name: str, dtype: str | None) -> Ref:
+def cast(c: Reading, name: str, dtype: str | None) -> Ref:
     """A tensor in another type; quantized tensors stay as they are. Constants of integers count as real numbers by a Dequantize, so that
     they stay integers."""
     tensor = c.lookup(c.plain(name))
@@ -36,12 +36,12 @@ def cast(c: Call, name: str, dtype: str | None) -> Ref:
     return Ref(cast_operand(c, Ref(tensor.name), dtype, "data"))
 
 
-def read_to(c: Call) -> Ref:
+def read_to(c: Reading) -> Ref:
     """aten::to, _to_copy: to a type, a device, or both."""
     return cast(c, c.name("self"), c.dtype("dtype") if "dtype" in c else None)
 
 
-def read_number_to(c: Call) -> Any:
+def read_number_to(c: Reading) -> Any:
     """aten::to of a number, such as a static size: 2 as float32 is 2.0."""
     value, dtype = c["self"], c.dtype("dtype")
     if isinstance(value, Ref):
@@ -49,7 +49,7 @@ def read_number_to(c: Call) -> Any:
     return bool(value) if dtype == "bool" else float(value) if dtype in REALS else int(value)
 
 
-def read_like(c: Call) -> Ref:
+def read_like(c: Reading) -> Ref:
     """aten::type_as and to(other): in another tensor's type."""
     other = c.operand("other")
     return Ref(c.name("self")) if other.is_quantized else cast(c, c.name("self"), other.dtype)
@@ -60,7 +60,7 @@ def read_named(dtype: str) -> Operator:
     return Operator("T self, b non_blocking=False", lambda c: cast(c, c.name("self"), dtype))
 
 
-def read_assertion(c: Call) -> None:
+def read_assertion(c: Reading) -> None:
     """An operator that checks its arguments and computes nothing."""
 
 
@@ -111,7 +111,7 @@ def read_floor_ceil(kind: str) -> ReadFunction:
     return lambda c: c.emit(kind, [c.name("self")]) if c.is_real(c.name("self")) else Ref(c.name("self"))
 
 
-def scale_values(c: Call, name: str, factor: float, hint: str = "") -> Ref:
+def scale_values(c: Reading, name: str, factor: float, hint: str = "") -> Ref:
     """Float values times a number."""
     return c.emit("Mul", [name, c.real_constant(factor, name, "factor")], quantization=None, hint=hint)
 
@@ -119,7 +119,7 @@ def scale_values(c: Call, name: str, factor: float, hint: str = "") -> Ref:
 def read_log(base: float) -> ReadFunction:
     """aten::log2 and log10."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         known = c.constant("self")
         if known is not None and known.dtype == np.float32:  # of a constant as PyTorch computes it: whole for powers of the base
             with np.errstate(all="ignore"):
@@ -129,13 +129,13 @@ def read_log(base: float) -> ReadFunction:
     return read
 
 
-def read_log1p(c: Call) -> Ref:
+def read_log1p(c: Reading) -> Ref:
     """aten::log1p: log(1 + x)."""
     name = as_real(c, "self")
     return c.emit("Log", [c.emit("Add", [name, c.real_constant(1.0, name, "one")], quantization=None, hint="sum").name], quantization=None)
 
 
-def read_exp2(c: Call) -> Ref:
+def read_exp2(c: Reading) -> Ref:
     """aten::exp2: exp(log(2) * x); of a constant as PyTorch computes it, a power of two where x is whole."""
     known = c.constant("self")
     if known is not None and known.dtype == np.float32:
@@ -147,7 +147,7 @@ def read_exp2(c: Call) -> Ref:
 def _read_minus_one(kind: str, inner: bool) -> ReadFunction:
     """aten::expm1, exp(x) - 1, and erfc, 1 - erf(x)."""
 
-    def read(c: Call) -> Ref:
+    def read(c: Reading) -> Ref:
         name = c.emit(kind, [as_real(c, "self")], quantization=None, hint="function").name
         one = c.real_constant(1.0, name, "one")
         return c.emit("Sub", [name, one] if inner else [one, name], quantization=None)
@@ -155,13 +155,13 @@ def _read_minus_one(kind: str, inner: bool) -> ReadFunction:
     return read
 
 
-def read_trunc(c: Call) -> Ref:
+def read_trunc(c: Reading) -> Ref:
     """aten::trunc, fix."""
     name = c.name("self")
     return emit_trunc(c, name) if c.is_real(name) else Ref(name)
 
 
-def read_fraction(c: Call) -> Ref:
+def read_fraction(c: Reading) -> Ref:
     """aten::frac: x - trunc(x)."""
     name = c.name("self")
     sign = c.emit("Sign", [name], quantization=None, hint="sign").name
@@ -169,7 +169,7 @@ def read_fraction(c: Call) -> Ref:
     return c.emit("Sub", [name, c.emit("Mul", [sign, part], quantization=None, hint="truncated").name], quantization=None)
 
 
-def read_round(c: Call) -> Ref:
+def read_round(c: Reading) -> Ref:
     """aten::round, also to a number of decimals."""
     name, decimals = c.name("self"), c.integer("decimals")
     if not c.is_real(name):
@@ -180,7 +180,7 @@ def read_round(c: Call) -> Ref:
     return scale_values(c, whole.name, 10.0**-decimals)
 
 
-def read_square(c: Call) -> Ref:
+def read_square(c: Reading) -> Ref:
     """aten::square, also of integers."""
     name = c.name("self")
     return c.emit("Square" if c.lookup(name).dtype in REALS else "Mul", [name] if c.lookup(name).dtype in REALS else [name, name])
@@ -191,7 +191,7 @@ def read_degrees(factor: float) -> ReadFunction:
     return lambda c: scale_values(c, as_real(c, "self"), factor)
 
 
-def read_finite(c: Call) -> Ref:
+def read_finite(c: Reading) -> Ref:
     """aten::isfinite: neither infinite nor no number."""
     found = [c.emit(kind, [c.name("self")], quantization=None, hint=kind).name for kind in ("IsNaN", "IsInf")]
     return c.emit("Not", [c.emit("Or", found, dtype="bool", quantization=None, hint="endless").name], dtype="bool", quantization=None)
