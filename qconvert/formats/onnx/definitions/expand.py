@@ -160,7 +160,7 @@ def _definition(graph: Graph, op: Op) -> Graph | None:
         if define is not None:
             decomposition = Decomposition(graph, op, node)
             define(decomposition)
-            return _read(_model(graph, op, decomposition.nodes, _OPSET, decomposition.constants), op)
+            return _read(_model(graph, op, decomposition.nodes, _OPSET, decomposition.constants))
     except (NoDefinitionError, QConvertError, ArithmeticError, LookupError, TypeError, ValueError):
         pass  # a file may give a node of no schema attributes and sizes that mean nothing
     return _schema_definition(graph, op, node)
@@ -186,7 +186,7 @@ def _schema_definition(graph: Graph, op: Op, node: Any) -> Graph | None:
         )
         if any(item.op_type == op_type and not item.domain for item in model.graph.node) or len(model.graph.node) > _NODES:
             return None
-        return _read(model, op)
+        return _read(model)
     except QConvertError:
         return None
     except Exception:  # the inliner's errors share no class but Exception
@@ -211,7 +211,7 @@ def _model(graph: Graph, op: Op, nodes: list[Any], opset: int, constants: Mappin
     return helper.make_model(made, opset_imports=imports, ir_version=10)
 
 
-def _read(model: Any, op: Op) -> Graph:
+def _read(model: Any) -> Graph:
     from qconvert.formats.onnx.container import parse_model
     from qconvert.formats.onnx.reader import read_model
 

@@ -80,7 +80,7 @@ def _turned_weights(op: Op, b: Builder) -> str:
 
 def real_bias(op: Op, b: Builder) -> list[str]:
     """The bias after its own DequantizeLinear. ONNX has none for int64: such a bias becomes int32, or float if it is too large."""
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return []
     bias = b.tensor(op.inputs[2])
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:

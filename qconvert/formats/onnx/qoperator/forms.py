@@ -28,6 +28,7 @@ __all__ = [
     "read_form",
     "stored_bias",
     "write_form",
+    "write_one_type",
 ]
 
 _BYTES = ("int8", "uint8")
@@ -126,9 +127,16 @@ def linear_reason(op: Op, b: Builder, op_type: str) -> str:
     return ""
 
 
+def write_one_type(op: Op, b: Builder, op_type: str, **attributes: Any) -> str:
+    """Writes an operator whose operands and result have one type in the form `op_type`; see WriteForm."""
+    reason = one_type_reason(op, b, op_type, op.inputs)
+    operands = (value for name in op.inputs for value in operand(b, name))
+    return reason or write_form(op, b, op_type, [*operands, *b.quantization(op.outputs[0])], **attributes)
+
+
 def stored_bias(op: Op, b: Builder) -> list[str]:
     """The integers of the bias, if there is one. Scales that are not just the implied products go into the model's metadata."""
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return []
     data, weights, bias = (b.tensor(name).quantization for name in op.inputs[:3])
     assert data is not None and weights is not None and bias is not None
@@ -139,7 +147,7 @@ def stored_bias(op: Op, b: Builder) -> list[str]:
 
 def bias_reason(op: Op, b: Builder, op_type: str) -> str:
     """Why the bias of a Conv or Gemm does not fit `op_type`, whose bias is int32 at input scale * weight scale; "" if it does."""
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return ""
     bias = b.tensor(op.inputs[2])
     if bias.dtype == "int32" and bias.quantization is not None:

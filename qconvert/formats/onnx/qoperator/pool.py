@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.ops.pool import may_tie
-from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form
+from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, read_form, write_one_type
 from qconvert.formats.onnx.reading import ReadFunction, Reading
 from qconvert.graph import Op
 
@@ -39,9 +39,6 @@ def write_average_pool(op: Op, b: Builder) -> str:
     """AveragePool, where no average can be a tie that its source rounds in another way than the kernel."""
     if may_tie(op, b):
         return f"QLinearAveragePool rounds ties to even, not {op['arithmetic'].removeprefix('ties_')}"
-    reason = one_type_reason(op, b, "QLinearAveragePool", op.inputs)
-    if reason:
-        return reason
     require_channels_first(op, b)
     auto = op["auto_pad"]
     attributes: dict[str, Any] = {
@@ -52,7 +49,7 @@ def write_average_pool(op: Op, b: Builder) -> str:
         "ceil_mode": int(op["ceil_mode"]),
         "count_include_pad": int(op["count_include_pad"]),
     }
-    return write_form(op, b, "QLinearAveragePool", [*operand(b, op.inputs[0]), *b.quantization(op.outputs[0])], **attributes)
+    return write_one_type(op, b, "QLinearAveragePool", **attributes)
 
 
 def read_global_average_pool(r: Reading) -> None:
@@ -63,12 +60,8 @@ def read_global_average_pool(r: Reading) -> None:
 
 def write_global_average_pool(op: Op, b: Builder) -> str:
     """GlobalAveragePool."""
-    reason = one_type_reason(op, b, "QLinearGlobalAveragePool", op.inputs)
-    if reason:
-        return reason
     require_channels_first(op, b)
-    inputs = [*operand(b, op.inputs[0]), *b.quantization(op.outputs[0])]
-    return write_form(op, b, "QLinearGlobalAveragePool", inputs, channels_last=0)
+    return write_one_type(op, b, "QLinearGlobalAveragePool", channels_last=0)
 
 
 def read_reduce_mean(r: Reading) -> None:

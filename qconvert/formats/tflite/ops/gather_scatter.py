@@ -130,7 +130,8 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
     maker = w.producer(op.inputs[0], "Expand")
     background = w.graph.constant(op.inputs[0] if maker is None else maker.inputs[0])
     distinct = rows is None or _is_distinct(rows)
-    if background is not None and _is_zero(op, w, background) and (op["reduction"] == "add" or (op["reduction"] == "none" and distinct)):
+    # SCATTER_ND leaves the stored 0 where nothing is written.
+    if background is not None and not background.any() and (op["reduction"] == "add" or (op["reduction"] == "none" and distinct)):
         places = _wrap_computed_indices(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None)
         if maker is not None and w.successor(op.inputs[0]) is not None:
             sizes = w.index(maker, 1)
@@ -171,11 +172,6 @@ def _write_sum(op: Op, w: Writing, alone: str) -> None:
     if w.tensor(op.outputs[0]).is_quantized:
         raise w.unsupported_error(op, f"quantized {op.inputs[0]!r}, to which updates are added,", rule="quantized-data")
     w.emit("ADD", [op.inputs[0], alone], op.outputs, "AddOptions")
-
-
-def _is_zero(op: Op, w: Writing, data: Array) -> bool:
-    """Whether constant data are what SCATTER_ND leaves where nothing is written: the stored 0."""
-    return not data.any()
 
 
 def _is_distinct(rows: Array) -> bool:

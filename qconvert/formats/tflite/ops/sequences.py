@@ -162,7 +162,7 @@ def state_of(w: Writing, op: Op, index: int) -> str:
 
 def sum_biases(w: Writing, op: Op, rows: int) -> Array:
     """The biases of a recurrence, of which TFLite has one for data and hidden values."""
-    if len(op.inputs) < 4 or not op.inputs[3]:
+    if not op.has(3):
         return np.zeros(rows, np.float32)
     return np.asarray(w.constant(op, 3).reshape(2, -1).sum(axis=0, dtype=np.float32))
 

@@ -188,7 +188,7 @@ def read_quantized_binary(kind: str, activation: str = "") -> Operator:
     return Operator("q qa, q qb, f scale, i zero_point", read)
 
 
-def _mark_number(c: Reading, ref: Ref, *values: Any) -> Ref:
+def _mark_number(ref: Ref, *values: Any) -> Ref:
     """A result, which is a number if all operands are."""
     return Ref(ref.name, number=not any(isinstance(value, Ref) and not value.number for value in values))
 
@@ -205,7 +205,7 @@ def read_binary(kind: str, real: bool = False) -> ReadFunction:
 
     def read(c: Reading) -> Ref:
         names, dtype = operands(c, "self", "other", real=real)
-        return _mark_number(c, _emit_binary(c, kind, names, dtype), c["self"], c["other"])
+        return _mark_number(_emit_binary(c, kind, names, dtype), c["self"], c["other"])
 
     return read
 
@@ -224,7 +224,7 @@ def read_sum(kind: str, turned: bool = False) -> ReadFunction:
             second = cast_operand(c, scaled * alpha, dtype, "scaled")
         elif alpha != 1:
             second = _emit_binary(c, "Mul", [second, cast_operand(c, alpha, dtype, "alpha")], dtype, "scaled").name
-        return _mark_number(c, _emit_binary(c, kind, [first, second], dtype), c["self"], c["other"])
+        return _mark_number(_emit_binary(c, kind, [first, second], dtype), c["self"], c["other"])
 
     return read
 
@@ -234,15 +234,15 @@ def read_division(c: Reading) -> Ref:
     mode = c.get("rounding_mode")
     if mode is None:
         names, dtype = operands(c, "self", "other", real=True)
-        return _mark_number(c, _emit_binary(c, "Div", names, dtype), c["self"], c["other"])
+        return _mark_number(_emit_binary(c, "Div", names, dtype), c["self"], c["other"])
     if mode not in ("floor", "trunc"):
         raise c.invalid(f"the rounding mode is {mode!r}", rule="unknown-word")
     names, dtype = operands(c, "self", "other")
     if mode == "floor":
-        return _mark_number(c, _emit_binary(c, "FloorDiv", names, dtype), c["self"], c["other"])
+        return _mark_number(_emit_binary(c, "FloorDiv", names, dtype), c["self"], c["other"])
     if dtype not in REALS:
-        return _mark_number(c, _emit_binary(c, "Div", names, dtype), c["self"], c["other"])
-    return _mark_number(c, emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
+        return _mark_number(_emit_binary(c, "Div", names, dtype), c["self"], c["other"])
+    return _mark_number(emit_trunc(c, _emit_binary(c, "Div", names, dtype, "quotient").name), c["self"], c["other"])
 
 
 def emit_trunc(c: Reading, name: str) -> Ref:
@@ -260,11 +260,11 @@ def read_power(c: Reading) -> Ref:
     power = c["exponent"]
     wanted = common_type(c, [c["self"], power])
     if isinstance(power, (int, float)) and power in _POWERS and wanted in REALS and isinstance(c["self"], Ref):
-        return _mark_number(c, c.emit(_POWERS[power], [cast_operand(c, c["self"], wanted, "self")], quantization=None), c["self"])
+        return _mark_number(c.emit(_POWERS[power], [cast_operand(c, c["self"], wanted, "self")], quantization=None), c["self"])
     if power == 2 and isinstance(power, int) and isinstance(c["self"], Ref):
-        return _mark_number(c, _emit_binary(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
+        return _mark_number(_emit_binary(c, "Mul", [c["self"].name] * 2, wanted), c["self"])
     names, dtype = operands(c, "self", "exponent")
-    return _mark_number(c, _emit_binary(c, "Pow", names, dtype), c["self"], power)
+    return _mark_number(_emit_binary(c, "Pow", names, dtype), c["self"], power)
 
 
 def read_weighted(kind: str, first: str, second: str, base: str = "self") -> ReadFunction:

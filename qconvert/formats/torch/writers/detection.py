@@ -45,12 +45,12 @@ def write_detection(op: Op, b: Builder) -> None:
             node = b.aten("reshape", node, [1, -1])
             shares = b.aten("reshape", b.aten("expand", b.aten("unsqueeze", found, 1), [steps, classes]), [1, -1])
         kept = b.aten("where.self", shares, node, b.aten("zeros_like", node))
-        _set_output(op, b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
+        _set_output(b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
     total = b.aten("sum.dim_IntList", b.aten("to.dtype", found, wide), [0], True)
     b.set_node(op.outputs[3], b.aten("to.dtype", total, b.dtype(b.tensor(op.outputs[3]).dtype)))
 
 
-def _set_output(op: Op, b: Builder, name: str, node: Node, missing: int) -> None:
+def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:
     if not name:
         return
     if missing > 0:  # rows that nothing can fill

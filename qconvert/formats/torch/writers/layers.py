@@ -30,7 +30,7 @@ __all__ = ["WRITERS"]
 
 def _bias(op: Op, b: Builder) -> Any:
     """The bias's float values. PyTorch has no dequantize of int64: such a bias becomes int32, or float32 if it is too large."""
-    if len(op.inputs) < 3 or not op.inputs[2]:
+    if not op.has(2):
         return None
     bias = b.tensor(op.inputs[2])
     if bias.dtype != "int64" or bias.data is None or bias.quantization is None:
