@@ -23,8 +23,9 @@ from qconvert.formats.onnx.model import replace_items
 from qconvert.formats.onnx.qonnx.quantizations import limits_of, storage
 from qconvert.formats.onnx.signatures import QONNX_DOMAINS
 from qconvert.graph import Array, integer_range
+from qconvert.operators import KINDS
 
-__all__ = ["NOTE", "cpu_saturates", "has_vnni", "is_x86", "with_onnx_nodes", "with_unsigned_weights", "without_qonnx"]
+__all__ = ["NOTE", "PRODUCTS", "cpu_saturates", "has_vnni", "is_x86", "with_onnx_nodes", "with_unsigned_weights", "without_qonnx"]
 
 #: What the user should know where weights were changed.
 NOTE = (
@@ -40,7 +41,7 @@ _INTEGER_OPERATORS = {
     "QAttention": [(0, 6, 1, 7)], "DynamicQuantizeLSTM": [(0, -1, 1, 9), (0, -1, 2, 11)],
 }  # fmt: skip
 #: Operators that onnxruntime's optimizer gives integer kernels if they stand between DequantizeLinear and QuantizeLinear.
-_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+PRODUCTS = frozenset(name for name, kind in KINDS.items() if kind.sums_products)
 _CPUINFO = Path("/proc/cpuinfo")
 _X86 = ("x86_64", "amd64", "i386", "i686", "x86")
 #: Operators that may stand between weights and their DequantizeLinear.
@@ -90,7 +91,7 @@ def with_unsigned_weights(model: bytes | Path, optimize: bool) -> bytes | None:
     for node in proto.graph.node:
         if node.op_type in _INTEGER_OPERATORS:
             weights.shift_integer_operator(node)
-        elif optimize and node.op_type in _WEIGHTED:
+        elif optimize and node.op_type in PRODUCTS:
             weights.shift_float_operator(node)
     return bytes(proto.SerializeToString()) if weights.changed else None
 

@@ -20,6 +20,7 @@ from qconvert.data.input_limits import Bounds
 from qconvert.errors import MissingPackageError, OptionError, QConvertError, RuntimeRefusedError
 from qconvert.graph import Array
 from qconvert.plugins import Engine, Layer, ModelFile, Timing
+from qconvert.runtimes.onnx_rewrites import PRODUCTS
 from qconvert.runtimes.onnxruntime import OnnxRuntime
 from qconvert.runtimes.packages import Child
 from qconvert.runtimes.tensorrt_child import PACKAGES
@@ -199,7 +200,6 @@ def _builder_refusal(text: str, raw: str, model: NamedModel) -> Refusal:
 
 #: Operators after a product that belong to it: a bound, a shift, the rounding.
 _AFTER = ("QuantizeLinear", "Relu", "Clip", "Cast", "Add", "Sub", "Max", "Min")
-_PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear", "Cast")
 #: Operators that return values of their data, or positions of these: they compute alike on integers and in float.
 _CHOICES = (
@@ -336,11 +336,11 @@ def _is_integer_node(node: Node, layer: EngineLayer) -> bool | None:
     if node.operator in _CONVERSIONS:
         return None
     sides = [*layer.inputs, *layer.constants[: max(0, 2 - len(layer.inputs))]]
-    if layer.sums and node.operator in _PRODUCTS and all(side.dtype.startswith("FP8") for side in sides):
+    if layer.sums and node.operator in PRODUCTS and all(side.dtype.startswith("FP8") for side in sides):
         return True
     if node.operator in _CHOICES and (layer.sums or not layer.integer):
         return None
-    if layer.sums and node.operator not in _PRODUCTS:
+    if layer.sums and node.operator not in PRODUCTS:
         return False
     return layer.integer
 
@@ -365,5 +365,5 @@ def _origin(node: Node, writers: Mapping[str, Node], constants: frozenset[str]) 
         if before is None or before.operator == "DequantizeLinear":
             break
         node = before
-        inner = node if inner.operator == "QuantizeLinear" or node.operator in _PRODUCTS else inner
+        inner = node if inner.operator == "QuantizeLinear" or node.operator in PRODUCTS else inner
     return inner

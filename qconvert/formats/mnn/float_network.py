@@ -309,7 +309,7 @@ def compensate_biases(network: Graph, layers: Sequence[Layer]) -> tuple[Graph, i
 
 
 def _is_depthwise(network: Graph, op: Op) -> bool:
-    if op.kind != "Conv" or op["group"] == 1:
+    if not (kind_of(op).has_weights and kind_of(op).has_windows) or op["group"] == 1:
         return False
     shape = network[op.inputs[1]].shape or (0, 0)
     return bool(shape[0] == op["group"] and shape[1] == 1)

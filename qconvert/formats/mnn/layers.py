@@ -134,7 +134,7 @@ class _Kept:
 def _fused_result(graph: Graph, op: Op, readers: Sequence[Op]) -> str:
     """The name of what a layer computes with the activation that MNN fuses into it."""
     name = op.outputs[0]
-    if op.kind == "Conv" and len(readers) == 1 and name not in graph.public and _is_fused(graph, readers[0]):
+    if kind_of(op).has_windows and len(readers) == 1 and name not in graph.public and _is_fused(graph, readers[0]):
         return readers[0].outputs[0]
     return name
 
@@ -176,7 +176,7 @@ def _layer(graph: Graph, op: Op, result: str, encodings: Encodings, readers: Map
     following = _activation(result, encodings, "output", op)
     if isinstance(following, str):
         return f"its result has {following}"
-    name = f"{result}{BEFORE_TRANSPOSE}" if op.kind == "Conv" and result in graph.outputs else result
+    name = f"{result}{BEFORE_TRANSPOSE}" if kind_of(op).has_windows and result in graph.outputs else result
     return Layer(name, op.source or result, data, following, op.inputs[1], *weights)
 
 

@@ -192,8 +192,8 @@ _STORAGE = frozenset(("QuantizeLinear", "DequantizeLinear", "Identity"))
 #: Nodes that a fused activation becomes.
 _ACTIVATIONS = frozenset(("Relu", "Clip"))
 
-#: Kinds that are found again without a note, whatever nodes they become, as are conversions between quantizations.
-_RECOGNIZED = frozenset(("Gemm", "Clip", "Cast", "Identity", "Pad", "Conv", "ConvTranspose"))
+#: Kinds that are found again without a note, whatever nodes they become, as are layers and conversions between quantizations.
+_RECOGNIZED = frozenset(("Clip", "Cast", "Identity", "Pad"))
 
 
 def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
@@ -204,7 +204,7 @@ def is_decomposed(op: Op, nodes: Sequence[str]) -> bool:
     if op.attributes.get("activation") and core and core[-1] in _ACTIVATIONS:
         core.pop()
     rule = kind_of(op).rule
-    if op.kind in _RECOGNIZED or rule in ("relabel", "opaque") or (rule == "convert" and "Round" not in core):
+    if op.kind in _RECOGNIZED or kind_of(op).has_weights or rule in ("relabel", "opaque") or (rule == "convert" and "Round" not in core):
         return False
     return core != [op.kind] or op.kind == "Sum"  # whose own node is read as several operators
 

@@ -338,7 +338,7 @@ class Reading(OperatorReading):
 
     def variant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
         """See OperatorReading; raises InvalidModelError if the constant's scales mean nothing."""
-        self.require_sound("Conv", [self.input(index)])  # which computes
+        self.require_sound([self.input(index)])
         return super().variant(index, key, data, quantization)
 
     def transpose_constant(self, index: int, key: str, data: Array, quantization: Quantization | None) -> str:
@@ -346,7 +346,7 @@ class Reading(OperatorReading):
         maker = self.find_dequantize(index)
         if maker is None:
             return self.variant(index, key, data, quantization)
-        self.require_sound("Conv", maker.inputs)
+        self.require_sound(maker.inputs)
         stored = self.draft.variant(maker.inputs[0], key, data, quantization)
         real = self.intermediate("real", self.tensor(index).dtype, data.shape, base=stored)
         self.draft.append(Op(maker.kind, (stored,), (real,), maker.attributes, maker.source))
@@ -394,7 +394,8 @@ class Reading(OperatorReading):
         Thresholds, bounds and fillers that a DEQUANTIZE of float16 gives are constants: no bytes are kept by leaving them so, and many
         operators of other formats take nothing else.
         """
-        self.require_sound(kind, (*ins, *outs))
+        if KINDS[kind].rule not in ("move", "relabel", "plain", "state", "control", "opaque"):
+            self.require_sound((*ins, *outs))
         ins = list(ins)
         for position in KINDS[kind].positions(Op(kind, tuple(ins), tuple(outs)), "parameter", "filler"):
             if ins[position] and self.draft.tensors[ins[position]].quantization is None:
@@ -409,16 +410,15 @@ class Reading(OperatorReading):
         self._clip(whole, outs[0], clip)
         return outs
 
-    def require_sound(self, kind: str, names: Iterable[str]) -> None:
-        """Raises InvalidModelError if an operator of `kind` would compute, not move, on a tensor whose scales mean nothing."""
-        if KINDS[kind].rule not in ("move", "relabel", "plain", "state", "control", "opaque"):
-            for name in self.draft.unsound.keys() & set(names):
-                raise self.invalid(f"tensor {name!r}: {self.draft.unsound[name]}", rule="scale-not-positive")
+    def require_sound(self, names: Iterable[str]) -> None:
+        """Raises InvalidModelError if the scales of a tensor that an operator computes on, not moves, mean nothing."""
+        for name in self.draft.unsound.keys() & set(names):
+            raise self.invalid(f"tensor {name!r}: {self.draft.unsound[name]}", rule="scale-not-positive")
 
     def require_scales(self, *types: str) -> None:
         """Raises InvalidModelError if a tensor of one of `types`, by default all narrow ones, states no scale; the kernel divides by it."""
         names = [*filter(None, (*self.inputs, *self.outputs))]
-        self.require_sound("Relu", names)  # which computes
+        self.require_sound(names)
         for name in names:
             tensor = self.draft.tensors[name]
             if tensor.dtype in (types or ("int8", "uint8", "int16")) and not tensor.is_quantized:

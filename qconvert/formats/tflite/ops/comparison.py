@@ -28,7 +28,7 @@ def _make_reader(kind: str) -> ReadFunction:
         if not tables:
             r.emit(kind)
             return
-        r.require_sound(kind, r.inputs)
+        r.require_sound(r.inputs)
         r.emit(kind, [_look_up_operand(r, index, table) for index, table in enumerate(tables)])
 
     return read

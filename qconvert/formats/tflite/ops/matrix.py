@@ -29,7 +29,7 @@ def read_fully_connected(r: Reading) -> None:
         raise r.invalid(f"weights of shape {weights.shape}", rule="wrong-rank")
     data = r.tensor(0)
     rows = _rows(r, shape[1])
-    r.require_sound("Gemm", [r.input(1)])
+    r.require_sound([r.input(1)])
     operands = [_flatten_data(r, rows, shape[1]), float_weights(r, r.input(1))]
     if r.has(2):
         operands.append(accumulator_bias(r, 2, data, weights))

@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.formats.tflite.reading import Reading
 from qconvert.formats.tflite.writing import Writing
 from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.operators.recurrent import CELLS
 
 __all__ = [
     "INTEGERS",
@@ -149,7 +150,7 @@ def require_writable(w: Writing, op: Op, **wanted: object) -> None:
     inputs = (*op.inputs, *[""] * (7 - len(op.inputs)))
     if inputs[4]:
         raise w.unsupported_error(op, "lengths of sequences", rule="sequence-lengths")
-    if not all(inputs[5 : 7 if op.kind == "LSTM" else 6]):
+    if not all(inputs[5 : 5 + CELLS[op.kind].states]):
         raise w.unsupported_error(
             op, "initial states in each run, where TFLite's operator keeps its states between runs,", rule="initial-states"
         )
@@ -215,8 +216,7 @@ class Frame:
         self._results = [self._result(name, size) for name, size in zip(names, widths, strict=True)]
         if joined is not None:
             w.absorb(joined)
-        maker = w.producer(self.data)
-        own = maker if maker is not None and w.is_read_by(self.data, ways) else None
+        own = w.producer(self.data, "Reshape", "Transpose") if w.is_read_by(self.data, ways) else None
         given = None if own is None else w.tensor(own.inputs[0]).shape
         self.form = "steps"
         if self._is_single() and own is not None and own.kind == "Reshape" and given == (self._rows, values):
