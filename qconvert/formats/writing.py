@@ -34,6 +34,7 @@ class OperatorWriting:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._producers = graph.producers()
+        self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
     def tensor(self, name: str) -> Tensor:
         """The canonical tensor called `name`."""

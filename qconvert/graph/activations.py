@@ -13,7 +13,15 @@ from qconvert.arithmetic import round_half_away, round_half_even
 from qconvert.arithmetic.storage import integer_range
 from qconvert.graph.schema import Graph, Op, Tensor
 
-__all__ = ["ACTIVATIONS", "clip_range", "find_unstated_attributes", "is_exact", "narrow_constants", "simplest_activation"]
+__all__ = [
+    "ACTIVATIONS",
+    "activation_bounds",
+    "clip_range",
+    "find_unstated_attributes",
+    "is_exact",
+    "narrow_constants",
+    "simplest_activation",
+]
 
 #: The real range that each fused activation leaves: (lower bound, upper bound), None where there is none.
 ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
@@ -22,6 +30,11 @@ ACTIVATIONS: Mapping[str, tuple[float | None, float | None]] = {
     "relu6": (0.0, 6.0),
     "relu_n1_to_1": (-1.0, 1.0),
 }
+
+
+def activation_bounds(op: Op) -> tuple[float | None, float | None]:
+    """The real range that the fused activation of an operator leaves; see ACTIVATIONS."""
+    return ACTIVATIONS[str(op.attributes.get("activation", ""))]
 
 
 def clip_range(tensor: Tensor, bounds: tuple[float | None, float | None]) -> tuple[int, int]:

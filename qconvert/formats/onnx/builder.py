@@ -6,7 +6,6 @@ after a DequantizeLinear that is made when first asked for.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +18,7 @@ from qconvert.formats.onnx.model import DEFAULT_DOMAINS
 from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels import KERNELS
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
@@ -92,7 +91,6 @@ class Builder(OperatorWriting):
         self._taken = set(graph.tensors)  # those of all graphs of the file
         self._names = Names(self._taken)
         self._shown: dict[str, Tensor] = {}
-        self._reads = Counter(name for op in graph.ops for name in op.inputs)
 
     def name(self, wanted: str) -> str:
         """An unused value name."""
@@ -194,15 +192,15 @@ class Builder(OperatorWriting):
         """What onnxruntime's integer kernel does wrong with an operator, in words; "" if nothing."""
         return KERNELS["onnxruntime:optimized"].fault(self.graph, op)
 
-    def cast(self, value: str, dtype: str, output: str = "") -> str:
-        """Adds a Cast to another type, whose result is `output`, or a new value; returns its name."""
-        return self.node("Cast", [value], [output] if output else 1, hint=f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
+    def cast(self, value: str, dtype: str, output: str = "", *, hint: str = "") -> str:
+        """Adds a Cast to another type, whose result is `output`, or a new value made from `hint`; returns its name."""
+        return self.node("Cast", [value], [output] if output else 1, hint=hint or f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
 
     def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
         wide = [self.cast(name, "float64") for name in inputs]
         result = self.node(op_type, wide, hint=f"{hint}/float64", **attributes)
-        return self.node("Cast", result, hint=hint, to=ELEMENT_TYPES["float32"])[0]
+        return self.cast(result[0], "float32", hint=hint)
 
     def node_name(self, op_type: str, outputs: Sequence[str]) -> str:
         """An unused name for a node: the source's for the operator that it stands for, else one made of its type and output."""
@@ -305,7 +303,7 @@ class Builder(OperatorWriting):
         wide = self.cast(value, "float64")
         steps = self.node("Sub", [wide, self.const(np.float64(quantization.zero_point.reshape(-1)[0]), f"{value}/shift")])[0]
         product = self.node("Mul", [steps, self.const(np.float64(quantization.scale.reshape(-1)[0]), f"{value}/step")])[0]
-        return self.node("Cast", [product], hint=f"{value}/real", to=ELEMENT_TYPES[real])[0]
+        return self.cast(product, real, hint=f"{value}/real")
 
     def quantize(self, value: str, tensor: Tensor, output: str, real: str = "float32") -> None:
         """Adds a QuantizeLinear of a value of type `real` to the quantization of `tensor`, named `output`."""
@@ -380,7 +378,7 @@ class Builder(OperatorWriting):
         QuantizeLinear, as compilers expect it, which is as exact: rounding is monotone, and the bounds are values of the quantization.
         """
         tensor = self.tensor(op.outputs[index])
-        bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        bounds = activation_bounds(op)
         if tensor.quantization is None:
             self.rename(self._clip_to_bounds(value, tensor, bounds, tensor.dtype), tensor.name)
             return

@@ -52,7 +52,6 @@ class Writing(OperatorWriting):
         self.inner_states = inner_states(graph)
         self.variables: set[str] = set()
         self._names = graph.names(self.tensors)
-        self._reads = Counter(name for op in graph.ops for name in op.inputs)
         self._variants: dict[tuple[str, str], str] = {}
         #: For each tensor its canonical readers, once for each input that it is.
         self._readers: dict[str, dict[tuple[int, int], Op]] = {}

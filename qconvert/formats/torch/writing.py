@@ -17,7 +17,7 @@ from qconvert.formats.torch.program import Node, find_needed_nodes
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, canonical_dtype, integer_range
-from qconvert.graph.activations import ACTIVATIONS, clip_range, is_exact
+from qconvert.graph.activations import activation_bounds, clip_range, is_exact
 
 __all__ = ["Builder", "WriteFunction"]
 
@@ -212,7 +212,7 @@ class Builder(OperatorWriting):
     def finish(self, op: Op, node: Any, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is."""
         tensor = self.tensor(op.outputs[index])
-        bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        bounds = activation_bounds(op)
         if bounds != (None, None) and not self._is_implied(tensor, bounds):
             node = self.clip(node, *(bounds if self.wide else self._round_bounds(tensor, bounds)))
         if tensor.quantization is not None:

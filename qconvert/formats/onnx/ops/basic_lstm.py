@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import BASIC_GATES, BasicLstm
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale
 from qconvert.formats.onnx.ops.integer_lstm import int16_curve
 from qconvert.graph import Array, Op
@@ -14,7 +14,6 @@ from qconvert.operators.integer_recurrent import name_tensors
 
 __all__ = ["WRITERS"]
 
-_FLOAT64 = ELEMENT_TYPES["float64"]
 _INT16 = (-(2**15), 2**15 - 1)
 
 
@@ -45,7 +44,7 @@ class _Layer:
         stored = self._node("Add", shown, self._scalar(128.0))
         for index, (value, dtype) in enumerate(((stored, "uint8"), (stored, "uint8"), (cell, "int16"))):
             if op.outputs[index]:
-                b.node("Cast", [value], [op.outputs[index]], to=ELEMENT_TYPES[dtype])
+                b.cast(value, dtype, op.outputs[index])
 
     def _sums(self) -> str:
         """Data and hidden values side by side, less 128, times the weights less their zero point, and the bias."""
@@ -67,7 +66,7 @@ class _Layer:
         return self._b.node(kind, inputs, hint=f"{self._hint}/{kind}")[0]
 
     def _wide(self, name: str) -> str:
-        return self._b.node("Cast", [self._b.stored_value(self._names[name])], hint=f"{self._hint}/{name}", to=_FLOAT64)[0]
+        return self._b.cast(self._b.stored_value(self._names[name]), "float64", hint=f"{self._hint}/{name}")
 
     def _scalar(self, value: float) -> str:
         return self._b.make_once(f"{value!r} float64", "scalar", lambda: [self._b.const(np.float64(value), "constant/number")])[0]

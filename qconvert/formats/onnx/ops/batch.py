@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.graph import Op
 
 __all__ = ["WRITERS"]
@@ -132,10 +132,10 @@ def _pad_data(op: Op, b: Builder, sizes: list[int | None], axes: list[int]) -> t
     zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
     filler = b.const(np.array(zero, wide), f"{op.outputs[0]}/padding")
     if wide != tensor.dtype:
-        value = b.node("Cast", [value], hint=f"{tensor.name}/{wide}", to=ELEMENT_TYPES[wide])[0]
+        value = b.cast(value, wide, hint=f"{tensor.name}/{wide}")
     value = b.node("Pad", [value, pads, filler], hint=hint)[0]
     if wide != tensor.dtype:
-        value = b.node("Cast", [value], hint=hint, to=ELEMENT_TYPES[tensor.dtype])[0]
+        value = b.cast(value, tensor.dtype, hint=hint)
     return value, padded
 
 

@@ -47,7 +47,7 @@ def write_dynamic(op: Op, b: Builder, weights: Array, quantization: Quantization
         steps = weights.astype(np.int64) - scale_and_zero_point(quantization, weights.shape)[1].astype(np.int64)
         sums = steps.sum(axis=-2, keepdims=True).astype(np.int32)
         total = b.node("Sub", [total, b.node("Mul", [data_point, b.const(sums, f"{result}/sums")])[0]], hint=f"{result}/centred")[0]
-    real = b.node("Cast", [total], hint=f"{result}/sum_real", to=ELEMENT_TYPES["float32"])[0]
+    real = b.cast(total, "float32", hint=f"{result}/sum_real")
     scales = quantization.scale.reshape(along) if quantization.axis is not None else quantization.scale.reshape(())
     steps_of = b.const(scales, f"{result}/weights/scale")
     if by_rows:  # in the order of XNNPACK's kernels

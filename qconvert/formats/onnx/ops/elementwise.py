@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, has_addition, is_accumulator_scale
-from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import conditions
@@ -70,7 +70,7 @@ def write_add(op: Op, b: Builder) -> None:
     quantizations = nudge_input_scales(b.graph, op)
     if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
-        plain = [b.node("Cast", [b.stored_value(name)], hint=f"{name}/plain", to=ELEMENT_TYPES[result.dtype])[0] for name in op.inputs]
+        plain = [b.cast(b.stored_value(name), result.dtype, hint=f"{name}/plain") for name in op.inputs]
         values = [b.dequantize(name, result.dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
         b.compute(op, values)
     elif kernel in INTEGER_FACTORS:
@@ -102,7 +102,7 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
         half = b.node("Add", [b.node("Abs", [total])[0], b.const(np.float64(0.5), "half")])[0]
         steps = b.node("Mul", [b.node("Sign", [total])[0], b.node("Floor", [half])[0]])[0]
         total = b.node("Add", [steps, b.const(np.float64(point), f"{result.name}/zero_point")])[0]
-    lowest, highest = clip_range(result, ACTIVATIONS[op["activation"]])
+    lowest, highest = clip_range(result, activation_bounds(op))
     limits = [b.const(np.float64(value - low), f"{result.name}/limit") for value in (lowest, highest)]
     clipped = b.node("Clip", [total, *limits])[0]
     if result.dtype == "uint8":
@@ -181,8 +181,8 @@ def write_atan(op: Op, b: Builder) -> None:
     b.cast(b.node("Atan", [b.cast(b.stored_value(op.inputs[0]), "float32")])[0], "float64", op.outputs[0])
 
 
-def write_comparison(op: Op, b: Builder) -> None:
-    """A comparison of float values."""
+def write_truth(op: Op, b: Builder) -> None:
+    """A comparison of float values, IsNaN and IsInf."""
     b.node(op.kind, b.float_values(op), op.outputs)
 
 
@@ -215,11 +215,6 @@ def write_where(op: Op, b: Builder) -> None:
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of stored numbers."""
     b.cast(b.stored_value(op.inputs[0]), str(op["to"]), op.outputs[0])
-
-
-def write_is(op: Op, b: Builder) -> None:
-    """IsNaN and IsInf of float values."""
-    b.node(op.kind, b.float_values(op), op.outputs)
 
 
 def write_einsum(op: Op, b: Builder) -> None:
@@ -310,9 +305,8 @@ WRITERS: dict[str, WriteFunction] = {
     "Sub": write_arithmetic,
     "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
-    **dict.fromkeys(_COMPARISONS.split(), write_comparison),
+    **dict.fromkeys(f"{_COMPARISONS} IsNaN IsInf".split(), write_truth),
     **dict.fromkeys(("And", "Or", "Xor", "Not"), write_stored),
-    **dict.fromkeys(("IsNaN", "IsInf"), write_is),
     "Add": write_add,
     "Neg": write_neg,
     "FloorMod": write_floor_mod,

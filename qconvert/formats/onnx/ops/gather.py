@@ -147,7 +147,7 @@ def write_topk(op: Op, b: Builder) -> None:
     else:
         wide = b.cast(b.stored_value(tensor.name), "int32")
         values = b.node("TopK", [wide, k], [b.name(f"{name}/int32"), op.outputs[1]], **attributes)
-        b.node("Cast", values[:1], [name], to=ELEMENT_TYPES[tensor.dtype])
+        b.cast(values[0], tensor.dtype, name)
 
 
 #: Types of values for which onnxruntime's CPU provider has a OneHot of int64 indices (1.31, measured), and one that none of them holds.
@@ -193,7 +193,7 @@ def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
         b.node("OneHot", operands, op.outputs, axis=int(op["axis"]))
         return
     taken = "float32" if "float" in result.dtype else "int64"
-    wide = b.node("Cast", [values], hint=f"{name}/values_{taken}", to=ELEMENT_TYPES[taken])[0]
+    wide = b.cast(values, taken, hint=f"{name}/values_{taken}")
     found = b.node("OneHot", [*others, wide], hint=f"{name}/{taken}", axis=int(op["axis"]))
     b.cast(found[0], result.dtype, op.outputs[0])
 

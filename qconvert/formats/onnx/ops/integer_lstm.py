@@ -19,7 +19,7 @@ from qconvert.operators.integer_recurrent import LSTM_INPUTS, integer_lstm, name
 
 __all__ = ["WRITERS", "int16_curve"]
 
-_FLOAT32, _FLOAT64, _INT8, _INT16, _INT64 = (ELEMENT_TYPES[name] for name in ("float32", "float64", "int8", "int16", "int64"))
+_FLOAT32, _FLOAT64, _INT8, _INT64 = (ELEMENT_TYPES[name] for name in ("float32", "float64", "int8", "int64"))
 #: Whole numbers up to which float32 holds all.
 _EXACT32 = 2**24
 _LOW, _HIGH = -(2.0**15), 2.0**15 - 1
@@ -75,7 +75,7 @@ class _Lstm:
     def write(self) -> None:
         b, layer = self._b, self._layer
         hidden = self._steps(b, self._names["hidden"], layer.state[1], self._product_type("recurrent"))
-        cell = b.node("Cast", [b.stored_value(self._names["cell"])], hint=f"{self._hint}/cell", to=_FLOAT64)[0]
+        cell = b.cast(b.stored_value(self._names["cell"]), "float64", hint=f"{self._hint}/cell")
         parts = self._data_parts()
         steps = b.tensor(self._names["data"]).shape
         if steps is not None and steps[0 if layer.time_major else 1] == 1:
@@ -89,9 +89,9 @@ class _Lstm:
         self._finish(result, 0)
         if self._op.outputs[1]:
             back = b.node("Add", [hidden, self._scalar(layer.state[1], self._product_type("recurrent"), "zero_point")])[0]
-            self._finish(b.node("Cast", [back], hint=f"{self._hint}/stored", to=_INT8)[0], 1)
+            self._finish(b.cast(back, "int8", hint=f"{self._hint}/stored"), 1)
         if self._op.outputs[2]:
-            self._finish(b.node("Cast", [cell], hint=f"{self._hint}/stored", to=_INT16)[0], 2)
+            self._finish(b.cast(cell, "int16", hint=f"{self._hint}/stored"), 2)
 
     def _finish(self, value: str, index: int) -> None:
         if self._op.outputs[index]:
@@ -115,7 +115,7 @@ class _Lstm:
         if not self._is_normed and any(gate.bias is not None for gate in layer.gates.values()):
             listed = [self._bias(gate) for gate in self._gates]
             joined = b.node("Concat", listed, hint=f"{self._hint}/bias", axis=0)[0]
-            sums = b.node("Add", [sums, b.node("Cast", [joined], hint=f"{self._hint}/bias", to=_FLOAT64)[0]])[0]
+            sums = b.node("Add", [sums, b.cast(joined, "float64", hint=f"{self._hint}/bias")])[0]
         scaled = self._rescale("weights").emit(b, b, sums, f"{self._hint}/data")
         return self._clip_to_int16(b, scaled)
 

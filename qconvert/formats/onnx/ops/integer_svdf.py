@@ -31,13 +31,11 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
     stored, zero = tensors["memory"].dtype, layer.memory_zero_point
     limited = _clip_to_type(b, newest.emit(b, b, sums, f"{hint}/newest"), stored, f"{hint}/newest", zero)
-    real = b.node("Cast", [b.stored_value(names["memory"])], hint=f"{hint}/memory", to=_FLOAT64)[
-        0
-    ]  # integers that are moved take a label along
+    real = b.cast(b.stored_value(names["memory"]), "float64", hint=f"{hint}/memory")  # integers that are moved take a label along
     if zero:
         real = b.node("Sub", [real, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory")[0]
     kept, moved = shift_memory(b, real, limited, (filters, places), hint)
-    time = b.node("Cast", [b.stored_value(names["time"])], hint=f"{hint}/time", to=_FLOAT64)[0]
+    time = b.cast(b.stored_value(names["time"]), "float64", hint=f"{hint}/time")
     summed = unit_sums(b, kept, time, (filters // layer.rank, layer.rank * places), hint)
     if names.get("bias"):
         bias = b.node("Cast", [b.stored_value(names["bias"])], hint=f"{hint}/bias", to=_FLOAT64)
@@ -48,7 +46,7 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     if op.outputs[1]:
         if zero:
             moved = b.node("Add", [moved, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory_after")[0]
-        b.node("Cast", [moved], [op.outputs[1]], to=ELEMENT_TYPES[stored])
+        b.cast(moved, stored, op.outputs[1])
 
 
 def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Rescale]:

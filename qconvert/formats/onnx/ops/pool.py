@@ -11,7 +11,7 @@ from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.onnxruntime import covers_all
 
 __all__ = ["READERS", "WRITERS", "may_tie"]
@@ -110,7 +110,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
         return
     pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
     if op["activation"]:
-        b.clip_stored(pooled, tensor, *clip_range(tensor, ACTIVATIONS[op["activation"]]))
+        b.clip_stored(pooled, tensor, *clip_range(tensor, activation_bounds(op)))
     else:
         b.rename(pooled, tensor.name)
 

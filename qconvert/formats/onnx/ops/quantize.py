@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import DTYPE_NAMES, ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.reading.quantizations import label_key
@@ -43,7 +43,7 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     if not all(quantization.is_per_tensor for quantization in quantizations):
         raise b.unsupported_error(op, "int32 with scales for each channel", rule="several-zero-points")
     name, (scale, point) = result.name, (float(quantizations[-1].scale[0]), int(quantizations[-1].zero_point[0]))
-    value = b.node("Cast", [b.stored_value(source.name)], hint=f"{name}/float64", to=ELEMENT_TYPES["float64"])[0]
+    value = b.cast(b.stored_value(source.name), "float64", hint=f"{name}/float64")
     if len(quantizations) == 1:
         steps = b.node("Round", b.node("Div", [value, b.const(np.float64(scale), f"{name}/step")], hint=f"{name}/steps"))[0]
     else:
@@ -74,7 +74,7 @@ def dequantize_with_scale(b: Builder, data: Tensor, scale: float, zero_point: in
     A Cast to the same type, which onnxruntime drops, makes the integers plain, so that they may get one.
     """
     assert data.quantization is not None
-    plain = b.node("Cast", [b.stored_value(data.name)], hint=f"{data.name}/plain", to=ELEMENT_TYPES[data.dtype])[0]
+    plain = b.cast(b.stored_value(data.name), data.dtype, hint=f"{data.name}/plain")
     point = int(data.quantization.zero_point[0]) if zero_point is None else zero_point
     return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), point))
 

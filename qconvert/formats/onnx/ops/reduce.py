@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import tflite_mean_multiplier, xnnpack_reduction
 from qconvert.arithmetic.storage import REALS
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
@@ -127,7 +127,7 @@ def write_reduce_wide(op: Op, b: Builder) -> None:
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW:
         write_reduce(op, b)
         return
-    wide = b.node("Cast", [b.stored_value(tensor.name)], hint=f"{result.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+    wide = b.cast(b.stored_value(tensor.name), "int32", hint=f"{result.name}/int32")
     b.cast(_reduce(op, b, op.kind, wide), result.dtype, result.name)
 
 
@@ -145,7 +145,7 @@ def _make_logic_writer(op_type: str) -> WriteFunction:
     """The writer of a reduction of booleans, as the largest or smallest of 0 and 1."""
 
     def write(op: Op, b: Builder) -> None:
-        numbers = b.node("Cast", [b.stored_value(op.inputs[0])], hint=f"{op.outputs[0]}/int32", to=ELEMENT_TYPES["int32"])[0]
+        numbers = b.cast(b.stored_value(op.inputs[0]), "int32", hint=f"{op.outputs[0]}/int32")
         b.cast(_reduce(op, b, op_type, numbers), "bool", op.outputs[0])
 
     return write
@@ -162,7 +162,7 @@ def write_arg(op: Op, b: Builder) -> None:
     tensor = b.tensor(op.inputs[0])
     value = b.stored_value(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.float_value(tensor.name)
     if tensor.dtype in ("int16", "int64", "bool") and tensor.quantization is None:
-        value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        value = b.cast(value, "int32", hint=f"{tensor.name}/int32")
     b.node(op.kind, [value], op.outputs, axis=int(op["axis"]), keepdims=int(op["keepdims"]))
 
 

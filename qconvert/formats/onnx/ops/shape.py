@@ -171,7 +171,7 @@ def _split_stored(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
     is_real = tensor.quantization is not None
     value = b.float_value(tensor.name)
     if not is_real:
-        value = b.node("Cast", [value], hint=f"{tensor.name}/int32", to=ELEMENT_TYPES["int32"])[0]
+        value = b.cast(value, "int32", hint=f"{tensor.name}/int32")
     parts = b.node("Split", [value, sizes], len(outputs), hint=f"{tensor.name}/part", axis=axis)
     for part, output in zip(parts, outputs, strict=True):
         if is_real:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import PAIR_BITS, effective_scale, pair_factors, quantize_multiplier, short_multipliers
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.formats.onnx.builder import Builder
 from qconvert.graph import Op, integer_range
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of
 
 __all__ = ["AWAY", "write_pair_of_16_bits", "write_sixteen_bits"]
@@ -73,7 +73,7 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
     assert data is not None and weights is not None and output is not None
 
     def to(value: str, dtype: str, hint: str) -> str:
-        return b.node("Cast", [value], hint=f"{hint}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
+        return b.cast(value, dtype, hint=f"{hint}/{dtype}")
 
     def parts() -> list[str]:
         whole = to(b.stored_value(op.inputs[0]), "float32", op.inputs[0])
@@ -99,5 +99,5 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
 
 
 def _limits(op: Op, b: Builder) -> tuple[int, int]:
-    tensor, bounds = b.tensor(op.outputs[0]), ACTIVATIONS[str(op["activation"])]
+    tensor, bounds = b.tensor(op.outputs[0]), activation_bounds(op)
     return integer_range(tensor.dtype) if bounds == (None, None) else clip_range(tensor, bounds)

@@ -14,7 +14,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.reading import NotCoveredError, Reading
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Attribute, Op, Quantization, integer_range
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import activation_bounds, clip_range
 
 __all__ = [
     "CONTRIB",
@@ -86,7 +86,7 @@ def operand(b: Builder, name: str) -> list[str]:
 def write_form(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = CONTRIB, **attributes: Any) -> str:
     """Adds the node with a quantized result; a fused activation is a Clip of the integers, where the range does not imply it."""
     tensor = b.tensor(op.outputs[0])
-    bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+    bounds = activation_bounds(op)
     lowest, highest = clip_range(tensor, bounds)
     is_clipped = (lowest, highest) != integer_range(tensor.dtype)
     name = b.name(f"{tensor.name}/unclipped") if is_clipped else tensor.name

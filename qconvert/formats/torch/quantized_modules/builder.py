@@ -18,7 +18,7 @@ from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.stored_values import TorchType
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.activations import ACTIVATIONS, clip_range
+from qconvert.graph.activations import ACTIVATIONS, activation_bounds, clip_range
 
 __all__ = ["LAYER", "Layer", "ModuleBuilder", "ModuleFunction"]
 
@@ -177,7 +177,7 @@ class ModuleBuilder(Builder):
     def close(self, op: Op, node: Node) -> None:
         """Ends an operator whose node is a quantized tensor on the result's quantization already, but for an activation other than relu."""
         tensor = self.tensor(op.outputs[0])
-        bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+        bounds = activation_bounds(op)
         if bounds not in ((None, None), ACTIVATIONS["relu"]) and not self._is_implied(tensor, bounds):
             assert tensor.quantization is not None
             node = self._clamp_integers(node, tensor.quantization, *clip_range(tensor, bounds))

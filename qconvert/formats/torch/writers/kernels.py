@@ -24,7 +24,7 @@ from qconvert.arithmetic import (
 from qconvert.formats.torch.program import Node
 from qconvert.formats.torch.writing import Builder
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range
-from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.activations import activation_bounds
 from qconvert.operators import kind_of, reduced_count
 
 __all__ = [
@@ -43,7 +43,7 @@ def finish_stored(op: Op, b: Builder, steps: Node) -> None:
     tensor = b.tensor(op.outputs[0])
     quantization = tensor.quantization
     assert quantization is not None
-    bounds = ACTIVATIONS[str(op.attributes.get("activation", ""))]
+    bounds = activation_bounds(op)
     limits = [
         int(limit if bound is None else quantize(np.array(bound), quantization, tensor.dtype))
         for bound, limit in zip(bounds, b.limits(tensor.dtype, quantization), strict=True)
