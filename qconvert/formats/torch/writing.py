@@ -88,6 +88,10 @@ class Builder(OperatorWriting):
         """Adds a call of aten's operator, such as "relu" or "add.Tensor"."""
         return self.call(f"aten.{operator}", *arguments, **named)
 
+    def cast(self, node: Any, dtype: str) -> Node:
+        """Adds a change of type to a canonical storage type."""
+        return self.aten("to.dtype", node, self.dtype(dtype))
+
     def dtype(self, name: str) -> TorchType:
         """PyTorch's type for a canonical storage type; raises UnsupportedError if it has none."""
         if name not in _KNOWN:
@@ -142,7 +146,7 @@ class Builder(OperatorWriting):
     def widen(self, node: Node) -> Node:
         """Float values in float64."""
         self.note_operator()
-        return self.aten("to.dtype", node, self.dtype("float64"))
+        return self.cast(node, "float64")
 
     def note_operator(self) -> None:
         """Marks the current operator as one that a reader recognizes only by a note."""
@@ -218,7 +222,7 @@ class Builder(OperatorWriting):
         if tensor.quantization is not None:
             node = self.quantize(node, tensor)
         elif self.wide and tensor.dtype in REALS and tensor.dtype != "float64":
-            node = self.aten("to.dtype", node, self.dtype(tensor.dtype))
+            node = self.cast(node, tensor.dtype)
         self.set_node(tensor.name, node)
 
     def _is_implied(self, tensor: Tensor, bounds: tuple[float | None, float | None]) -> bool:
@@ -294,14 +298,14 @@ def quantize_exactly(b: Builder, node: Node, tensor: Tensor) -> Node:
         steps = b.aten("round", b.aten("div.Tensor", node, scales))
         point = point if quantization.zero_point.any() else 0
     shifted = steps if isinstance(point, int) and not point else b.aten("add.Tensor", steps, point)
-    return b.aten("to.dtype", b.aten("clamp", shifted, float(low), float(high)), b.dtype(tensor.dtype))
+    return b.cast(b.aten("clamp", shifted, float(low), float(high)), tensor.dtype)
 
 
 def dequantize_floats(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values of floats of 8 bits with scales, decomposed: PyTorch's operators take integers alone."""
     wide = "float64" if b.wide else "float32"
     b.note_operator()
-    real, shape, axis = b.aten("to.dtype", node, b.dtype(wide)), tensor.static_shape, quantization.axis
+    real, shape, axis = b.cast(node, wide), tensor.static_shape, quantization.axis
     if axis is None:
         return b.aten("mul.Tensor", real, float(quantization.scale[0]))
     if not quantization.block_size:
@@ -330,7 +334,7 @@ def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor
         operator = "quantized_decomposed.dequantize_per_channel_group"
         return b.call(operator, node, scales, points, low, high, b.dtype(tensor.dtype), quantization.block_size, b.dtype("float32"))
     parts = [*shape[:axis], shape[axis] // quantization.block_size, quantization.block_size, *shape[axis + 1 :]]
-    real = b.aten("reshape", b.aten("to.dtype", node, b.dtype("float32")), parts)
+    real = b.aten("reshape", b.cast(node, "float32"), parts)
     steps = b.aten("sub.Tensor", real, b.aten("unsqueeze", points, axis + 1))
     return b.aten("reshape", b.aten("mul.Tensor", steps, b.aten("unsqueeze", scales, axis + 1)), list(shape))
 
@@ -338,7 +342,7 @@ def dequantize_blocks(b: Builder, node: Node, quantization: Quantization, tensor
 def dequantize_exactly(b: Builder, node: Node, quantization: Quantization, tensor: Tensor) -> Node:
     """Adds float values in float64 of integers with scales along an axis."""
     shape = [-1 if axis == quantization.axis else 1 for axis in range(tensor.rank or 0)]
-    real = b.aten("to.dtype", node, b.dtype("float64"))
+    real = b.cast(node, "float64")
     if quantization.zero_point.any():
         real = b.aten("sub.Tensor", real, b.buffer(quantization.zero_point.astype(np.float64).reshape(shape), f"{tensor.name}/zero_points"))
     return b.aten("mul.Tensor", real, b.buffer(quantization.scale.astype(np.float64).reshape(shape), f"{tensor.name}/scales"))

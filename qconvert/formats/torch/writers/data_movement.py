@@ -250,7 +250,7 @@ def write_gather(op: Op, b: Builder) -> None:
         return
     index = b.stored_value(op.inputs[1])
     if b.tensor(op.inputs[1]).dtype != "int64":
-        index = b.aten("to.dtype", index, b.dtype("int64"))
+        index = b.cast(index, "int64")
     b.set_node(op.outputs[0], b.aten("index.Tensor", node, [*[None] * axis, index]))
 
 

@@ -35,9 +35,8 @@ def write_detection(op: Op, b: Builder) -> None:
     index = b.aten("cat", [node for node, _ in chosen], 0)
     found = b.aten("cat", [is_found for _, is_found in chosen], 0)
     picked = [b.aten("index_select", node, 0, index) for node in (boxes, places, ordered)]
-    wide = b.dtype("float64")
     for name, node, columns in zip(op.outputs, picked, (4, 1, 1), strict=False):
-        node = b.aten("to.dtype", node, wide)
+        node = b.cast(node, "float64")
         if columns == 4:  # a row for each class of a detection
             node = b.aten("reshape", b.aten("expand", b.aten("unsqueeze", node, 1), [steps, classes, 4]), [1, -1, 4])
             shares = b.aten("reshape", b.aten("expand", b.aten("reshape", found, [-1, 1, 1]), [steps, classes, 4]), [1, -1, 4])
@@ -46,8 +45,8 @@ def write_detection(op: Op, b: Builder) -> None:
             shares = b.aten("reshape", b.aten("expand", b.aten("unsqueeze", found, 1), [steps, classes]), [1, -1])
         kept = b.aten("where.self", shares, node, b.aten("zeros_like", node))
         _set_output(b, name, b.aten("slice.Tensor", kept, 1, 0, rows), rows - steps * classes)
-    total = b.aten("sum.dim_IntList", b.aten("to.dtype", found, wide), [0], True)
-    b.set_node(op.outputs[3], b.aten("to.dtype", total, b.dtype(b.tensor(op.outputs[3]).dtype)))
+    total = b.aten("sum.dim_IntList", b.cast(found, "float64"), [0], True)
+    b.set_node(op.outputs[3], b.cast(total, b.tensor(op.outputs[3]).dtype))
 
 
 def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:
@@ -55,7 +54,7 @@ def _set_output(b: Builder, name: str, node: Node, missing: int) -> None:
         return
     if missing > 0:  # rows that nothing can fill
         node = b.aten("constant_pad_nd", node, [*[0] * (2 * (b.tensor(name).rank or 2) - 4), 0, missing], 0.0)
-    b.set_node(name, b.aten("to.dtype", node, b.dtype(b.tensor(name).dtype)))
+    b.set_node(name, b.cast(node, b.tensor(name).dtype))
 
 
 def _real(b: Builder, name: str) -> Node:

@@ -37,7 +37,7 @@ def write_sqrt(op: Op, b: Builder) -> None:
         return
 
     def single(node: Any) -> Any:
-        return b.widen(b.aten("to.dtype", node, b.dtype("float32")))
+        return b.widen(b.cast(node, "float32"))
 
     scale = float(quantization.scale[0])
     root = single(b.aten("sqrt", single(node)))

@@ -28,7 +28,7 @@ def static_shape(op: Op, b: Builder, name: str) -> tuple[int, ...]:
 def indices(b: Builder, name: str) -> Node:
     """Indices as int64."""
     node: Node = b.stored_value(name)
-    return node if b.tensor(name).dtype == "int64" else b.aten("to.dtype", node, b.dtype("int64"))
+    return node if b.tensor(name).dtype == "int64" else b.cast(node, "int64")
 
 
 def _wrap_negative(op: Op, b: Builder, node: Node, size: int | str) -> Node:
@@ -70,14 +70,14 @@ def _data_and_updates(op: Op, b: Builder) -> tuple[Node, Node, bool]:
         return data, updates, False
     if op["reduction"] == "mul":
         raise b.unsupported_error(op, "products of quantized values", rule="quantized-data")
-    wide = [b.aten("to.dtype", node, b.dtype("int64")) for node in (data, updates)]
+    wide = [b.cast(node, "int64") for node in (data, updates)]
     return wide[0], b.aten("sub.Tensor", wide[1], int(quantization.zero_point[0])), True
 
 
 def _end_scatter(op: Op, b: Builder, node: Node, summed: bool) -> None:
     tensor = b.tensor(op.outputs[0])
     if summed and tensor.quantization is not None:
-        node = b.aten("to.dtype", b.aten("clamp", node, *b.limits(tensor.dtype, tensor.quantization)), b.dtype(tensor.dtype))
+        node = b.cast(b.aten("clamp", node, *b.limits(tensor.dtype, tensor.quantization)), tensor.dtype)
     b.note_operator()
     b.set_node(tensor.name, node)
 
@@ -191,7 +191,7 @@ def write_top_k(op: Op, b: Builder) -> None:
         if name:
             node = b.aten("slice.Tensor", b.call("operator.getitem", found, place), axis, 0, count)
             dtype = b.tensor(name).dtype
-            b.set_node(name, b.aten("to.dtype", node, b.dtype(dtype)) if place and dtype != "int64" else node)
+            b.set_node(name, b.cast(node, dtype) if place and dtype != "int64" else node)
 
 
 def write_non_zero(op: Op, b: Builder) -> None:
@@ -200,7 +200,7 @@ def write_non_zero(op: Op, b: Builder) -> None:
     found = b.aten("permute", b.aten("nonzero", (b.float_value if quantized else b.stored_value)(op.inputs[0])), [1, 0])
     dtype = b.tensor(op.outputs[0]).dtype
     b.note_operator()
-    b.set_node(op.outputs[0], found if dtype == "int64" else b.aten("to.dtype", found, b.dtype(dtype)))
+    b.set_node(op.outputs[0], found if dtype == "int64" else b.cast(found, dtype))
 
 
 def write_one_hot(op: Op, b: Builder) -> None:

@@ -49,7 +49,7 @@ def finish_stored(op: Op, b: Builder, steps: Node) -> None:
         for bound, limit in zip(bounds, b.limits(tensor.dtype, quantization), strict=True)
     ]
     b.note_operator()
-    b.set_node(tensor.name, b.aten("to.dtype", b.aten("clamp", steps, *limits), b.dtype(tensor.dtype)))
+    b.set_node(tensor.name, b.cast(b.aten("clamp", steps, *limits), tensor.dtype))
 
 
 def write_kernel_binary(op: Op, b: Builder) -> bool:
@@ -61,7 +61,7 @@ def write_kernel_binary(op: Op, b: Builder) -> bool:
     if op["arithmetic"] in ADDITIONS:
         return _write_add(op, b, tensors, (first, second), output)
     *factors, last = pair_factors(op.kind, (first, second), output)
-    x, y = (b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")) for tensor in tensors[:2])
+    x, y = (b.cast(b.stored_value(tensor.name), "int64") for tensor in tensors[:2])
     if sign := kind_of(op).sum_sign:
         once = sign > 0 and tensors[0].shape == tensors[1].shape
         x, y = (
@@ -97,10 +97,10 @@ def _write_add(op: Op, b: Builder, tensors: list[Tensor], quantizations: tuple[Q
 def _fused_reals(b: Builder, tensor: Tensor, quantization: Quantization) -> Node:
     """q * scale - zero point * scale in float32, rounded once: the product is exact in float64."""
     low = integer_range(tensor.dtype)[0]
-    stored = b.aten("to.dtype", _add_offset(b, b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")), -low), b.dtype("float64"))
+    stored = b.cast(_add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -low), "float64")
     offset = np.float32(quantization.zero_point[0] - low) * quantization.scale[0]
     real = b.aten("sub.Tensor", b.aten("mul.Tensor", stored, float(quantization.scale[0])), float(offset))
-    return b.aten("to.dtype", real, b.dtype("float32"))
+    return b.cast(real, "float32")
 
 
 def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> None:
@@ -118,7 +118,7 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
     low, stored = integer_range(result.dtype)[0], int(quantization.zero_point[0])
     point = stored - low
     if name in ("fbgemm_frames", "fbgemm_means"):
-        plain = b.aten("to.dtype", _add_offset(b, total, int(count) * point), b.dtype("float32"))
+        plain = b.cast(_add_offset(b, total, int(count) * point), "float32")
         share = np.float32(1)
         for size in sizes:
             share = share / np.float32(size)
@@ -127,11 +127,11 @@ def finish_torch_average(op: Op, b: Builder, total: Node, sizes: list[int]) -> N
         return
     factor = quantization.scale[0] / (quantization.scale[0] * count) if name == "qnnpack" else np.float32(1) / count
     wide = "float64" if name == "fbgemm_adaptive" else "float32"
-    steps = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype(wide)), float(factor))
+    steps = b.aten("mul.Tensor", b.cast(total, wide), float(factor))
     if name in ("qnnpack", "fbgemm_vectors"):
         finish_stored(op, b, _add_offset(b, b.aten("round", steps), stored))
         return
-    moved = b.aten("to.dtype", _add_offset(b, steps, point), b.dtype("float32"))
+    moved = b.cast(_add_offset(b, steps, point), "float32")
     finish_stored(op, b, _add_offset(b, b.aten("round", moved), low))
 
 
@@ -157,7 +157,7 @@ def write_tflite_hard_swish(op: Op, b: Builder) -> bool:
         return False
     low, high = integer_range(data.dtype)
     values = tflite_hard_swish(np.arange(low, high + 1), data.quantization, result.quantization, result.dtype)
-    places = _add_offset(b, b.aten("to.dtype", b.stored_value(data.name), b.dtype("int64")), -low)
+    places = _add_offset(b, b.cast(b.stored_value(data.name), "int64"), -low)
     b.note_operator()
     b.set_node(result.name, b.aten("index.Tensor", b.buffer(values, f"{result.name}/table"), [places]))
     return True
@@ -174,7 +174,7 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
         if data.shares_quantization(result):
             finish_torch_average(op, b, b.aten("sum.dim_IntList", _steps(b, data), axes, bool(op.attributes.get("keepdims", 1))), [count])
         return data.shares_quantization(result)
-    total = b.aten("sum.dim_IntList", b.aten("to.dtype", b.stored_value(data.name), b.dtype("int64")), axes, bool(op["keepdims"]))
+    total = b.aten("sum.dim_IntList", b.cast(b.stored_value(data.name), "int64"), axes, bool(op["keepdims"]))
     if arithmetic == "tflite":
         steps = _add_offset(b, total, -count * int(given.zero_point[0]))
         scaled = _multiply_quantized(b, steps, *tflite_mean_multiplier(given, output, count))
@@ -183,7 +183,7 @@ def write_kernel_reduction(op: Op, b: Builder, axes: list[int]) -> bool:
     low = integer_range("int8" if arithmetic == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
-    real = b.aten("to.dtype", _add_offset(b, total, -shift * count), b.dtype("float32"))
+    real = b.cast(_add_offset(b, total, -shift * count), "float32")
     real = b.aten("add.Tensor", b.aten("mul.Tensor", real, float(factor)), float(offset))
     finish_stored(op, b, _add_offset(b, b.aten("round", real), shift))
     return True
@@ -204,7 +204,7 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
     def along(values: Array) -> Node:
         return b.buffer(np.asarray(values, np.int64).reshape(shape), f"{op.outputs[0]}/multiplier")
 
-    scaled = b.aten("mul.Tensor", b.aten("to.dtype", total, b.dtype("int64")), along(multipliers))
+    scaled = b.aten("mul.Tensor", b.cast(total, "int64"), along(multipliers))
     half = np.left_shift(np.int64(1), bits) >> 1
     steps = b.aten("bitwise_right_shift.Tensor", b.aten("add.Tensor", scaled, along(half)), along(bits))
     finish_stored(op, b, _add_offset(b, steps, int(quantizations[2].zero_point[0])))
@@ -213,7 +213,7 @@ def finish_tflite_conv(op: Op, b: Builder, total: Node, quantizations: tuple[Qua
 def _steps(b: Builder, tensor: Tensor) -> Node:
     """Stored integers less their zero point."""
     assert tensor.quantization is not None
-    return _add_offset(b, b.aten("to.dtype", b.stored_value(tensor.name), b.dtype("int64")), -int(tensor.quantization.zero_point[0]))
+    return _add_offset(b, b.cast(b.stored_value(tensor.name), "int64"), -int(tensor.quantization.zero_point[0]))
 
 
 def _add_offset(b: Builder, node: Node, offset: int) -> Node:
@@ -243,6 +243,6 @@ def _multiply_quantized(b: Builder, node: Node, multiplier: int, shift: int) -> 
         return high
     mask = 2**-shift - 1
     rest = b.aten("bitwise_and.Scalar", high, mask)
-    threshold = b.aten("add.Tensor", b.aten("to.dtype", b.aten("lt.Scalar", high, 0), b.dtype("int64")), mask >> 1)
-    up = b.aten("to.dtype", b.aten("gt.Tensor", rest, threshold), b.dtype("int64"))
+    threshold = b.aten("add.Tensor", b.cast(b.aten("lt.Scalar", high, 0), "int64"), mask >> 1)
+    up = b.cast(b.aten("gt.Tensor", rest, threshold), "int64")
     return b.aten("add.Tensor", b.aten("bitwise_right_shift.Tensor_Scalar", high, -shift), up)

@@ -123,8 +123,8 @@ def _round_along(op: Op, b: Builder, data: Node, axes: list[int]) -> Node:
     high = b.aten("clamp_min", b.aten("amax", data, axes, True), 0.0)
     b.note_operator()
     steps, scale = _ROUNDINGS[str(op["arithmetic"])](b, data, low, high)
-    real = b.dtype("float64" if b.wide else "float32")
-    return b.aten("mul.Tensor", b.aten("to.dtype", steps, real), b.aten("to.dtype", scale, real))
+    real = "float64" if b.wide else "float32"
+    return b.aten("mul.Tensor", b.cast(steps, real), b.cast(scale, real))
 
 
 def _guard_empty_range(b: Builder, low: Node, high: Node, otherwise: Callable[[Node], Node]) -> Node:
@@ -232,7 +232,7 @@ def integer_sum(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, Node
     b.note_operator()
     steps = subtract_zero_point(b, data, dtype, quantizations[0], 0)
     weights = subtract_zero_point(b, b.stored_value(w.name), dtype, quantizations[1], w.rank or 0)
-    joined = b.aten("to.dtype", b.stored_value(bias.name), b.dtype(dtype)) if bias is not None and joins else None
+    joined = b.cast(b.stored_value(bias.name), dtype) if bias is not None and joins else None
     total = made(steps, weights, joined)
     shape = [-1 if place == axis else 1 for place in range(_rank(op, b))]
     real = b.aten("mul.Tensor", total, b.buffer(scale.reshape(shape if scale.size > 1 else [1] * len(shape)), f"{op.outputs[0]}/factor"))
@@ -252,7 +252,7 @@ def sum_as_tflite(op: Op, b: Builder, data: Node, made: Callable[[Node, Node, No
     x, w, y = (b.tensor(name) for name in (*op.inputs[:2], *op.outputs))
     if x.quantization is None or w.quantization is None or y.quantization is None:
         return False
-    bias = b.aten("to.dtype", b.stored_value(op.inputs[2]), b.dtype("float64")) if op.has(2) else None
+    bias = b.cast(b.stored_value(op.inputs[2]), "float64") if op.has(2) else None
     weights = subtract_zero_point(b, b.stored_value(w.name), "float64", w.quantization, w.rank or 0)
     total = made(subtract_zero_point(b, data, "float64", x.quantization, 0), weights, bias)
     finish_tflite_conv(op, b, total, (x.quantization, w.quantization, y.quantization))
@@ -269,7 +269,7 @@ def subtract_zero_point(b: Builder, node: Node, dtype: str, quantization: Quanti
         quantization: theirs.
         rank: of them, where scales may run along their first axis.
     """
-    real = b.aten("to.dtype", node, b.dtype(dtype))
+    real = b.cast(node, dtype)
     points = np.unique(quantization.zero_point)
     if points.size == 1:
         return real if points[0] == 0 else b.aten("sub.Tensor", real, float(points[0]))

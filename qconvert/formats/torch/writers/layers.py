@@ -138,10 +138,10 @@ def write_matmul_integer(op: Op, b: Builder) -> None:
     """MatMulInteger, in int32; zero points along rows and columns are turned so that they broadcast."""
     operands = []
     for index, axis in ((0, -1), (1, -2)):
-        node = b.aten("to.dtype", b.stored_value(op.inputs[index]), b.dtype("int32"))
+        node = b.cast(b.stored_value(op.inputs[index]), "int32")
         point = op.inputs[index + 2] if len(op.inputs) > index + 2 else ""
         if point:
-            zero = b.aten("to.dtype", b.stored_value(point), b.dtype("int32"))
+            zero = b.cast(b.stored_value(point), "int32")
             if b.tensor(point).rank == 1 and b.tensor(point).static_shape != (1,):
                 zero = b.aten("unsqueeze", zero, axis)
             node = b.aten("sub.Tensor", node, zero)
@@ -157,8 +157,8 @@ def write_conv_integer(op: Op, b: Builder) -> None:
         b.stored_value(op.inputs[0]),
         pads_of(op, b, [int(size) for size in static_shape(op, b, op.inputs[1])[2:]], op["dilations"]),
     )
-    weights = b.aten("to.dtype", b.stored_value(op.inputs[1]), b.dtype("float64"))
-    data = b.aten("to.dtype", data, b.dtype("float64"))
+    weights = b.cast(b.stored_value(op.inputs[1]), "float64")
+    data = b.cast(data, "float64")
     points = [*op.inputs[2:], "", ""][:2]
     if points[0]:
         data = b.aten("sub.Tensor", data, b.aten("reshape", b.stored_value(points[0]), []))
@@ -171,7 +171,7 @@ def write_conv_integer(op: Op, b: Builder) -> None:
     b.channels_first(op)
     b.note_operator()
     total = b.aten(f"conv{spatial}d", data, weights, None, *sizes)
-    b.set_node(op.outputs[0], b.aten("to.dtype", total, b.dtype("int32")))
+    b.set_node(op.outputs[0], b.cast(total, "int32"))
 
 
 def write_einsum(op: Op, b: Builder) -> None:

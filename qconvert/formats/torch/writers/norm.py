@@ -83,7 +83,7 @@ def write_reduction(operator: str, finish_integers: Callable[[Op, Builder, Node]
             total = b.aten("sum.dim_IntList", b.stored_value(data.name), axes_of(op, b), bool(op["keepdims"]))
             node = finish_integers(op, b, total)
             b.note_operator()
-            b.set_node(result.name, node if result.dtype == "int64" else b.aten("to.dtype", node, b.dtype(result.dtype)))
+            b.set_node(result.name, node if result.dtype == "int64" else b.cast(node, result.dtype))
         elif not write_kernel_reduction(op, b, axes_of(op, b)):
             b.note_operator()  # its axes keep their name
             b.finish(op, b.aten(operator, b.float_value(op.inputs[0]), axes_of(op, b), bool(op["keepdims"])))
@@ -112,7 +112,7 @@ def write_arg(operator: str) -> WriteFunction:
     def write(op: Op, b: Builder) -> None:
         node = b.aten(operator, b.float_value(op.inputs[0]), int(op["axis"]), bool(op["keepdims"]))
         dtype = b.tensor(op.outputs[0]).dtype
-        b.set_node(op.outputs[0], node if dtype == "int64" else b.aten("to.dtype", node, b.dtype(dtype)))
+        b.set_node(op.outputs[0], node if dtype == "int64" else b.cast(node, dtype))
 
     return write
 
@@ -131,7 +131,7 @@ def write_product(op: Op, b: Builder) -> None:
         node = b.aten("prod.dim_int", node, axis, bool(op["keepdims"]))
     dtype = b.tensor(op.outputs[0]).dtype
     b.note_operator()
-    b.finish(op, b.aten("to.dtype", node, b.dtype(dtype)) if "int" in dtype and not b.tensor(op.outputs[0]).is_quantized else node)
+    b.finish(op, b.cast(node, dtype) if "int" in dtype and not b.tensor(op.outputs[0]).is_quantized else node)
 
 
 def write_cumulative(op: Op, b: Builder) -> None:

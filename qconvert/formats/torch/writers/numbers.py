@@ -120,7 +120,7 @@ def write_fake_quant(op: Op, b: Builder) -> None:
     node = b.aten("clamp", b.widen(b.stored_value(op.inputs[0])), low, high)
     steps = b.aten("floor", b.aten("add.Tensor", b.aten("div.Tensor", b.aten("sub.Tensor", node, low), scale), 0.5))
     real = b.aten("add.Tensor", b.aten("mul.Tensor", steps, scale), low)
-    b.set_node(op.outputs[0], b.aten("to.dtype", real, b.dtype(b.tensor(op.outputs[0]).dtype)))
+    b.set_node(op.outputs[0], b.cast(real, b.tensor(op.outputs[0]).dtype))
 
 
 def write_rfft2d(op: Op, b: Builder) -> None:

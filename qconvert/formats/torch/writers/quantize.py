@@ -21,22 +21,22 @@ def write_quantize(op: Op, b: Builder) -> None:
     if b.wide and op.attributes.get("arithmetic") and (quantization := result.quantization) is not None and quantization.is_per_tensor:
         b.note_operator()
         low = integer_range(result.dtype)[0]
-        wide = b.aten("to.dtype", b.stored_value(source.name), b.dtype("float64"))
+        wide = b.cast(b.stored_value(source.name), "float64")
         total = b.aten("mul.Tensor", wide, float(np.float32(1) / quantization.scale[0]))
-        total = b.aten("to.dtype", b.aten("add.Tensor", total, float(quantization.zero_point[0] - low)), b.dtype("float32"))
+        total = b.cast(b.aten("add.Tensor", total, float(quantization.zero_point[0] - low)), "float32")
         stored = b.aten("clamp", b.aten("round", total), 0.0, 255.0)
         stored = b.aten("add.Tensor", stored, float(low)) if low else stored
-        b.set_node(op.outputs[0], b.aten("to.dtype", stored, b.dtype(result.dtype)))
+        b.set_node(op.outputs[0], b.cast(stored, result.dtype))
         return
     if not b.wide and not source.is_quantized and source.dtype != "float32":
-        node = b.aten("to.dtype", node, b.dtype("float32"))
+        node = b.cast(node, "float32")
     b.set_node(op.outputs[0], b.quantize(node, result))
 
 
 def write_dequantize(op: Op, b: Builder) -> None:
     """Dequantize, in float32; another type after a cast."""
     node, dtype = b.float_value(op.inputs[0]), b.tensor(op.outputs[0]).dtype
-    b.set_node(op.outputs[0], node if dtype == "float32" else b.aten("to.dtype", node, b.dtype(dtype)))
+    b.set_node(op.outputs[0], node if dtype == "float32" else b.cast(node, dtype))
 
 
 def write_dynamic_quantize(op: Op, b: Builder) -> None:
@@ -51,15 +51,14 @@ def write_dynamic_quantize(op: Op, b: Builder) -> None:
     step = b.aten("where.self", b.aten("eq.Scalar", scale, 0.0), ones, scale)
     point = b.aten("hardtanh", b.aten("round", b.aten("neg", b.aten("div.Tensor", low, step))), 0.0, 255.0)
     whole = b.aten("add.Tensor", b.aten("round", b.aten("div.Tensor", data, step)), point)
-    kind = b.dtype("uint8")
     for name, node in zip(op.outputs, (b.aten("hardtanh", whole, 0.0, 255.0), scale, point), strict=True):
         if name:
-            b.set_node(name, node if node is scale else b.aten("to.dtype", node, kind))
+            b.set_node(name, node if node is scale else b.cast(node, "uint8"))
 
 
 def write_cast(op: Op, b: Builder) -> None:
     """Cast of plain numbers."""
-    b.set_node(op.outputs[0], b.aten("to.dtype", b.stored_value(op.inputs[0]), b.dtype(str(op["to"]))))
+    b.set_node(op.outputs[0], b.cast(b.stored_value(op.inputs[0]), str(op["to"])))
 
 
 def write_identity(op: Op, b: Builder) -> None:
