@@ -366,9 +366,9 @@ class Builder(OperatorWriting):
         operands = self.float_values(op) if values is None else values
         self.finish(op, self.node(op_type or op.kind, operands, hint=hint, domain=domain, **attributes)[0])
 
-    def compute_stored(self, op: Op, **attributes: Any) -> None:
-        """Writes an operator as the node of its kind on stored values, which gives those of its outputs."""
-        self.node(op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **attributes)
+    def compute_stored(self, op: Op, op_type: str = "", **attributes: Any) -> None:
+        """Writes an operator as one node, by default that of its kind's name, on stored values, which gives those of its outputs."""
+        self.node(op_type or op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **attributes)
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.

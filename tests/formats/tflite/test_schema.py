@@ -120,8 +120,8 @@ def as_generated(item: Any) -> Any:
         return [as_generated(entry) for entry in item]
     if not isinstance(item, TableObject):
         return item
-    values = {field.name: as_generated(getattr(item, field.name)) for field in TFLITE.fields(item.kind)}
-    return getattr(generated, f"{item.kind}T")(**values)
+    values = {field.name: as_generated(getattr(item, field.name)) for field in TFLITE.fields(item.table)}
+    return getattr(generated, f"{item.table}T")(**values)
 
 
 @pytest.mark.parametrize("number", range(40))

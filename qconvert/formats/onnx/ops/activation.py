@@ -85,7 +85,7 @@ def _lacks_swish(op: Op, scope: Scope) -> str:
 @conditions(_lacks_swish)
 def write_swish(op: Op, b: Builder) -> None:
     """Swish."""
-    b.compute(op, alpha=float(op["alpha"]))
+    b.compute(op, op_type="Swish", alpha=float(op["alpha"]))
 
 
 @conditions(since(18))
@@ -103,7 +103,7 @@ def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
     if b.opset >= 20:
-        b.compute(op, approximate=op["approximate"])
+        b.compute(op, op_type="Gelu", approximate=op["approximate"])
     else:
         b.compute(op, op_type="FastGelu" if op["approximate"] == "tanh" else "Gelu", domain="com.microsoft")
 
@@ -126,17 +126,17 @@ def write_softmax(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=int(op["axis"])))
     else:
-        b.compute(op, axis=int(op["axis"]))
+        b.compute(op, op_type="Softmax", axis=int(op["axis"]))
 
 
 def write_log_softmax(op: Op, b: Builder) -> None:
     """LogSoftmax."""
-    b.compute(op, axis=int(op["axis"]))
+    b.compute(op, op_type="LogSoftmax", axis=int(op["axis"]))
 
 
 def write_lp_normalization(op: Op, b: Builder) -> None:
     """LpNormalization."""
-    b.compute(op, axis=int(op["axis"]), p=int(op["p"]))
+    b.compute(op, op_type="LpNormalization", axis=int(op["axis"]), p=int(op["p"]))
 
 
 def read_clip(r: Reading) -> None:
@@ -211,7 +211,7 @@ def read_gelu(r: Reading) -> None:
 
 def write_hardmax(op: Op, b: Builder) -> None:
     """Hardmax."""
-    b.compute_stored(op, axis=int(op["axis"]))
+    b.compute_stored(op, "Hardmax", axis=int(op["axis"]))
 
 
 def read_softmax(r: Reading) -> None:

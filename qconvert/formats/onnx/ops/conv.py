@@ -122,7 +122,7 @@ def read_conv_integer(r: Reading) -> None:
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
     require_channels_first(op, b)
-    b.compute_stored(op, **window_attributes(op))
+    b.compute_stored(op, "ConvInteger", **window_attributes(op))
 
 
 def read_conv_transpose(r: Reading) -> None:

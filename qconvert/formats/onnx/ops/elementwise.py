@@ -65,14 +65,14 @@ def write_add(op: Op, b: Builder) -> None:
     known = kernel in ADDITIONS and first is not None and second is not None and output is not None
     takes = known and first is not None and second is not None and output is not None and has_addition(kernel, (first, second), output)
     if not takes or first is None or second is None or output is None or is_onnxruntime_add(b.graph, op):
-        b.compute(op, _unfused_bias(op, b))
+        b.compute(op, _unfused_bias(op, b), "Add")
         return
     quantizations = nudge_input_scales(b.graph, op)
     if quantizations is not None:
         # A Cast to the same type, which onnxruntime drops: after it the integers are plain, and may get another scale.
         plain = [b.cast(b.stored_value(name), result.dtype, hint=f"{name}/plain") for name in op.inputs]
         values = [b.dequantize(name, result.dtype, quantization) for name, quantization in zip(plain, quantizations, strict=True)]
-        b.compute(op, values)
+        b.compute(op, values, "Add")
     elif kernel in INTEGER_FACTORS:
         _write_in_float64(op, b, (first, second), output)
     else:
@@ -159,7 +159,7 @@ def write_floor_mod(op: Op, b: Builder) -> None:
 
 def write_mod(op: Op, b: Builder) -> None:
     """The remainder with the sign of the dividend."""
-    b.compute(op, fmod=1)
+    b.compute(op, op_type="Mod", fmod=1)
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
@@ -209,7 +209,7 @@ def write_where(op: Op, b: Builder) -> None:
         b.cast(b.node("Where", [condition, *(b.cast(value, wide) for value in values)])[0], result.dtype, result.name)
         return
     values = [b.float_value(name) for name in op.inputs[1:]]
-    b.compute(op, [condition, *values])
+    b.compute(op, [condition, *values], "Where")
 
 
 def write_cast(op: Op, b: Builder) -> None:
@@ -219,7 +219,7 @@ def write_cast(op: Op, b: Builder) -> None:
 
 def write_einsum(op: Op, b: Builder) -> None:
     """Einsum."""
-    b.compute(op, equation=op["equation"])
+    b.compute(op, op_type="Einsum", equation=op["equation"])
 
 
 def read_same_named(r: Reading) -> None:

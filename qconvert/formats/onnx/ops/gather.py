@@ -26,7 +26,7 @@ def read_gather_elements(r: Reading) -> None:
 
 def write_gather_elements(op: Op, b: Builder) -> None:
     """GatherElements."""
-    b.compute_stored(op, axis=int(op["axis"]))
+    b.compute_stored(op, "GatherElements", axis=int(op["axis"]))
 
 
 def write_gather(op: Op, b: Builder) -> None:
@@ -108,21 +108,21 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     if reduction and b.opset < 16:
         raise b.unsupported_error(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
     if _computes_with_values(op, b):
-        b.compute(op, axis=int(op["axis"]), reduction=reduction)
+        b.compute(op, op_type="ScatterElements", axis=int(op["axis"]), reduction=reduction)
         return
-    b.compute_stored(op, axis=int(op["axis"]), reduction=reduction)
+    b.compute_stored(op, "ScatterElements", axis=int(op["axis"]), reduction=reduction)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
     result = b.tensor(op.outputs[0])
     if op["reduction"] == "none":
-        b.compute_stored(op)
+        b.compute_stored(op, "ScatterND")
         return
     if b.opset < 16:
         raise b.unsupported_error(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if _computes_with_values(op, b):
-        b.compute(op, reduction=op["reduction"])
+        b.compute(op, op_type="ScatterND", reduction=op["reduction"])
         return
     if result.dtype not in ("float32", "int32", "int64"):
         wide = [b.node("Cast", [b.stored_value(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
@@ -131,7 +131,7 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         )
         b.cast(total[0], result.dtype, result.name)
         return
-    b.compute_stored(op, reduction=op["reduction"])
+    b.compute_stored(op, "ScatterND", reduction=op["reduction"])
 
 
 def write_topk(op: Op, b: Builder) -> None:

@@ -45,7 +45,7 @@ def write_matmul(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("MatMul", operands, f"{op.outputs[0]}/real_result"))
     else:
-        b.compute(op, operands)
+        b.compute(op, operands, "MatMul")
 
 
 def matmul_operand(op: Op, b: Builder, index: int) -> tuple[str, Quantization | None]:
@@ -184,7 +184,7 @@ def read_matmul_integer(r: Reading) -> None:
 
 def write_matmul_integer(op: Op, b: Builder) -> None:
     """MatMulInteger."""
-    b.compute_stored(op)
+    b.compute_stored(op, "MatMulInteger")
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_matmul_integer}

@@ -30,7 +30,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     name, epsilon, groups = op.outputs[0], float(op["epsilon"]), int(op["num_groups"])
     x, scale, bias = b.float_values(op)
     if b.opset >= 21:
-        b.compute(op, epsilon=epsilon, num_groups=groups)
+        b.compute(op, op_type="GroupNormalization", epsilon=epsilon, num_groups=groups)
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:

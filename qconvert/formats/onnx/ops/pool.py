@@ -106,7 +106,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
-        b.compute(op, **_attributes(op))
+        b.compute(op, op_type="MaxPool", **_attributes(op))
         return
     pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
     if op["activation"]:
@@ -126,7 +126,7 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         _write_mean(op, b)
         return
-    b.compute(op)
+    b.compute(op, op_type="GlobalAveragePool")
 
 
 def _write_mean(op: Op, b: Builder) -> None:
@@ -147,7 +147,7 @@ def read_global_max_pool(r: Reading) -> None:
 def write_global_max_pool(op: Op, b: Builder) -> None:
     """GlobalMaxPool: ONNX has it for float values alone."""
     require_channels_first(op, b)
-    b.compute(op)
+    b.compute(op, op_type="GlobalMaxPool")
 
 
 def _read_attributes(r: Reading) -> dict[str, Any]:

@@ -18,16 +18,16 @@ __all__ = ["OPSETS", "READERS", "WRITERS", "write_data_movement"]
 _NO_KERNEL = {"Pad": ("int16", "uint16"), "Tile": ("int16", "uint16"), "Slice": (), "Expand": ("int16", "uint16")}
 
 
-def write_data_movement(op: Op, b: Builder, parameters: list[str], **attributes: Any) -> None:
+def write_data_movement(op: Op, b: Builder, kind: str, parameters: list[str], **attributes: Any) -> None:
     """Data movement of the stored values of input 0; of float or int32 values where onnxruntime has no kernel for the type."""
     tensor = b.tensor(op.inputs[0])
-    if tensor.dtype not in _NO_KERNEL.get(op.kind, ()):
-        b.node(op.kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
+    if tensor.dtype not in _NO_KERNEL.get(kind, ()):
+        b.node(kind, [b.stored_value(tensor.name), *parameters], op.outputs, **attributes)
     elif tensor.quantization is not None:
-        b.compute(op, [b.float_value(tensor.name), *parameters], **attributes)
+        b.compute(op, [b.float_value(tensor.name), *parameters], kind, **attributes)
     else:
         wide = b.cast(b.stored_value(tensor.name), "int32")
-        result = b.node(op.kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
+        result = b.node(kind, [wide, *parameters], hint=f"{op.outputs[0]}/int32", **attributes)
         b.cast(result[0], tensor.dtype, op.outputs[0])
 
 
@@ -87,7 +87,7 @@ def read_unsqueeze(r: Reading) -> None:
 
 def write_same_form(op: Op, b: Builder) -> None:
     """An operator with the same inputs in ONNX: Reshape, Squeeze, Unsqueeze, Tile, Expand, Slice."""
-    write_data_movement(op, b, [b.stored_value(name) for name in op.inputs[1:]])
+    write_data_movement(op, b, op.kind, [b.stored_value(name) for name in op.inputs[1:]])
 
 
 def read_transpose(r: Reading) -> None:
@@ -100,12 +100,12 @@ def write_reshape(op: Op, b: Builder) -> None:
     """Reshape; sizes of 0 that are meant so need opset 14."""
     if op["allowzero"] and b.opset < 14:
         raise b.unsupported_error(op, f"sizes of 0 in opset {b.opset}", rule="opset-too-old")
-    write_data_movement(op, b, [b.stored_value(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
+    write_data_movement(op, b, "Reshape", [b.stored_value(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
 
 
 def write_transpose(op: Op, b: Builder) -> None:
     """Transpose."""
-    b.compute_stored(op, perm=list(op["perm"]))
+    b.compute_stored(op, "Transpose", perm=list(op["perm"]))
 
 
 def read_concat(r: Reading) -> None:
@@ -118,9 +118,9 @@ def write_concat(op: Op, b: Builder) -> None:
     result = b.tensor(op.outputs[0])
     equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
     if equal and not op["activation"]:
-        b.compute_stored(op, axis=int(op["axis"]))
+        b.compute_stored(op, "Concat", axis=int(op["axis"]))
     else:
-        b.compute(op, axis=int(op["axis"]))
+        b.compute(op, op_type="Concat", axis=int(op["axis"]))
 
 
 def write_pack(op: Op, b: Builder) -> None:
@@ -240,7 +240,7 @@ def write_pad(op: Op, b: Builder) -> None:
         _pad_symmetric(op, b)
         return
     if op["mode"] != "constant":
-        write_data_movement(op, b, [b.stored_value(op.inputs[1])], mode=op["mode"])
+        write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1])], mode=op["mode"])
         return
     wide, value = tensor.dtype in _NO_KERNEL["Pad"], op.inputs[2] if len(op.inputs) > 2 else ""
     filler: list[str] = []
@@ -253,7 +253,7 @@ def write_pad(op: Op, b: Builder) -> None:
             filler = b.node("Cast", filler, to=ELEMENT_TYPES["int32"])
     elif tensor.quantization is not None and not wide and tensor.quantization.zero_point.any():  # ONNX's own is the integer 0
         filler = [b.const(np.array(int(tensor.quantization.zero_point[0]), tensor.dtype), f"{tensor.name}/padding")]
-    write_data_movement(op, b, [b.stored_value(op.inputs[1]), *filler], mode="constant")
+    write_data_movement(op, b, "Pad", [b.stored_value(op.inputs[1]), *filler], mode="constant")
 
 
 def _pad_symmetric(op: Op, b: Builder) -> None:
@@ -287,7 +287,7 @@ def read_shape(r: Reading) -> None:
 
 def write_shape(op: Op, b: Builder) -> None:
     """Shape."""
-    b.compute_stored(op)
+    b.compute_stored(op, "Shape")
 
 
 _CONSTANT_TYPES: dict[str, Any] = {
@@ -325,7 +325,7 @@ def read_trilu(r: Reading) -> None:
 
 def write_trilu(op: Op, b: Builder) -> None:
     """Trilu."""
-    b.compute_stored(op, upper=int(op["upper"]))
+    b.compute_stored(op, "Trilu", upper=int(op["upper"]))
 
 
 def write_range(op: Op, b: Builder) -> None:

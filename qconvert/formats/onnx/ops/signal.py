@@ -22,7 +22,7 @@ def write_lrn(op: Op, b: Builder) -> None:
     """LRN."""
     require_channels_first(op, b)
     attributes: dict[str, Any] = {name: float(op[name]) for name in ("alpha", "beta", "bias")}
-    b.compute(op, size=int(op["size"]), **attributes)
+    b.compute(op, op_type="LRN", size=int(op["size"]), **attributes)
 
 
 def read_lrn(r: Reading) -> None:
@@ -37,7 +37,7 @@ def read_lrn(r: Reading) -> None:
             else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
 def write_sum(op: Op, b: Builder) -> None:
     """Sum of floats."""
-    b.compute(op)
+    b.compute(op, op_type="Sum")
 
 
 def read_dft(r: Reading) -> None:

@@ -188,7 +188,7 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op, blocksize=size)
+        b.compute_stored(op, "SpaceToDepth", blocksize=size)
         return
     channels, height, width = _static(op, b)
     split = [-1, channels, height // size, size, width // size, size]
@@ -201,7 +201,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     require_channels_first(op, b)
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op, blocksize=size, mode=op["mode"])
+        b.compute_stored(op, "DepthToSpace", blocksize=size, mode=op["mode"])
         return
     channels, height, width = _static(op, b)
     depth = channels // size**2
