@@ -94,7 +94,7 @@ def _cut_at_other_shapes(graph: Graph, names: Collection[str]) -> Graph:
     reshapes: list[Op] = []
     instead: dict[str, str] = {}
     taken = graph.names()
-    turned = [op for op in graph.ops_of_kind("Reshape") if op.outputs[0] in names]
+    turned = [op for op in graph.of_kind("Reshape") if op.outputs[0] in names]
     for op in turned:
         before = op.inputs[0]
         shape = graph[before].static_shape if before not in names and before not in instead else None

@@ -67,7 +67,7 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
 
     Values fit that leave the range of the integers by at most a tenth of it, and that have at least an eighth of its width.
     """
-    quantized = [graph[name], *(graph[op.outputs[0]] for op in graph.ops_of_kind("Quantize") if op.inputs[0] == name)]
+    quantized = [graph[name], *(graph[op.outputs[0]] for op in graph.of_kind("Quantize") if op.inputs[0] == name)]
     quantizations = [
         (one.dtype, one.quantization) for one in quantized if one.quantization is not None and one.quantization.scale.size == 1
     ]

@@ -112,7 +112,7 @@ def _levels(graph: Graph) -> list[int]:
 
 def _with_dequantizes(graph: Graph, listed: Sequence[tuple[str, list[Op]]], kept: frozenset[str]) -> list[tuple[str, list[Op]]]:
     """Add to each part of the rest the Dequantize operators that it reads, so that integers go between parts; drop unread ones."""
-    dequantizes = {op.outputs[0]: op for op in graph.ops_of_kind("Dequantize")}
+    dequantizes = {op.outputs[0]: op for op in graph.of_kind("Dequantize")}
     found = []
     for target, ops in listed:
         if not target:

@@ -29,7 +29,7 @@ _WIDE = Pattern("BatchToSpace", Pattern("Squeeze", Pattern("Conv", _UNSQUEEZE, n
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
     """Fuse every such three operators between which nothing else reads."""
-    if not graph.ops_of_kind("BatchToSpace"):
+    if not graph.of_kind("BatchToSpace"):
         return graph, ()
     rewriter = Rewriter(graph)
     sizes = KnownSizes(graph.tensors, rewriter.producers)

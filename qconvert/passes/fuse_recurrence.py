@@ -28,7 +28,7 @@ __all__ = ["run"]
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change, ...]]:
     """Replace the loops of the network and of its functions, all at once: a function by itself names what it does not hold."""
-    if not graph.functions or not any(inner.ops_of_kind("While") for _, inner in all_graphs(graph)):
+    if not graph.functions or not any(inner.of_kind("While") for _, inner in all_graphs(graph)):
         return graph, ()
     functions, counts = dict(graph.functions), Counter[str]()
     done: dict[str, Graph] = {}
@@ -109,7 +109,7 @@ class _Loop:
         outer, first = self._rewriter.producers, len(self._form.states) + len(self._form.sequences)
         given = zip(body.inputs[first:], (self._op.inputs[index] for index in self._form.captures), strict=True)
         found = {name: data for name, value in given if (data := _float_constant(self._graph, outer.get(value), value)) is not None}
-        for op in body.ops_of_kind("Cast"):
+        for op in body.of_kind("Cast"):
             if (data := _float_constant(body, op, op.outputs[0])) is not None:
                 found[op.outputs[0]] = data
         rewriter = Rewriter(body)

@@ -31,7 +31,7 @@ def run(graph: Graph, target: Target | None, *, numerics: str = "exact") -> tupl
     it is said which form it has, and what the other would cost."""
     if target is None or target.format != "onnx":
         return graph, ()
-    layers = graph.ops_of_kind("IntegerLSTM")
+    layers = graph.of_kind("IntegerLSTM")
     chosen = [op for op in layers if numerics == "fast" and _is_plain(graph, op)]
     notes = tuple(Change(_describe_form(graph, op, op in chosen), exact=op not in chosen) for op in layers)
     return (lstms_to_float(graph, chosen) if chosen else graph), notes

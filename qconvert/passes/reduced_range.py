@@ -81,7 +81,7 @@ def _chooser(graph: Graph) -> Choice:
 def _find_clipped_tensors(graph: Graph, intervals: Mapping[str, Interval]) -> set[str]:
     """Return tensors that are rounded and that nothing reads but Clips with their own quantization to 7 bits: what this pass leaves before
     a Clip."""
-    limits = {id(op): op.inputs[0] for op in graph.ops_of_kind("Clip") if _is_limit(graph, op, intervals)}
+    limits = {id(op): op.inputs[0] for op in graph.of_kind("Clip") if _is_limit(graph, op, intervals)}
     rounded = {name for op in graph.ops if kind_of(op).rounds for name in op.outputs}
     readers = graph.consumers()
     return {name for name in rounded.intersection(limits.values()) - graph.public if all(id(op) in limits for op in readers[name])}

@@ -87,7 +87,7 @@ def _find_clip_zero_points(rewriter: Rewriter, points: Mapping[str, int]) -> dic
     Such Clips stand in float in the file, and get a quantization by absorb_quantization.
     """
     graph, found = rewriter.graph, {}
-    for op in graph.ops_of_kind("Clip"):
+    for op in graph.of_kind("Clip"):
         name, result = op.inputs[0], op.outputs[0]
         if result not in points or name in points or not rewriter.is_read_once(name):
             continue
@@ -139,7 +139,7 @@ class _Restoring:
         """
         rewriter, known = self._rewriter, set(self._points)
         found: dict[str, str] = {}
-        for op in self._graph.ops_of_kind("Reinterpret"):
+        for op in self._graph.of_kind("Reinterpret"):
             for name, end in ((op.inputs[0], op.outputs[0]), (op.outputs[0], op.inputs[0])):
                 own, other = rewriter[name], self._graph[end]
                 if name not in known or end in self._points or name in self._graph.public:

@@ -36,7 +36,7 @@ def run(graph: Graph, target: Target | None, *, unroll: int = 0) -> tuple[Graph,
         words = f"unroll is {unroll}; the number of steps must be from 1 to {MOST}"
         raise OptionError(words, remedy="Leave -O unroll out to keep sequences as they are.", rule="number-out-of-range")
     # A function's own Scans name functions of the whole network, which is not seen from here: they stay.
-    listed = [op for op in graph.ops_of_kind(*_UNROLLED) if all(name in graph.functions for name in named_functions(op))]
+    listed = [op for op in graph.of_kind(*_UNROLLED) if all(name in graph.functions for name in named_functions(op))]
     steps = {id(op): _length(graph, op, unroll) for op in listed}
     if not any(count > 1 for count in steps.values()):
         return graph, ()

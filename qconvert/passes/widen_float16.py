@@ -55,7 +55,7 @@ def _widen(rewriter: Rewriter) -> tuple[int, int]:
     count = kept = 0
     wide: dict[str, str] = {}  # narrow tensor -> the float32 one in its place
     weights = {op.inputs[1] for op in graph.ops if kind_of(op).sums_products and len(op.inputs) > 1}
-    rounded = {op.outputs[0] for op in graph.ops_of_kind("Cast") if op["to"] == "float16" and graph[op.inputs[0]].dtype not in _NARROW}
+    rounded = {op.outputs[0] for op in graph.of_kind("Cast") if op["to"] == "float16" and graph[op.inputs[0]].dtype not in _NARROW}
     borders = {*graph.inputs, *graph.public, *rounded}
     for name, tensor in graph.tensors.items():
         if tensor.dtype not in _NARROW or tensor.is_quantized:

@@ -139,7 +139,7 @@ def without_calls(graph: Graph, kept: Callable[[Op], bool] = lambda op: False) -
 def without_regions(graph: Graph) -> tuple[Graph, dict[str, str]]:
     """Return the graph with the operators of regions in the place of their calls, and tensor -> the region, by its function, that computes
     it."""
-    if not any(op["target"] for op in graph.ops_of_kind("Call")):
+    if not any(op["target"] for op in graph.of_kind("Call")):
         return graph, {}
     new, found = Inlining(graph), dict[str, str]()
     for op in graph.ops:
@@ -185,13 +185,13 @@ def whiles_to_loops(graph: Graph) -> Graph:
 
 def replace_kind(graph: Graph, kind: str, change: Callable[[Inlining, Op, dict[str, Graph], Names], None]) -> Graph:
     """Return the graph with something else in the place of each operator of a kind; functions change before those that name them."""
-    if not any(inner.ops_of_kind(kind) for _, inner in all_graphs(graph)):
+    if not any(inner.of_kind(kind) for _, inner in all_graphs(graph)):
         return graph
     functions = dict(graph.functions)
     names = Names(functions)
 
     def replace_ops(inner: Graph) -> Graph:
-        if not inner.ops_of_kind(kind):
+        if not inner.of_kind(kind):
             return inner
         new = Inlining(inner)
         for op in inner.ops:

@@ -55,7 +55,7 @@ def test_a_walk_over_some_kinds_puts_operators_before_those_alone() -> None:
     for op in rewriter.of_kind("Abs", "Relu"):
         rewriter.replace(op, replace(op, inputs=(rewriter.dequantize(op.inputs[0], "float"),)))
     assert kinds(rewriter.finish()) == ["Neg", "Dequantize", "Abs", "Dequantize", "Relu"]
-    assert graph.ops_of_kind("Relu", "Neg") == [graph.ops[0], graph.ops[2]]
+    assert graph.of_kind("Relu", "Neg") == [graph.ops[0], graph.ops[2]]
 
 
 def test_an_operator_that_was_removed_is_not_visited() -> None:

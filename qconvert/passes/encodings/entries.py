@@ -311,7 +311,7 @@ def normalize(graph: Graph, encodings: Encodings) -> tuple[Graph, Mapping[str, s
     """
     graph = compute_constants.fold_float_constants(graph, _find_encoded_tensors(graph, encodings))
     producers = graph.producers()
-    norms = graph.ops_of_kind("BatchNormalization")
+    norms = graph.of_kind("BatchNormalization")
     between = {norm.inputs[0]: norm.outputs[0] for norm in norms if _has_weights(producers.get(norm.inputs[0]))}
     named = {place.name for place in encodings.entries if place.role != "tensor"}
     if (

@@ -11,7 +11,6 @@ from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
-from qconvert.operators.recurrent import CELLS
 from qconvert.operators.sizes import Result
 
 __all__ = ["Guesses", "guess_shapes"]
