@@ -37,7 +37,7 @@ def test_the_walk_of_a_convolution(tmp_path: Path) -> None:
     assert weights.data.base is not None and int(weights.data.reshape(-1)[0]) == 25
 
     changed, notes = normalize(graph, target_named("ort-x86"))
-    assert [change.by for change in notes] == ["match_rounding", "assign_layout", "store_activations", "guard_saturation"]
+    assert [change.by for change in notes] == ["match_rounding", "match_rounding", "assign_layout", "store_activations", "guard_saturation"]
     conv = next(op for op in changed.ops if op.kind == "Conv")
     data, weights, bias = (changed[name] for name in conv.inputs)
     assert data.quantization is not None and weights.data is not None and bias.data is not None

@@ -17,7 +17,7 @@ from qconvert.arithmetic.requantize import (
     saturating_rounding_doubling_high_mul,
     shift_half_up,
 )
-from qconvert.arithmetic.rounding import fused_multiply_add, round_half_even, saturate
+from qconvert.arithmetic.rounding import fused_multiply_add, round_half_away, round_half_even, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
 
 __all__ = [
@@ -25,10 +25,13 @@ __all__ = [
     "add_multipliers",
     "average_away",
     "average_up",
+    "exponential_table",
     "has_xnnpack_add",
     "multiply_and_add",
     "onnxruntime_add",
     "onnxruntime_softmax",
+    "softmax_steps",
+    "sum_exponentials",
     "tflite_comparison_tables",
     "tflite_hard_swish",
     "tflite_mean",
@@ -129,6 +132,38 @@ def _short_multiplier(factor: float) -> tuple[int, int]:
     """A multiplier of 16 bits and its shift to the left (quantization_util.cc; DownScaleInt32ToInt16Multiplier)."""
     wide, shift = quantize_multiplier(factor)
     return min((int(wide) + 2**15) >> 16, 2**15 - 1), int(shift)
+
+
+def sum_exponentials(scale: np.float32, below: Array) -> tuple[Array, Array]:
+    """Return exp(scale * below) of float32 by a table of 256, and its sums along the last axis, one element after the other.
+
+    Source: PopulateSoftmaxLookupTable and Softmax (optimized_ops.h).
+
+    Args:
+        scale: of the data, and a beta.
+        below: how far stored integers are below the largest along the last axis, as numbers from 0 to -255.
+    """
+    found = exponential_table(scale)[-below]
+    return found, np.add.accumulate(found, axis=-1, dtype=np.float32)[..., -1:]
+
+
+def exponential_table(scale: np.float32) -> Array:
+    """Return exp(-scale * n) as float32, for n from 0 to 255."""
+    return np.asarray(np.exp((-scale * np.arange(256, dtype=np.float32)).astype(np.float64)).astype(np.float32))
+
+
+def softmax_steps(steps: Array, scale: np.float32, output: np.float32, axis: int) -> Array:
+    """Return the steps of TFLite's optimized SOFTMAX of bytes, in float32 (optimized_ops.h, Softmax).
+
+    Args:
+        steps: of the data, int64, from any zero point.
+        scale: of the data times beta.
+        output: scale of the result.
+        axis: of the sums.
+    """
+    moved = np.moveaxis(steps, axis, -1)
+    found, sums = sum_exponentials(scale, moved - moved.max(axis=-1, keepdims=True, initial=np.iinfo(np.int64).min))
+    return np.moveaxis(round_half_away(found * (np.float32(1) / (sums * output))), -1, axis).astype(np.int64)
 
 
 def average_away(total: Any, count: Any) -> Array:

@@ -28,6 +28,7 @@ _OF_TENSORRT: Mapping[str, Any] = {"unpacked_weights": "int8", "unpacked_blocks"
 KERNELS: Mapping[str, Kernels] = {
     "litert:default": _rows("litert.rows", "DEFAULT", **_OF_LITERT),
     "litert:reference": _rows("litert.rows", "REFERENCE", **_OF_LITERT),
+    "litert:optimized": _rows("litert.rows", "OPTIMIZED", **_OF_LITERT),
     "litert:mixed": _rows("litert.rows", "MIXED"),
     "tflite-micro:reference": _rows("litert.rows", "MICRO", product_types=("float32",)),
     "onnxruntime:optimized": _rows("onnxruntime", "ROWS", dynamic_range="onnx", merges_roundings=True),

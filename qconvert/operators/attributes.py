@@ -53,6 +53,7 @@ ARITHMETIC: Mapping[str, str] = {
     "xnnpack_qu8": "likewise of uint8",
     "tflite": "TFLite's own kernels of 16-bit data (arithmetic/sixteen_bits.py, kernels.py), and its Sqrt, which drops the fraction",
     "tflite_hard_swish": "TFLite's own HARD_SWISH of 8 bits, in 16 bits (arithmetic/kernels.py)",
+    "tflite_softmax": "TFLite's own SOFTMAX of 8 bits, a table of exponentials that are added in float32 (arithmetic/kernels.py)",
     "qnnpack": "PyTorch's engine qnnpack: additions with 21-bit multipliers, ties away from zero; averages of steps from the zero point, "
     "ties to even (arithmetic/torch_kernels.py)",
     "fbgemm": "PyTorch's other engines: additions in float32; averages of windows, ties to even of the stored integers",

@@ -4,11 +4,11 @@ Rows of kernels say what the source gives (kernels/). What takes one or two tens
 of all additions XNNPACK's 20-bit multipliers and onnxruntime's float32 are equal on all 65,536 pairs. Of the rest, as of 16-bit arithmetic,
 means, sums over axes and roots, the row names a form, which the attribute `arithmetic` asks of the format's writer: ONNX's gives additions
 other input scales (arithmetic/additions.py) or writes the arithmetic out in float64, PyTorch's in int64; 16-bit convolutions become two in
-float32, where the sums of either half of the data are exact; means are made of integers. Requantizations and LeakyRelus become a LeakyRelu
-with another scale and slope (kernels/litert/forms.py), which onnxruntime runs as a table of 256, about as fast as a plain requantization.
-It also keeps roundings one after the other apart, which onnxruntime's optimizer merges to one with other integers. With numerics "strict"
-the other functions of one tensor of 8 bits follow, as a Gather of what the kernel gives, which takes ten times as long
-(docs/measured/forms.md). With numerics "fast" nothing is done.
+float32, where the sums of either half of the data are exact; means are made of integers, and Softmaxes of few elements of sums in order.
+Requantizations and LeakyRelus become a LeakyRelu with another scale and slope (kernels/litert/forms.py), which onnxruntime runs as a table
+of 256, about as fast as a plain requantization. It also keeps roundings one after the other apart, which onnxruntime's optimizer merges to
+one with other integers. With numerics "strict" the other functions of one tensor of 8 bits follow, as a Gather of what the kernel gives,
+which takes ten times as long (docs/measured/forms.md). With numerics "fast" nothing is done.
 
 Operators of PyTorch's engines, which a reader notes at them, get forms that give the same integers in onnxruntime and LiteRT
 (TorchRounding). Averages, interpolations and first roundings: see rewriting/torch_forms.py. Additions are tried on all 65,536 pairs of
@@ -207,12 +207,15 @@ class TorchRounding(TorchForms):
         return is_onnxruntime_add(self._graph, op) if self._runtime == "onnx" else adds_as_litert(self._graph, op, str(op["arithmetic"]))
 
 
+#: Forms of ONNX alone: PyTorch's sums of float32 are in float64, or in the order of vectors.
+_SUMS_IN_ORDER = ("tflite_softmax",)
 _NOTES = {
     "xnnpack": "additions are decomposed, to round as XNNPACK does for every pair of inputs",
     "xnnpack_qs8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
     "xnnpack_qu8": "means and sums over axes are computed in integers and rounded as XNNPACK does",
     "tflite": "operators are decomposed, to round as TFLite's own kernels do",
     "ties_up": "interpolations take ties up, as XNNPACK does",
+    "tflite_softmax": "Softmaxes are decomposed, to add exponentials as TFLite's kernel does",
     "tflite_hard_swish": "HardSwishes have another scale and slope, to round as TFLite's kernel does for every input",
 }
 _LINES = "requantizations and LeakyRelus have another scale and slope, to round as XNNPACK does for every input"
@@ -228,12 +231,12 @@ def run(graph: Graph, target: Target, *, numerics: str = "exact", biases: str = 
     found = kernels_of_source(graph) if numerics != "fast" else None
     if found is None or target.format in found[0].formats:
         return graph, rewritten
-    matched, notes = _match_kernels(graph, found[1], target.kernels, tables=numerics == "strict")
+    matched, notes = _match_kernels(graph, found[1], target, tables=numerics == "strict")
     return matched, (*rewritten, *notes)
 
 
-def _match_kernels(graph: Graph, rows: Kernels, own: Kernels, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
-    rewriter = Rewriter(graph)
+def _match_kernels(graph: Graph, rows: Kernels, target: Target, *, tables: bool) -> tuple[Graph, tuple[str, ...]]:
+    rewriter, own = Rewriter(graph), target.kernels
     made = Tables(rewriter)
     done: Counter[str] = Counter()
     for op in rewriter:
@@ -246,7 +249,8 @@ def _match_kernels(graph: Graph, rows: Kernels, own: Kernels, *, tables: bool) -
             others = integers_for_all(graph, op, own.of(graph, op))
             if others is not None and np.array_equal(values, others):
                 continue
-        if arithmetic := kernel.arithmetic(graph, op) if kernel.arithmetic is not None else "":
+        arithmetic = kernel.arithmetic(graph, op) if kernel.arithmetic is not None else ""
+        if arithmetic and not (arithmetic in _SUMS_IN_ORDER and target.format != "onnx"):
             rewriter.replace(op, op.with_attributes(arithmetic=arithmetic))
             is_line = arithmetic == "xnnpack" and len(op.inputs) == 1
             done[_LINES if is_line else _NOTES.get(arithmetic, f"operators are decomposed, to round as {arithmetic} does")] += 1

@@ -13,7 +13,14 @@ from qconvert.plugins.rules import computed_inputs, demands, weights_of
 __all__ = ["judge_operators"]
 
 _DYNAMIC = "rounds its data to integers at each run (dynamic range)"
-_KERNELS = {"xnnpack": "xnnpack", "tflite": "TFLite", "qnnpack": "qnnpack"}
+#: Operators with these values of `arithmetic` are decomposed.
+_DECOMPOSED = {
+    **{
+        name: f"decomposed in float64 to be equal to {kernel}'s integer arithmetic"
+        for name, kernel in (("xnnpack", "xnnpack"), ("tflite", "TFLite"), ("qnnpack", "qnnpack"))
+    },
+    "tflite_softmax": "decomposed in float32 to be equal to TFLite's table of exponentials",
+}
 #: What operators do on stored integers, by the rule of their kind, where every target can do it.
 _ON_INTEGERS = {
     **dict.fromkeys(("move", "relabel", "state"), "moves stored integers"),
@@ -74,8 +81,8 @@ def _judge_by_kernels(target: Abilities, graph: Graph, op: Op) -> Verdict:
     brief, words = _find_obstacle(target, graph, op, float_sides)
     if not stored and any(tensor.dtype == "float32" for tensor in float_sides):
         words = "part of its data is float"
-    elif not stored and op.attributes.get("arithmetic") in _KERNELS and not _has_other_scales(graph, op):
-        words = f"decomposed in float64 to be equal to {_KERNELS[str(op['arithmetic'])]}'s integer arithmetic"
+    elif not stored and op.attributes.get("arithmetic") in _DECOMPOSED and not _has_other_scales(graph, op):
+        words = _DECOMPOSED[str(op["arithmetic"])]
     if words:
         return _judge_on_floats(target, op, words, brief if rule in ("real", "index") else "")
     eight_bits = any(tensor.dtype.startswith("float8") for tensor in computed_inputs(graph, op)[:1])

@@ -282,7 +282,7 @@ def layers(file: ModelFile) -> tuple[Layer, ...]:
 
 
 def taken_by(file: ModelFile) -> dict[str, str]:
-    """Return the operators that XNNPACK leaves to TFLite's own kernels; these round as the reference kernels do.
+    """Return the operators that XNNPACK leaves to TFLite's own optimized kernels.
 
     An operator y that the file has as several, called y/…, is listed as "y/": "mixed" if both run a part of it.
     """
@@ -295,8 +295,8 @@ def taken_by(file: ModelFile) -> dict[str, str]:
         whole = name.rpartition("/")[0]
         if whole in own:
             parts.setdefault(whole, {own[whole]}).add(left)
-    joined = {f"{name}/": "mixed" if len(sides) > 1 else "reference" for name, sides in parts.items() if True in sides}
-    return {**dict.fromkeys((name for name, left in own.items() if left), "reference"), **joined}
+    joined = {f"{name}/": "mixed" if len(sides) > 1 else "optimized" for name, sides in parts.items() if True in sides}
+    return {**dict.fromkeys((name for name, left in own.items() if left), "optimized"), **joined}
 
 
 def _is_integer_node(node: Any) -> bool:

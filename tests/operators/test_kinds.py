@@ -109,7 +109,7 @@ def test_attributes_know_their_values(spec: object, right: object, wrong: object
 
 
 def test_defaults() -> None:
-    assert KINDS["Softmax"].defaults == {"axis": -1, "beta": 1.0}
+    assert KINDS["Softmax"].defaults == {"axis": -1, "beta": 1.0, "arithmetic": ""}
     assert KINDS["Transpose"].defaults == {} and KINDS["Transpose"].attributes["perm"].default is REQUIRED
     assert Op("Softmax", ("x",), ("y",))["beta"] == 1.0
     with pytest.raises(KeyError, match="perm"):

@@ -196,6 +196,12 @@ class Builder(OperatorWriting):
         """Adds a Cast to another type, whose result is `output`, or a new value made from `hint`; returns its name."""
         return self.node("Cast", [value], [output] if output else 1, hint=hint or f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
 
+    def reduce(self, op_type: str, value: str, axes: Sequence[int]) -> str:
+        """Adds a reduction that keeps its axes, which are an input from opset 18 on; returns its result."""
+        if self.opset < 18:
+            return self.node(op_type, [value], axes=list(axes), keepdims=1)[0]
+        return self.node(op_type, [value, self.const(np.array(axes, np.int64), f"{value}/axes")], keepdims=1)[0]
+
     def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
         wide = [self.cast(name, "float64") for name in inputs]

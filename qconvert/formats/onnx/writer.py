@@ -50,7 +50,7 @@ _LARGEST_FILE = 2**31 - 1
 #: Counted where regions of a partition become no functions.
 _FLAT = ("", "regions")
 #: Values of `arithmetic` that become other nodes than the operator's own.
-_DECOMPOSED = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish")
+_DECOMPOSED = (*ADDITIONS, "xnnpack_qs8", "xnnpack_qu8", "tflite", "tflite_hard_swish", "tflite_softmax")
 
 
 def write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:

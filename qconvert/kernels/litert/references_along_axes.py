@@ -20,6 +20,8 @@ from qconvert.arithmetic import (
     saturate,
     saturating_rounding_doubling_high_mul,
     shift_half_up,
+    softmax_steps,
+    sum_exponentials,
     tflite_softmax,
     tflite_wrapped_mean,
     xnnpack_reduce,
@@ -147,26 +149,17 @@ def _below_largest(op: Op, steps: Array) -> Array:
     return np.asarray(moved - moved.max(axis=-1, keepdims=True, initial=np.iinfo(np.int64).min))
 
 
-def _exponentials(scale: np.float32, below: Array) -> tuple[Array, Array]:
-    """Return exp(scale * below) of float32 by a table of 256, and its sums along the last axis, one element after the other."""
-    table = np.exp((-scale * np.arange(256, dtype=np.float32)).astype(np.float64)).astype(np.float32)
-    found = table[-below]
-    return found, np.add.accumulate(found, axis=-1, dtype=np.float32)[..., -1:]
-
-
 @on_steps()
 def softmax_by_table(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization) -> Array:
-    """SOFTMAX of bytes by TFLite's optimized kernel, in float32 (optimized_ops.h, Softmax and PopulateSoftmaxLookupTable)."""
-    found, sums = _exponentials(given[0].scale[0] * np.float32(op["beta"]), _below_largest(op, steps[0]))
-    shares = round_half_away(found * (np.float32(1) / (sums * output.scale[0])))
-    return np.moveaxis(shares, -1, int(op["axis"])).astype(np.int64)
+    """SOFTMAX of bytes by TFLite's optimized kernel; see arithmetic.softmax_steps()."""
+    return softmax_steps(steps[0], given[0].scale[0] * np.float32(op["beta"]), output.scale[0], int(op["axis"]))
 
 
 @on_steps()
 def log_softmax_by_table(op: Op, steps: Sequence[Array], given: Sequence[Quantization], output: Quantization) -> Array:
     """LOG_SOFTMAX of bytes by TFLite's optimized kernel, in float32 (optimized_ops.h, LogSoftmax)."""
     below, scale = _below_largest(op, steps[0]), given[0].scale[0]
-    _, sums = _exponentials(scale, below)
+    _, sums = sum_exponentials(scale, below)
     largest = np.moveaxis(steps[0], int(op["axis"]), -1).max(axis=-1, keepdims=True) + int(given[0].zero_point[0])
     offset = (scale * largest.astype(np.float32) + np.log(sums.astype(np.float64)).astype(np.float32)) / output.scale[0]
     found = (below + largest).astype(np.float32) * (scale / output.scale[0]) - offset

@@ -24,7 +24,7 @@ from qconvert.kernels.litert.limits import factor_fault
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found
 
-__all__ = ["DEFAULT", "MICRO", "MIXED", "REFERENCE"]
+__all__ = ["DEFAULT", "MICRO", "MIXED", "OPTIMIZED", "REFERENCE"]
 
 _BYTES = ("int8", "uint8")
 _INT8 = ("int8",)
@@ -171,6 +171,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
             tolerance=off.table,
             fault=_EXPONENTIAL,
             reference=axes.softmax if plain else axes.softmax_by_table,
+            arithmetic=None if plain else forms.distribution,
         ),
         either(
             ("Softmax",),
@@ -313,10 +314,11 @@ def _by_xnnpack(rows: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 
 #: TFLite's own reference kernels.
 REFERENCE = _rows("reference")
-_OPTIMIZED = _rows("optimized")
+#: TFLite's own optimized kernels, which run what XNNPACK leaves.
+OPTIMIZED = _rows("optimized")
 #: What LiteRT runs by default.
-DEFAULT = (*_by_xnnpack(_OPTIMIZED), *_OPTIMIZED)
-_BOTH = Kernels(DEFAULT), Kernels(REFERENCE)
+DEFAULT = (*_by_xnnpack(OPTIMIZED), *OPTIMIZED)
+_BOTH = Kernels(DEFAULT), Kernels(OPTIMIZED)
 
 
 def _either(graph: Graph, op: Op, exact: Array) -> Found:

@@ -493,6 +493,7 @@ def test_what_stays_is_in_the_report(tmp_path: Path) -> None:
     assert [change.text for change in report.changes if change.by == "onnx"] == [
         "3 Add stay in QDQ form: QOperator has no xnnpack arithmetic",
         "1 AveragePool stays in QDQ form: QLinearAveragePool rounds ties to even, not away",
+        "1 Softmax stays in QDQ form: QOperator has no tflite_softmax arithmetic",
     ]
     report = convert(source, tmp_path / "y.onnx", form="qdq")
     assert not [change.text for change in report.changes if change.by == "onnx"]

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arithmetic import exponential_table
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
+from qconvert.formats.onnx.ops.reduce import store_steps
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
-from qconvert.kernels.litert.forms import hard_swish_form
+from qconvert.kernels.litert.forms import distribution, hard_swish_form
 from qconvert.rewriting.lowering import Scope, conditions, since
 
 __all__ = ["READERS", "WRITERS"]
@@ -120,9 +122,33 @@ def real_dtype(op: Op, b: Builder) -> Any:
     return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
-@conditions(lambda op, scope: "" if op["beta"] == 1 else "Softmax has no beta")
+def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> None:
+    """TFLite's SOFTMAX of bytes (arithmetic.softmax_steps()): CumSum is the node that adds one element after the other."""
+    hint, axis = result.name, int(op["axis"])
+    assert data.quantization is not None and result.quantization is not None
+    stored = b.cast(b.stored_value(data.name), "int32")
+    below = b.node("Sub", [b.reduce("ReduceMax", stored, [axis]), stored])[0]
+    table = exponential_table(data.quantization.scale[0] * np.float32(op["beta"]))
+    found = b.node("Gather", [b.const(table, f"{hint}/exponentials"), below])[0]
+    added = b.node("CumSum", [found, b.const(np.int64(axis), f"{hint}/axis")])[0]
+    total = b.node("Gather", [added, b.const(np.array([-1], np.int64), f"{hint}/last")], axis=axis)[0]
+    # Both sides are doubled, since onnxruntime makes x / y of x * (1 / y), which rounds once (DivMulFusion).
+    divisor = b.node("Mul", [total, b.const(2 * result.quantization.scale[0], f"{hint}/scale")])[0]
+    factor = b.node("Div", [b.const(np.float32(2), f"{hint}/two"), divisor])[0]
+    shares = b.node("Mul", [found, factor])[0]
+    below_half = np.nextafter(np.float32(0.5), np.float32(0))  # half takes 0.49999997 up too
+    steps = b.node("Floor", b.node("Add", [shares, b.const(below_half, f"{hint}/half")]))[0]
+    if point := int(result.quantization.zero_point[0]):
+        steps = b.node("Add", [steps, b.const(np.float32(point), f"{hint}/point")])[0]
+    store_steps(op, b, steps, np.float32)
+
+
+@conditions(lambda op, scope: "" if op["beta"] == 1 or op["arithmetic"] else "Softmax has no beta")
 def write_softmax(op: Op, b: Builder) -> None:
-    """Softmax; in float64 where onnxruntime's integer kernel would be wrong."""
+    """Softmax; with the integers of a kernel, or in float64 where onnxruntime's integer kernel would be wrong."""
+    if op["arithmetic"] and distribution(b.graph, op):
+        _write_tflite_softmax(op, b, b.tensor(op.inputs[0]), b.tensor(op.outputs[0]))
+        return
     if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=int(op["axis"])))
     else:

@@ -103,8 +103,8 @@ def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, 
         return b.make_once("constant", str(number), lambda: [b.const(np.float32(number), f"value_{number:g}")])[0]
 
     def write_nodes() -> list[str]:
-        low = b.node("Min", [_reduce(b, "ReduceMin", data, axes), value(0)])[0]
-        high = b.node("Max", [_reduce(b, "ReduceMax", data, axes), value(0)])[0]
+        low = b.node("Min", [b.reduce("ReduceMin", data, axes), value(0)])[0]
+        high = b.node("Max", [b.reduce("ReduceMax", data, axes), value(0)])[0]
         span = b.node("Sub", [high, low])[0]
         empty = b.node("Equal", [span, value(0)])[0]
         factor = b.node("Where", [empty, value(1), b.node("Div", [value(highest - lowest), span])[0]])[0]
@@ -119,12 +119,6 @@ def round_dynamic_data(op: Op, b: Builder, kernel: Sequence[int]) -> tuple[str, 
 
     steps, scale, point = b.make_once(f"rounded {axes} {lowest}", op.inputs[0], write_nodes)
     return steps, scale, point
-
-
-def _reduce(b: Builder, kind: str, data: str, axes: Sequence[int]) -> str:
-    if b.opset < 18:
-        return b.node(kind, [data], axes=list(axes), keepdims=1)[0]
-    return b.node(kind, [data, b.const(np.array(axes, np.int64), f"{data}/axes")], keepdims=1)[0]
 
 
 _FLOAT32, _FLOAT64 = ELEMENT_TYPES["float32"], ELEMENT_TYPES["float64"]

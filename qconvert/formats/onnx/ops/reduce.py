@@ -17,7 +17,7 @@ from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
-__all__ = ["OPSETS", "READERS", "WRITERS"]
+__all__ = ["OPSETS", "READERS", "WRITERS", "store_steps"]
 
 #: The name of a value -> that of its sum over the operator's axes.
 Summed = Callable[[str], str]
@@ -43,7 +43,7 @@ def write_as_xnnpack(op: Op, b: Builder, summed: Summed) -> None:
     steps = b.node("Round", [b.node("Add", [scaled, b.const(offset, f"{result.name}/offset")])[0]])[0]
     if shift:
         steps = b.node("Add", [steps, b.const(np.float32(shift), f"{result.name}/shift")])[0]
-    _store_result(op, b, steps, np.float32)
+    store_steps(op, b, steps, np.float32)
 
 
 def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
@@ -65,7 +65,7 @@ def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
     parts = [by(total, high), b.node("Floor", [by(total, low * 2.0**-_HALF_BITS)])[0]]
     once = by(b.node("Add", parts)[0], 2.0 ** (_HALF_BITS - 31))
     steps = b.node("Floor", [b.node("Add", [once, b.const(np.float64(0.5), "half")])[0]])[0]
-    _store_result(op, b, b.node("Round", [by(steps, 2.0**shift * AWAY)])[0] if shift < 0 else steps, np.float64)
+    store_steps(op, b, b.node("Round", [by(steps, 2.0**shift * AWAY)])[0] if shift < 0 else steps, np.float64)
 
 
 def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]:
@@ -75,8 +75,8 @@ def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]
     return given, output, count
 
 
-def _store_result(op: Op, b: Builder, steps: str, real: type[np.floating]) -> None:
-    """Whole numbers as the result stores them."""
+def store_steps(op: Op, b: Builder, steps: str, real: type[np.floating]) -> None:
+    """Store whole numbers, with the zero point, as the result of an operator does."""
     result = b.tensor(op.outputs[0])
     limits: list[Array] = [np.asarray(value, real) for value in integer_range(result.dtype)]
     clipped = b.node("Clip", [steps, *(b.const(value, f"{result.name}/limit") for value in limits)])[0]

@@ -73,6 +73,8 @@ def write_sigmoid(op: Op, b: Builder) -> str:
 
 def write_softmax(op: Op, b: Builder) -> str:
     """Softmax."""
+    if op["arithmetic"]:
+        return f"QOperator has no {op['arithmetic']} arithmetic"
     return write_one_type(op, b, "QLinearSoftmax", axis=int(op["axis"]), opset=b.opset)
 
 
