@@ -2,13 +2,15 @@
 
     python benchmarks/proofs.py [MODEL ...] [--target ort-x86] [--markdown docs/measured/kernels.md]
 
-ONNX files are converted to TFLite, others to ONNX. Without MODEL they are the .tflite, .onnx and PyTorch files of fixtures/. Seconds are
-processor time of the proof alone, with both files read.
+ONNX files are converted to TFLite, .tflite files to ONNX, PyTorch files to both. Without MODEL they are the .tflite, .onnx and PyTorch
+files of fixtures/. Seconds are processor time of the proof alone, with both files read. The last table has the reasons of what is not
+proved.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 import time
 from collections import Counter
@@ -24,10 +26,12 @@ from qconvert.checking.proof.proving import prove_sides
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = ["model", "operators", *CLASSES, "outputs are proved equal", "what is not", "seconds"]
+#: Class and reason of an operator that is not proved equal -> kinds.
+Reasons = dict[tuple[str, str], Counter[str]]
 
 
-def row(source: Path, suffix: str, target: str, folder: Path) -> tuple[list[str], Counter[str]]:
-    """The classes of a model's operators, and as a row of the table."""
+def row(source: Path, suffix: str, target: str, folder: Path, reasons: Reasons) -> tuple[list[str], Counter[str]]:
+    """The classes of a model's operators, and as a row of the table; adds to the reasons of those that are not equal."""
     result = folder / f"{source.stem}{suffix}"
     convert(source, result, target=target, force=True)
     sides, _ = sides_of(source, result, (), {})
@@ -37,18 +41,22 @@ def row(source: Path, suffix: str, target: str, folder: Path) -> tuple[list[str]
     counts = Counter(item.class_ for item in found.operators)
     others = Counter(item.operator.partition(" ")[0] for item in found.operators if item.class_ not in EQUAL_CLASSES)
     words = ", ".join(f"{count} {kind}" for kind, count in others.items())
+    for item in found.operators:
+        if item.class_ not in EQUAL_CLASSES:
+            why = re.sub(r"'[^']*'", "x", re.sub(r"(?<![a-z])-?\d[\d.]*(e-?\d+)?", "n", re.sub(r"(, such as|: code).*", "", item.why)))
+            reasons.setdefault((item.class_, why), Counter())[item.operator.partition(" ")[0]] += 1
     name = f"{source.parent.name}/{source.stem}" if source.parent.parent.name == "torch" else source.stem
     cells = [name, str(len(found.operators)), *(str(counts[name] or "") for name in CLASSES)]
     return [*cells, found.claim.removeprefix("proved equal "), words, f"{seconds:.2f}"], counts
 
 
-def section(title: str, models: Sequence[Path], suffix: str, target: str) -> Section:
-    """The table of models that are converted to files with a suffix."""
+def section(title: str, models: Sequence[Path], suffix: str, target: str, reasons: Reasons) -> Section:
+    """The table of models that are converted to files with a suffix; adds to the reasons of what is not proved."""
     rows, total = [], Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
             try:
-                cells, counts = row(model, suffix, target, Path(folder))
+                cells, counts = row(model, suffix, target, Path(folder), reasons)
             except QConvertError as error:
                 print(f"{model.name}: {error.sentence}")
                 continue
@@ -59,6 +67,15 @@ def section(title: str, models: Sequence[Path], suffix: str, target: str) -> Sec
     return Section(
         title, HEADER, rows, f"{equal} of {total.total()} operators ({equal / max(total.total(), 1):.1%}) are equal for all inputs{words}."
     )
+
+
+def _list_reasons(found: dict[str, Reasons]) -> Section:
+    lines = [
+        [title, class_, why, str(kinds.total()), ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(6))]
+        for title, reasons in found.items()
+        for (class_, why), kinds in sorted(reasons.items(), key=lambda item: -item[1].total())
+    ]
+    return Section("What is not proved", ["table", "class", "why", "operators", "most of them"], lines, "n: a number, x: a name.")
 
 
 def _fixtures() -> list[Path]:
@@ -79,10 +96,14 @@ def main() -> None:
         ("Proofs", to_onnx, ".onnx", given.target),
         ("Proofs of ONNX files as TFLite", to_tflite, ".tflite", ""),
         ("Proofs of PyTorch files as ONNX", of_torch, ".onnx", given.target),
+        ("Proofs of PyTorch files as TFLite", of_torch, ".tflite", ""),
     ]
+    reasons: dict[str, Reasons] = {}
     for title, models, suffix, target in sections:
         if models:
-            publish(section(title, models, suffix, target), given.markdown, "python benchmarks/proofs.py", 200)
+            part = section(title, models, suffix, target, reasons.setdefault(title, {}))
+            publish(part, given.markdown, "python benchmarks/proofs.py", 200)
+    publish(_list_reasons(reasons), given.markdown, "python benchmarks/proofs.py", 200)
 
 
 if __name__ == "__main__":

@@ -21,12 +21,13 @@ def _hard_sigmoid(x: Array, alpha: float, beta: float) -> Array:
     return np.asarray(np.clip(x * np.float32(alpha) + np.float32(beta), np.float32(0), np.float32(1)))
 
 
-#: Kinds of one operand whose float32 results are rounded several times.
+#: Kinds of one operand whose float32 results are rounded several times, or not at all.
 _FUNCTIONS: Mapping[str, Callable[[Array, Op], Array]] = {
     "Sigmoid": lambda x, op: onnxruntime_sigmoid(x),
     "Tanh": lambda x, op: onnxruntime_tanh(x),
     "HardSigmoid": lambda x, op: _hard_sigmoid(x, float(op["alpha"]), float(op["beta"])),
     "HardSwish": lambda x, op: x * _hard_sigmoid(x, 1 / 6, 0.5),
+    "Quantize": lambda x, op: x,
 }
 #: Kinds whose float32 results are the exact ones, rounded once.
 _ROUNDED_ONCE = ("Sub", "Div", "Neg", "Abs", "Relu", "Clip", "Max", "Min", "LeakyRelu", "PRelu", "ThresholdedRelu", "Reciprocal",
@@ -45,6 +46,8 @@ def compute_in_float32(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers 
     for name, value in zip(op.inputs, stored, strict=True):
         quantization = graph[name].quantization if name else None
         if (name and value is None) or (quantization is not None and not quantization.is_per_tensor):
+            return None
+        if quantization is None and name and graph[name].dtype in ("float16", "bfloat16", "float64"):
             return None
         values.append(value if quantization is None else dequantize_float32(value, quantization))
         if quantization is not None:

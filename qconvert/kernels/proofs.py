@@ -1,4 +1,4 @@
-"""Results of kernels for all codes of one or two operands of 8 bits: two kernels with equal results are proved equal."""
+"""Results of kernels for all codes of one or two tensors of 8 bits: two kernels with equal results are proved equal."""
 
 from __future__ import annotations
 
@@ -12,43 +12,112 @@ from qconvert.evaluate import evaluate_op
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op
 from qconvert.kernels.accumulators import UnfitError, accumulator_of
-from qconvert.kernels.kernel import Kernel, activated_range
+from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE
 
-__all__ = ["all_codes", "compare_products", "integers_for_all", "tried_tolerance"]
+__all__ = [
+    "WITH_16_BITS",
+    "all_codes",
+    "compare_products",
+    "decided_integers",
+    "find_float_limits",
+    "floats_in_order",
+    "integers_for_all",
+    "tried_tolerance",
+]
 
 _BYTES = ("int8", "uint8")
-_WITH_16_BITS = (*_BYTES, "int16", "uint16")
+#: Values of a constant that are tried with all codes.
+_MOST_VALUES = 2**8
+#: Types of one tensor of data whose codes are few enough to try them all.
+WITH_16_BITS = (*_BYTES, "int16", "uint16")
 
 
-def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Array] | None:
-    """Return the codes of one or two operands, shaped to broadcast to all pairs; None unless elementwise, with one scale for each tensor.
+def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Array | None] | None:
+    """Return what each operand can be, shaped to broadcast to all combinations: the codes of data, the values of constants, None of absent
+    operands. None unless the operator is elementwise on one or two tensors of data, with one scale for each tensor.
 
     Args:
         graph, op: the operator.
-        types: of operands and result; those of two operands are bytes.
+        types: of data and result; those of two tensors of data are bytes.
     """
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs) if name]
-    if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1 or not 2 <= len(tensors) <= 3:
+    sides = [graph[name] if name else None for name in op.inputs]
+    data = [tensor for tensor in sides if tensor is not None and tensor.data is None]
+    if kind_of(op).layout is not ELEMENTWISE or len(op.outputs) != 1 or not 1 <= len(data) <= 2:
         return None
-    types = types if len(tensors) == 2 else _BYTES
-    if any(tensor.dtype not in types or tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in tensors):
+    stored = (*data, graph[op.outputs[0]])
+    if any(tensor.dtype not in (types if len(data) == 1 else _BYTES) or tensor.quantization is None for tensor in stored):
         return None
-    codes = [codes_of(tensor.dtype) for tensor in tensors[:-1]]
-    return [codes[0].reshape(-1, 1), codes[1]] if len(codes) > 1 else codes
+    quantizations = [tensor.quantization for tensor in (*sides, *stored) if tensor is not None]
+    if any(quantization is not None and not quantization.is_per_tensor for quantization in quantizations):
+        return None
+    known = [codes_of(tensor.dtype) if tensor.data is None else np.unique(tensor.data) for tensor in sides if tensor is not None]
+    if any(values.size > _MOST_VALUES for tensor, values in zip(filter(None, sides), known, strict=True) if tensor.data is not None):
+        return None
+    spread = iter(np.ix_(*known))
+    return [None if tensor is None else next(spread) for tensor in sides]
 
 
-def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None) -> Array | None:
-    """Compute a kernel's integers for all_codes(): by its reference, or without one the exact value rounded once; None if unknown."""
-    codes = all_codes(graph, op)
+def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, ...] = _BYTES) -> Array | None:
+    """Compute a kernel's integers for all_codes() of these types: by its reference, or without one the exact value rounded once; None if
+    unknown."""
+    codes = all_codes(graph, op, types)
     if codes is None:
         return None
     if kernel is None or kernel.reference is None:
         return evaluate_op(graph, op, list(codes))[0].stored
     found = kernel.compute_integers(graph, op, codes)
     return found.ways[0] if found is not None and len(found.ways) == 1 else None
+
+
+def decided_integers(graph: Graph, op: Op, kernels: Kernels) -> Array | None:
+    """Return the exact values for all_codes(), rounded once, if the kernel gives these: none is as near to a tie as its tolerance."""
+    codes, quantization = all_codes(graph, op), graph[op.outputs[0]].quantization
+    found = evaluate_op(graph, op, list(codes))[0] if codes is not None else None
+    if found is None or found.real is None or quantization is None:
+        return None
+    exact = found.real / float(quantization.scale[0])
+    position = np.clip(exact + int(quantization.zero_point[0]), *quantization.limits(graph[op.outputs[0]].dtype))
+    off = 0.5 - np.abs(position - np.rint(position))
+    return found.stored if bool((off > kernels.tolerance(graph, op, exact)[0]).all()) else None
+
+
+#: The place of infinity among all float32 numbers in their order, from 0 of zero.
+_INFINITY = 0x7F800000
+
+
+def find_float_limits(graph: Graph, op: Op, kernel: Kernel | None) -> Array | None:
+    """Return the least float32 that a Quantize makes each integer of, from the second lowest on, as places in the order of all float32.
+
+    None if the kernel's integers are not known, or the operator is another one.
+
+    Args:
+        graph, op: the operator.
+        kernel: whose integers grow with the data; None for those that the operator's form says.
+    """
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if data.dtype != "float32" or result.dtype not in _BYTES or result.quantization is None or not result.quantization.is_per_tensor:
+        return None
+    codes = codes_of(result.dtype).astype(np.int64)[1:]
+    low, high = np.full(codes.size, -_INFINITY), np.full(codes.size, _INFINITY)
+    while (high > low).any():
+        middle = (low + high) >> 1
+        numbers = floats_in_order(middle)
+        found = (
+            Integers((evaluate_op(graph, op, [numbers])[0].stored,)) if kernel is None else kernel.compute_integers(graph, op, [numbers])
+        )
+        if found is None or len(found.ways) > 1:
+            return None
+        reached = found.ways[0].astype(np.int64) >= codes
+        low, high = np.where(reached, low, middle + 1), np.where(reached, middle, high)
+    return low
+
+
+def floats_in_order(places: Array) -> Array:
+    """Return the float32 numbers at places in the order of all, 0 of zero."""
+    return np.where(places < 0, -places - 2**31, places).astype(np.int32).view(np.float32)
 
 
 def compare_products(graph: Graph, op: Op, first: Requantizer, second: Requantizer) -> Difference | None:
@@ -76,7 +145,7 @@ def tried_tolerance(graph: Graph, op: Op, kernel: Kernel) -> float | None:
 
     None without a reference or all_codes(), or if the reference overflows on some input.
     """
-    codes, quantization = all_codes(graph, op, _WITH_16_BITS), graph[op.outputs[0]].quantization
+    codes, quantization = all_codes(graph, op, WITH_16_BITS), graph[op.outputs[0]].quantization
     found = kernel.compute_integers(graph, op, codes) if codes is not None else None
     if codes is None or found is None or found.fault or quantization is None:
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qconvert.arithmetic import split_product
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.proof.classes import Proved
 from qconvert.checking.proof.correspondence import Pair, Trace
@@ -22,20 +23,29 @@ from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph, Op, Tensor, integer_range
 from qconvert.kernels import Kernel, Kernels
 from qconvert.kernels.products import Requantizer
-from qconvert.kernels.proofs import all_codes, compare_products, integers_for_all
+from qconvert.kernels.proofs import (
+    WITH_16_BITS,
+    all_codes,
+    compare_products,
+    decided_integers,
+    find_float_limits,
+    floats_in_order,
+    integers_for_all,
+)
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ALONG_AXIS
 
-__all__ = ["ROUNDS_INPUTS", "Computed", "decide", "decide_clip", "run_all_codes"]
+__all__ = ["Computed", "decide", "decide_clip", "rounds_floats", "run_all_codes"]
 
+#: Codes of one operand of 8 bits, and of two.
+_CODES, _PAIRS = 2**8, 2**16
 #: Rules of kinds of which nothing is proved, and why.
 _UNKNOWN = {
     "control": "it runs functions, whose operators are not compared",
     "opaque": "what it computes is not known",
 }
 _REALS = "it computes float values, which runtimes round otherwise"
-#: Of a Quantize, which gives equal integers where its data lie between the ties.
-ROUNDS_INPUTS = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
+_ROUNDS_INPUTS = "it rounds real inputs, which its runtime divides by the scale, or multiplies by its inverse"
 #: (graph, operator) -> the stored results for all codes of its operands, or None.
 Run = Callable[[Graph, Op], "Array | None"]
 #: Makes what is found of an operator: (class, method, why).
@@ -51,6 +61,7 @@ class Computed:
         kernels: those that compute it.
         run: what runs it for all codes of its operands.
         has_forms: whether the kernels are those for which forms of other kernels are made.
+        format: of its file, by name.
     """
 
     graph: Graph
@@ -58,6 +69,7 @@ class Computed:
     kernels: Kernels
     run: Run
     has_forms: bool = True
+    format: str = ""
 
     @cached_property
     def row(self) -> Kernel | None:
@@ -82,10 +94,14 @@ class Computed:
         return found if isinstance(found, Requantizer) else None
 
     def for_all_codes(self) -> Array | None:
-        """Its integers for all codes of its operands, by what its form says, by the reference of its kernel, or by running it."""
+        """Its integers for all codes of its operands: what its form says, or the reference of its kernel; the exact values, if none is near
+        a tie; or what it gives when it is run."""
         if self.form:
-            return integers_for_all(self.graph, self.op, None)
-        found = integers_for_all(self.graph, self.op, self.row) if self.row is not None and self.row.reference is not None else None
+            return integers_for_all(self.graph, self.op, None, WITH_16_BITS)
+        if self.row is not None and self.row.reference is not None:
+            found = integers_for_all(self.graph, self.op, self.row, WITH_16_BITS)
+        else:
+            found = decided_integers(self.graph, self.op, self.kernels) if self.tolerance() is not None else None
         return self.run(self.graph, self.op) if found is None else found
 
     def tolerance(self) -> float | None:
@@ -125,8 +141,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
         return found("E1", "form of the kernel")
     if not trace.result[output].is_quantized:
         return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
-    if rule == "convert" and not trace.result[pair.result.inputs[0]].is_quantized:
-        return found("?", why=ROUNDS_INPUTS)
+    if rounds_floats(trace, pair):
+        return _decide_quantize(found, own, other)
     return _decide_by_kernels(found, own, other, pair.lost)
 
 
@@ -141,11 +157,7 @@ def decide_clip(name: str, side: Computed, codes: Array) -> Proved:
     found, values = partial(Proved, name, side.op.outputs[0]), side.for_all_codes()
     if values is None:
         return found("?", why="the integers of its kernel are not known for all inputs")
-    if values.ndim > 1:  # of all pairs, those with its constant
-        constant = side.graph[side.op.inputs[1]]
-        assert constant.data is not None
-        values = values[:, int(constant.data.reshape(-1)[0]) - integer_range(constant.dtype)[0]]
-    return _decide_by_codes(found, codes, values, [side.graph[side.op.outputs[0]].dtype] * 2)
+    return _decide_by_codes(found, codes, values.reshape(codes.shape), [side.graph[side.op.outputs[0]].dtype] * 2)
 
 
 def _decide_by_kernels(found: Found, own: Computed, other: Computed, lost: float) -> Proved:
@@ -184,6 +196,35 @@ def _is_exact(graph: Graph, op: Op) -> bool:
     return kind_of(op).rule in ("index", "plain") and not any("float" in tensor.dtype for tensor in (*given, *results))
 
 
+def rounds_floats(trace: Trace, pair: Pair) -> bool:
+    """Whether an operator quantizes float values."""
+    if kind_of(pair.result).rule != "convert":
+        return False
+    given, result = trace.result[pair.result.inputs[0]], trace.result[pair.result.outputs[0]]
+    return result.is_quantized and not given.is_quantized
+
+
+def _decide_quantize(found: Found, own: Computed, other: Computed) -> Proved:
+    """The class of a Quantize of float numbers, by the limits between integers. NaN is none: each runtime makes something else of it."""
+    if own.kernels is other.kernels and own.form == other.form:
+        return found("E0", "identical parameters")
+    limits = [find_float_limits(side.graph, side.op, None if side.form else side.row) for side in (own, other) if side.form or side.row]
+    result = other.graph[other.op.outputs[0]]
+    if len(limits) < 2 or limits[0] is None or limits[1] is None or result.quantization is None:
+        return found("?", why=_ROUNDS_INPUTS)
+    apart = np.abs(limits[0] - limits[1])
+    differing = int(apart.sum())
+    point = int(result.quantization.zero_point[0]) - integer_range(result.dtype)[0]
+    if other.form and other.format == "tflite" and point:  # which has no float64 for the sum, see rewriting/torch_forms.py
+        form = split_product(result.quantization.scale[0], point)
+        differing += 0 if form is None else form.missed
+    if not differing:
+        return found("E1", "thresholds")
+    place = int(apart.argmax())
+    such = f", such as {floats_in_order(np.minimum(limits[0], limits[1]))[place]!s}" if apart.any() else ""
+    return found("R1", "thresholds", f"{differing} of 4294967296 float32 numbers{such} become another integer")
+
+
 def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], side: Computed) -> Proved:
     if not kernels[1].takes(side.graph, side.op):
         return found("?", why="its accumulator, bias or weights are none that the kernels' arithmetic is known for")
@@ -200,10 +241,12 @@ def _decide_products(found: Found, kernels: tuple[Requantizer, Requantizer], sid
 
 
 def _decide_by_codes(found: Found, first: Array, second: Array, dtypes: list[str]) -> Proved:
-    count = len(first) if first.shape[-1:] == (2,) else first.size  # of results of two elements, or of one
-    method = f"{count} {'codes' if first.ndim == 1 else 'pairs'}"
+    count = len(first) if first.shape == (_PAIRS, 2) else first.size  # of results of two elements, or of one
+    method = f"{count} {'codes' if count <= _CODES or first.ndim == 1 else 'pairs'}"
     a, b = (values.astype(np.int64) - integer_range(dtype)[0] for values, dtype in zip((first, second), dtypes, strict=True))
-    if a.shape == b.shape and np.array_equal(a, b):
+    if a.shape != b.shape:
+        return found("?", why="its constants have other values")
+    if np.array_equal(a, b):
         return found("E1", method)
     off = np.abs(a - b)
     return found("R1", method, f"{int((off > 0).sum())} of {method} differ, by at most {int(off.max())}")
@@ -226,20 +269,22 @@ def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
     if tried is None:
         return None
     given, axis, shape = tried
-    count = len(given) if _is_concat(graph, op) else 1
-    names, size = [f"x{place}" for place in range(len(given))], len(given[0])
-    sides = [(name, graph[other], size + _MOVED) for name, other in zip(names, op.inputs, strict=True)]
-    sides.append(("y", graph[op.outputs[0]], count * (size + _MOVED)))
-    tensors = {name: Tensor(name, like.dtype, (length, *given[0].shape[1:]), None, like.quantization) for name, like, length in sides}
+    codes = {f"x{place}": item for place, item in enumerate(given) if item is not None}
+    names = [name if item is None else f"x{place}" for place, (name, item) in enumerate(zip(op.inputs, given, strict=True))]
+    count, (size, *rest) = len(given) if _is_concat(graph, op) else 1, next(iter(codes.values())).shape
+    tensors = {name: graph[name] for name in names if name and name not in codes}
+    computed = [(name, old, 1) for name, old in zip(names, op.inputs, strict=True) if name in codes]
+    for name, old, times in [*computed, ("y", op.outputs[0], count)]:
+        tensors[name] = Tensor(name, graph[old].dtype, (times * (size + _MOVED), *rest), None, graph[old].quantization)
     attributes = {**op.attributes, "axis": axis} if axis is not None else op.attributes
-    alone = Graph(op.kind, tensors, (Op(op.kind, tuple(names), ("y",), attributes),), tuple(names), ("y",))
+    alone = Graph(op.kind, tensors, (Op(op.kind, tuple(names), ("y",), attributes),), tuple(codes), ("y",))
     try:
         with temporary_folder() as folder:
             path = Path(folder) / f"one{side.format.suffixes[0]}"
             save(alone, path, side.format.name)
             model = side.runtime.open(replace(side.file, path=path, options={}))
             runs = [
-                next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in given], strict=True))).values()))
+                next(iter(model.run(dict(zip(model.inputs, [_place_codes(item, first) for item in codes.values()], strict=True))).values()))
                 for first in (0, _MOVED)
             ]
     except (QConvertError, ValueError):
@@ -250,9 +295,9 @@ def run_all_codes(side: Side, graph: Graph, op: Op) -> Array | None:
     return found[0].reshape(shape)
 
 
-def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array], int | None, tuple[int, ...]] | None:
-    """The stored operands of which the results are all that an operator can give, its axis there, and the shape of the results; None where
-    these are too many.
+def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None, tuple[int, ...]] | None:
+    """The stored operands of which the results are all that an operator can give, None for those that stay as they are; its axis there, and
+    the shape of the results. None where these are too many.
 
     Those are all_codes(); where each element of the result is made of one operand (Concat), the codes of each; and of an operator along an
     axis of two elements (Softmax of two classes) all pairs.
@@ -265,8 +310,13 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array], int | None, tuple[
     codes = all_codes(graph, op)
     if codes is None:
         return None
-    spread = np.broadcast_arrays(*codes)
-    return [np.ascontiguousarray(item).reshape(-1) for item in spread], None, spread[0].shape
+    tensors = [graph[name] if name else None for name in op.inputs]
+    stays = [tensor is None or (tensor.data is not None and tensor.data.size == 1) for tensor in tensors]
+    if any(tensor is not None and not tensor.is_quantized and not stay for tensor, stay in zip(tensors, stays, strict=True)):
+        return None
+    shape = np.broadcast_shapes(*(item.shape for item in codes if item is not None))
+    spread = (None if item is None or stay else np.broadcast_to(item, shape).reshape(-1) for item, stay in zip(codes, stays, strict=True))
+    return list(spread), None, shape
 
 
 def _is_concat(graph: Graph, op: Op) -> bool:

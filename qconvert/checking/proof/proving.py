@@ -13,7 +13,7 @@ from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
 from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
-from qconvert.checking.proof.deciding import ROUNDS_INPUTS, Computed, decide, decide_clip, run_all_codes
+from qconvert.checking.proof.deciding import Computed, decide, decide_clip, rounds_floats, run_all_codes
 from qconvert.checking.proof.stored_values import Elements, clip_elements
 from qconvert.conversion.in_memory import Model, as_file
 from qconvert.graph import Graph, Op, Tensor
@@ -68,7 +68,7 @@ def prove_sides(sides: tuple[Side, Side]) -> Proof:
     starts = [
         item
         for pair, item in zip(trace.pairs, found, strict=True)
-        if item.why == ROUNDS_INPUTS and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
+        if rounds_floats(trace, pair) and trace.elements[pair.result.inputs[0]].root in trace.source.inputs
     ]
     found += [Proved(op.label, other.output(op), "?", "", why) for op, why in trace.strange]
     for ops, side in zip(trace.clips, (own, other), strict=True):
@@ -150,7 +150,7 @@ class _Read:
         alike = read is not None and (read.inputs[:1] == op.inputs[:1] or (kind_of(read).sums_products and read.kind != op.kind))
         graph, found = (side.graph, read) if alike and read is not None else (self._restated, op)
         has_forms = side.kernels == side.runtime.kernels[0]
-        return Computed(graph, found, rows, partial(run_all_codes, side), has_forms)
+        return Computed(graph, found, rows, partial(run_all_codes, side), has_forms, side.format.name)
 
     def _find_read_product(self, op: Op) -> Op | None:
         """The product that is computed row by row here, and whose result is brought back to its shape."""

@@ -43,6 +43,7 @@ __all__ = [
     "divide",
     "multiply_dense",
     "pair",
+    "quantize_by_xnnpack",
     "requantize",
     "requantize_by_xnnpack",
     "squared_difference",
@@ -125,6 +126,16 @@ def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
         scaled = np.asarray(value, np.float32) * factor + np.float32(-int(own.zero_point[0])) * factor
         parts.append(value if own == output else round_half_away(scaled) + int(output.zero_point[0]))
     return Integers.clip_to_limits(graph, op, np.concatenate(parts, int(op["axis"])))
+
+
+def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
+    """QUANTIZE from float32 by XNNPACK, which multiplies by the reciprocal of the scale, ties to even (xnn_create_convert_nc_f32_qs8)."""
+    found = quantizations_of(graph, op.outputs)
+    if not found or graph[op.inputs[0]].dtype != "float32" or stored[0] is None or np.isnan(stored[0]).any():
+        return None
+    with np.errstate(all="ignore"):
+        steps = np.asarray(stored[0] * (np.float32(1) / found[0].scale[0]), np.float64)
+    return Integers.clip_to_limits(graph, op, np.rint(np.clip(steps, -(2.0**31), 2.0**31)) + int(found[0].zero_point[0]))
 
 
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
