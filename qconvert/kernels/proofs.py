@@ -15,7 +15,7 @@ from qconvert.kernels.accumulators import UnfitError, accumulator_of
 from qconvert.kernels.kernel import Integers, Kernel, Kernels, activated_range
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
-from qconvert.operators.properties import ELEMENTWISE
+from qconvert.operators.properties import ALONG_AXIS, ELEMENTWISE
 
 __all__ = [
     "WITH_16_BITS",
@@ -25,6 +25,7 @@ __all__ = [
     "find_float_limits",
     "floats_in_order",
     "integers_for_all",
+    "pair_codes",
     "tried_tolerance",
 ]
 
@@ -60,10 +61,26 @@ def all_codes(graph: Graph, op: Op, types: tuple[str, ...] = _BYTES) -> list[Arr
     return [None if tensor is None else next(spread) for tensor in sides]
 
 
+def pair_codes(graph: Graph, op: Op) -> Array | None:
+    """Return all pairs of codes as rows, for an operator of one tensor of bytes along an axis of two elements; None for others."""
+    if len(op.inputs) != 1 or len(op.outputs) != 1 or "axis" not in op.attributes or kind_of(op).layout is not ALONG_AXIS:
+        return None
+    sides = graph[op.inputs[0]], graph[op.outputs[0]]
+    if any(tensor.dtype not in _BYTES or tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in sides):
+        return None
+    shape = sides[0].shape
+    if shape is None or shape != sides[1].shape or shape[int(op["axis"])] != 2:
+        return None
+    each = codes_of(sides[0].dtype)
+    return np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)
+
+
 def integers_for_all(graph: Graph, op: Op, kernel: Kernel | None, types: tuple[str, ...] = _BYTES) -> Array | None:
-    """Compute a kernel's integers for all_codes() of these types: by its reference, or without one the exact value rounded once; None if
-    unknown."""
+    """Compute a kernel's integers for all_codes() of these types, or pair_codes(): by its reference, or without one the exact value rounded
+    once; None if unknown."""
     codes = all_codes(graph, op, types)
+    if codes is None and (pairs := pair_codes(graph, op)) is not None:
+        codes, op = [pairs], op.with_attributes(axis=-1)
     if codes is None:
         return None
     if kernel is None or kernel.reference is None:

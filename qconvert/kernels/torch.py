@@ -208,6 +208,8 @@ def _reorder_channels(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     if graph.metadata.get(SOURCE_KERNELS) != "torch:qnnpack" or graph[op.outputs[0]].rank != len(_TO_LAST):
         return None
     found = evaluate_op(graph, op, list(stored))[0].stored
+    if found.ndim != len(_TO_LAST):  # codes that are tried one by one
+        return None
     return Integers((found.transpose(_TO_LAST).reshape(found.shape),), "gives data stored channels last in another order")
 
 
@@ -250,6 +252,7 @@ PROGRAM = (_OF_QNNPACK, *IN_FLOAT)
 #: Files that PyTorch runs itself.
 TRUSTED = (
     Kernel(("Clip", "Relu"), runs="float", tolerance=few_roundings, reference=_reorder_channels),
+    Kernel(("Max", "Min"), runs="float", tolerance=program, reference=_reorder_channels),  # a Clip's, in proofs
     Kernel(("Conv", "ConvTranspose"), runs="float", tolerance=program, reference=_reorder_channels),
     *IN_FLOAT,
 )

@@ -31,9 +31,9 @@ from qconvert.kernels.proofs import (
     find_float_limits,
     floats_in_order,
     integers_for_all,
+    pair_codes,
 )
 from qconvert.operators import kind_of
-from qconvert.operators.properties import ALONG_AXIS
 
 __all__ = ["Computed", "decide", "decide_clip", "rounds_floats", "run_all_codes"]
 
@@ -142,7 +142,8 @@ def decide(pair: Pair, trace: Trace, own: Computed, other: Computed) -> Proved:
     if not trace.result[output].is_quantized:
         return found("E0", "identical parameters") if _is_exact(trace.result, pair.result) else found("?", why=_REALS)
     if rounds_floats(trace, pair):
-        return _decide_quantize(found, own, other)
+        known = other.has_forms or not other.form
+        return _decide_quantize(found, own, other) if known else found("?", why=_ROUNDS_INPUTS)
     return _decide_by_kernels(found, own, other, pair.lost)
 
 
@@ -304,9 +305,8 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None,
     """
     if _is_concat(graph, op):
         return [codes_of(graph[name].dtype) for name in op.inputs], 0, (-1,)
-    if _is_pairwise(graph, op):
-        each = codes_of(graph[op.inputs[0]].dtype)
-        return [np.stack(np.meshgrid(each, each, indexing="ij"), axis=-1).reshape(-1, 2)], 1, (-1, 2)
+    if (pairs := pair_codes(graph, op)) is not None:
+        return [pairs], 1, (-1, 2)
     codes = all_codes(graph, op)
     if codes is None:
         return None
@@ -321,19 +321,8 @@ def _codes_to_try(graph: Graph, op: Op) -> tuple[list[Array | None], int | None,
 
 def _is_concat(graph: Graph, op: Op) -> bool:
     """Whether an operator puts bytes of several operands, each with one scale, one after the other, without doing more."""
-    return kind_of(op).chooses and "axis" in op.attributes and not op.attributes.get("activation", "") and _is_of_bytes(graph, op)
-
-
-def _is_pairwise(graph: Graph, op: Op) -> bool:
-    """Whether an operator of one tensor of bytes computes along an axis of two elements."""
-    if len(op.inputs) != 1 or len(op.outputs) != 1 or "axis" not in op.attributes or kind_of(op).layout is not ALONG_AXIS:
-        return False
-    before, after = graph[op.inputs[0]].shape, graph[op.outputs[0]].shape
-    return before is not None and before == after and before[int(op["axis"])] == 2 and _is_of_bytes(graph, op)
-
-
-def _is_of_bytes(graph: Graph, op: Op) -> bool:
-    return all(has_byte_codes(graph[name]) for name in (*op.inputs, *op.outputs))
+    is_plain = kind_of(op).chooses and "axis" in op.attributes and not op.attributes.get("activation", "")
+    return is_plain and all(has_byte_codes(graph[name]) for name in (*op.inputs, *op.outputs))
 
 
 def _place_codes(codes: Array, first: int) -> Array:
