@@ -43,7 +43,7 @@ def row(source: Path, suffix: str, target: str, folder: Path, reasons: Reasons) 
     words = ", ".join(f"{count} {kind}" for kind, count in others.items())
     for item in found.operators:
         if item.class_ not in EQUAL_CLASSES:
-            why = re.sub(r"'[^']*'", "x", re.sub(r"(?<![a-z])-?\d[\d.]*(e-?\d+)?", "n", re.sub(r"(, such as|: code).*", "", item.why)))
+            why = re.sub(r"'[^']*'", "x", re.sub(r"(?<!\w)-?\d[\d.]*(e-?\d+)?", "n", re.sub(r"(, such as|: code).*", "", item.why)))
             reasons.setdefault((item.class_, why), Counter())[item.operator.partition(" ")[0]] += 1
     name = f"{source.parent.name}/{source.stem}" if source.parent.parent.name == "torch" else source.stem
     cells = [name, str(len(found.operators)), *(str(counts[name] or "") for name in CLASSES)]
