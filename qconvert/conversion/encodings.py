@@ -12,6 +12,7 @@ from qconvert.encodings import Encodings, extract_encodings
 from qconvert.errors import InternalError, OptionError, QConvertError, UnsupportedError
 from qconvert.files import whole_file
 from qconvert.graph import Graph
+from qconvert.passes.encodings.implied import add_implied_encodings
 from qconvert.plugins import Change, Format, encodings_format_of, format_named, format_of, name_changes, read_encodings
 from qconvert.plugins.options import check_options, fill_defaults, pick_declared
 from qconvert.rules.validation import validate
@@ -66,6 +67,8 @@ def save_encodings(
             f"the format is {writer.name}, which cannot be written as encodings", file=str(path), rule="format-without-encodings"
         )
     given = check_options(options, writer.write_options, f"nothing that writes {writer.name}")
+    if graph is not None and writer.every_tensor:
+        encodings = add_implied_encodings(graph, encodings)
     with whole_file(path, force=force, reads=reads) as temporary:
         notes = writer.write_encodings(encodings, graph, temporary, fill_defaults(given, writer.write_options))
     return name_changes(notes, by=writer.name)
@@ -183,7 +186,12 @@ def extract_file(
     float_file = Path(real)
     kind = format_of(float_file)
     with whole_file(result, force=force, reads=(*reads, float_file)) as temporary:
-        notes = save_encodings(found, temporary, writer.name, graph=network, **written)
+        notes = list[Change]()
+
+        def write_scales(file: Path, graph: Graph, checked: Any) -> None:
+            belongs_to = load(file, kind.name) if writer.every_tensor else network
+            notes.extend(save_encodings(found, temporary, writer.name, graph=belongs_to, **written))
+
         fitted, changes = normalize(network, chosen_target(kind, ""))
-        changes += write_file(fitted, float_file, kind, force=force, reads=(*reads, result))
+        changes += write_file(fitted, float_file, kind, force=force, reads=(*reads, result), judge=write_scales)
     return found, (*notes, *changes)

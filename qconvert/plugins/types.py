@@ -67,6 +67,8 @@ class Format:
         content: what its files hold: "model", perhaps with encodings besides, or "encodings" alone.
         read_encodings: (file, options) -> Encodings, or None if it cannot be read.
         write_encodings: (Encodings, the graph without quantization that they belong to or None, file, options) -> notes, as of `write`.
+        every_tensor: whether `write_encodings` gets the entries that follow from others too, since the program that reads the file chooses
+            scales where it has none; and the graph as a float file written next to it has it, with the tensors that its writer added.
         encodings_suffixes: of a format of models that has encodings too, the suffixes of the files that may hold these.
         holds: file -> whether it is of this format by its content; it raises FileAccessError alone. None where the suffix says it.
         open_checkpoint: file -> its weights in blocks, without a graph; None if it never has the names and sizes of a whole model.
@@ -101,6 +103,7 @@ class Format:
     content: str = "model"
     read_encodings: Callable[[Path, Mapping[str, Any]], Encodings] | None = None
     write_encodings: Callable[[Encodings, Graph | None, Path, Mapping[str, Any]], tuple[Change | str, ...] | None] | None = None
+    every_tensor: bool = False
     encodings_suffixes: tuple[str, ...] = ()
     holds: Callable[[Path], bool] | None = None
     open_checkpoint: Callable[[Path], CheckpointSource] | None = None

@@ -32,6 +32,7 @@ from qconvert.conversion.encodings import extract_file
 from qconvert.errors import InvalidModelError, OptionError, UnsupportedError
 from qconvert.evaluate import evaluate
 from qconvert.passes.apply_encodings import quantize_by_encodings
+from qconvert.passes.encodings.implied import add_implied_encodings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 RNG = np.random.default_rng(3)
@@ -449,3 +450,19 @@ def test_data_take_no_blocks_without_an_axis() -> None:
     found = Encodings({"x": Encoding(QParams("int8", Quantization(np.ones(2, np.float32), np.zeros(2, np.int64), None, 3)))})
     with refused(InvalidModelError, "blocks-do-not-fit", where="'x'"):
         apply(in_blocks("Gemm", (2, 6)), found)
+
+
+def test_what_follows_from_encodings() -> None:
+    """The result before a Relu, the bias and what is moved; not what a Relu does not read alone. Applied, the integers are the same."""
+    given = Encodings({"x": quantization(0.05), "r": quantization(0.03, -128), "p": quantization(0.03, -128), "w": CHANNELS})
+    found = add_implied_encodings(network(), given)
+    assert found.entries.keys() - given.entries.keys() == {Place("c"), Place("b"), Place("y")}
+    assert found["c"].qparams == found["y"].qparams == given["r"].qparams
+    bias = found["b"].qparams
+    assert bias is not None and bias.dtype == "int32"
+    np.testing.assert_array_equal(bias.quantization.scale, np.full(4, np.float32(0.05) * np.float32(0.02)))
+    both = network().evolve(outputs=("y", "c"))
+    assert Place("c") not in add_implied_encodings(both, given).entries
+    whole = found.evolve({place: entry for place, entry in found.entries.items() if place != Place("b")})  # apply() makes biases
+    feed = {"x": RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)}
+    np.testing.assert_array_equal(evaluate(apply(network(), whole), feed)["y"], evaluate(apply(network(), given), feed)["y"])

@@ -46,6 +46,7 @@ def qconvert_formats() -> Iterable[Format]:
             content="encodings",
             read_encodings=_read,
             write_encodings=_write,
+            every_tensor=True,
             holds=_holds,
             write_options=(_VERSION,),
         )

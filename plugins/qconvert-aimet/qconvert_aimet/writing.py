@@ -17,6 +17,8 @@ __all__ = ["write"]
 def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -> tuple[str, ...]:
     """Writes the file. Integers of constants are not in it: AIMET rounds the weights of the model again, onto the same ones.
 
+    Tensors of the graph without an encoding are float16, the only floats that 0.6.1 and 1.0.0 can state; in 2.0.0 no entry says so.
+
     Args:
         encodings: by tensors.
         graph: the network of the encodings; its constants are parameters. Without it, entries with integers are parameters.
@@ -29,25 +31,52 @@ def write(encodings: Encodings, graph: Graph | None, path: Path, version: str) -
     entries = [
         (_tensor_name(place), _quantization(found), _is_parameter(place.name, found, graph)) for place, found in encodings.entries.items()
     ]
+    floats = _find_floats(encodings, graph)
     if version == "2.0.0":
         turned = _find_transposed_weights(graph)
         document: dict[str, Any] = {"encodings": [_version_2_entry(*entry, is_turned=entry[0] in turned) for entry in entries]}
     elif version == "1.0.0":
         sides = {False: "activation_encodings", True: "param_encodings"}
         document = {
-            side: [_version_1_entry(*entry) for entry in entries if entry[2] == is_parameter] for is_parameter, side in sides.items()
+            side: [
+                *(_version_1_entry(*entry) for entry in entries if entry[2] == is_parameter),
+                *({"name": name, "dtype": "FLOAT", "enc_type": "PER_TENSOR", "bw": 16} for name in floats[is_parameter]),
+            ]
+            for is_parameter, side in sides.items()
         }
     else:
         sides = {False: "activation_encodings", True: "param_encodings"}
-        document = {side: {entry[0]: _version_0_entry(*entry) for entry in entries if entry[2] == is_p} for is_p, side in sides.items()}
+        document = {
+            side: {
+                **{entry[0]: _version_0_entry(*entry) for entry in entries if entry[2] == is_parameter},
+                **{name: [{"bitwidth": 16, "dtype": "float"}] for name in floats[is_parameter]},
+            }
+            for is_parameter, side in sides.items()
+        }
     text = json.dumps({**document, "version": version, "producer": {"package": "qconvert"}}, indent=1)
     path.write_text(text + "\n", encoding="utf-8")
-    kept = sum(found.integers is not None for found in encodings.entries.values())
-    return (
-        (f"the integers of {kept} constants are not in the file: AIMET quantizes the model's weights with these scales and zero points",)
-        if kept
-        else ()
+    kept, left = sum(found.integers is not None for found in encodings.entries.values()), sum(map(len, floats.values()))
+    integers = (
+        f"the integers of {kept} constants are not in the file: AIMET quantizes the model's weights with these scales and zero points"
     )
+    is_left = f"{left} tensors are not quantized; the file has them as float16" + (", by no entry" if version == "2.0.0" else "")
+    return (*([integers] if kept else ()), *([is_left] if left else ()))
+
+
+def _find_floats(encodings: Encodings, graph: Graph | None) -> dict[bool, list[str]]:
+    """Return the float tensors without an encoding that a simulation would choose scales for, activations and parameters.
+
+    AIMET's simulation makes a Gemm of a MatMul and the Add after it, and refuses entries of what stood between them.
+    """
+    found: dict[bool, list[str]] = {False: [], True: []}
+    if graph is None:
+        return found
+    producers, readers = graph.producers(), graph.consumers()
+    for name, tensor in graph.tensors.items():
+        is_sum = name in producers and producers[name].kind == "MatMul" and [op.kind for op in readers.get(name, ())] == ["Add"]
+        if tensor.dtype == "float32" and Place(name) not in encodings.entries and not is_sum:
+            found[tensor.is_constant].append(name)
+    return found
 
 
 def _tensor_name(place: Place) -> str:

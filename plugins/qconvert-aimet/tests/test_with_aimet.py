@@ -11,10 +11,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from networks import attention, convolutions, dense
-from onnx import numpy_helper
+from networks import attention, convolutions, dense, model
+from onnx import helper, numpy_helper
 
 from qconvert import Encodings, apply, convert, extract_scales, load_encodings, save, save_encodings
+from qconvert.conversion.encodings import extract_file
 
 aimet = pytest.importorskip("aimet_onnx.quantsim", reason="aimet-onnx, whose wheels are for Linux on x86-64, is not installed")
 
@@ -209,3 +210,31 @@ def test_blocks_that_aimet_loads(tmp_path: Path) -> None:
             one = sim.qc_quantize_op_dict[name].quantize_dequantize(first[name])
             two = other.qc_quantize_op_dict[name].quantize_dequantize(again[name])
             np.testing.assert_allclose(two if two.shape == one.shape else two.T, one, rtol=3e-7, err_msg=f"{name} {version}")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_nothing_is_left_to_calibrate(version: str, tmp_path: Path) -> None:
+    """Each quantizer of AIMET's simulation has an encoding: ends of a Clip, results before it, what is moved; and floats are floats."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["conv"], "/conv"),
+        helper.make_node("Clip", ["conv", "low", "high"], ["clip"], "/clip"),
+        helper.make_node("Transpose", ["clip"], ["t"], "/t", perm=[0, 2, 3, 1]),
+        helper.make_node("Add", ["t", "t"], ["sum"], "/sum"),
+        helper.make_node("Softmax", ["sum"], ["y"], "/softmax"),
+    ]
+    rng = np.random.default_rng(1)
+    values = {"w": rng.normal(size=(4, 3, 3, 3)), "low": np.array(0), "high": np.array(6)}
+    constants = [numpy_helper.from_array(value.astype(np.float32), name) for name, value in values.items()]
+    network = model(nodes, constants, {"x": [1, 3, 8, 8]}, {"y": [1, 6, 6, 4]})
+    first = simulation(network, lambda sim: sim.qc_quantize_op_dict["y"].__setattr__("enabled", False))
+    first.export(str(tmp_path), "first", encoding_version="1.0.0")
+    onnx.save(network, tmp_path / "float.onnx")
+    convert(tmp_path / "float.onnx", tmp_path / "q.onnx", encodings=str(tmp_path / "first.encodings"))
+    extract_file(tmp_path / "q.onnx", tmp_path / "second.encodings", real=tmp_path / "real.onnx", aimet_version=version)
+    sim = aimet.QuantizationSimModel(onnx.load(tmp_path / "real.onnx"))
+    floats_have_no_entry = version == "2.0.0"
+    aimet.load_encodings_to_sim(sim, str(tmp_path / "second.encodings"), strict=False, disable_missing_quantizers=floats_have_no_entry)
+    left = [name for name, quantizer in sim.qc_quantize_op_dict.items() if quantizer.enabled and not quantizer.is_initialized()]
+    assert left == []
+    apart = away(unfused(tmp_path / "q.onnx"), sim.session, network, 2.0**-10)
+    assert apart[0] <= 1, apart
