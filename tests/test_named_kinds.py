@@ -64,6 +64,7 @@ _ABOUT = {
     "passes/absorb/absorber.py": "padding and transposition that TFLite does on integers",
     "passes/apply_encodings.py": "writes a Clip to the range of a quantization",
     "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
+    "passes/crop_transposed.py": "a Slice after ConvTranspose",
     "passes/dynamic_range.py": "operators with integer weights, and what leads to them",
     "passes/encodings/entries.py": "weights that have blocks; what runtimes fuse into the layer before; batch normalization that is folded",
     "passes/requantize_to_fixed_point.py": (

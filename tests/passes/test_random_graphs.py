@@ -65,6 +65,7 @@ IDLE = (
     "apply_encodings",
     "carry_custom",
     "compute_constants",
+    "crop_transposed",
     "dense_weights",
     "fold_qat_batch_norm",
     "fuse_recurrence",
