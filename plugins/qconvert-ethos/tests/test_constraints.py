@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +40,6 @@ MODELS = {
     "tiny_kws_dscnn_int8.tflite": (13, 13, 13),
     "tiny_resnet_cifar10_int8.tflite": (16, 16, 16),
     "coco_ssd_mobilenet_v1_uint8.tflite": (75, 75, 78),
-    "coral_deeplabv3_mnv2_dm05_uint8.tflite": (72, 73, 73),
     "coral_lstm_mnist_int8.tflite": (10, 10, 10),
     "mww_okay_nabu_streaming_int8.tflite": (36, 48, 48),
     "tflm_keyword_svdf_int8.tflite": (20, 21, 31),
@@ -69,11 +69,26 @@ def compared(graph: Graph, family: str, path: Path) -> int:
     return len(writing.operators)
 
 
+def join_graphs(graphs: list[Graph]) -> Graph:
+    """Return one graph of several that have nothing to do with each other: Vela takes a second to start."""
+    renamed = [(graph, {name: f"{place}/{name}" for name in graph.tensors} | {"": ""}) for place, graph in enumerate(graphs)]
+    tensors = [replace(tensor, name=names[tensor.name]) for graph, names in renamed for tensor in graph.tensors.values()]
+    ops = [
+        replace(op, inputs=tuple(names[name] for name in op.inputs), outputs=tuple(names[name] for name in op.outputs))
+        for graph, names in renamed
+        for op in graph.ops
+    ]
+    inputs, outputs = (
+        tuple(names[name] for graph, names in renamed for name in listed(graph)) for listed in (lambda g: g.inputs, lambda g: g.outputs)
+    )
+    return Graph("several", {tensor.name: tensor for tensor in tensors}, tuple(ops), inputs, outputs)
+
+
 @pytest.mark.parametrize("family", NPUS)
 @pytest.mark.parametrize("dtype", ["int8", "int16"])
 def test_random_operators(family: str, dtype: str, tmp_path: Path) -> None:
-    """An operator of each kind; what Vela would refuse is refused by name."""
-    target, placed, refused = target_named(family), 0, []
+    """An operator of each kind, all of them in one file; what Vela would refuse is refused by name."""
+    target, taken, refused = target_named(family), list[Graph](), list[str]()
     for kind in TRIED:
         graph, _ = normalize(make_graph(kind, dtype, np.random.default_rng(7), target.kernels, "channels_last"), target)
         try:
@@ -81,8 +96,8 @@ def test_random_operators(family: str, dtype: str, tmp_path: Path) -> None:
         except UnsupportedError:
             refused.append(kind)
         else:
-            placed += compared(graph, family, tmp_path / "one.tflite")
-    assert placed > 40
+            taken.append(graph)
+    assert compared(join_graphs(taken), family, tmp_path / "all.tflite") > 40
     bools = {"Equal", "NotEqual", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where"} if family != "ethos-u85" else set()
     assert set(refused) == bools | {"HardSigmoid", "ReduceProd"} | ({"ArgMax", "Gelu"} if dtype == "int16" else set())
 
