@@ -11,10 +11,23 @@ __all__ = ["htp_scales", "lower_for_htp"]
 
 
 def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
-    """Decompose operators for which HTP fails, in float between the data and the result."""
+    """Decompose operators for which HTP fails, in float between the data and the result.
+
+    onnxruntime-qnn fuses a Relu into a Gemm only where the zero point of the result implies it, and leaves the Gemm to the CPU otherwise.
+    """
     found = lower(graph, refusal_reason)
-    count = len(found.reasons)
-    return (found.graph, (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
+    rewriter, count = Rewriter(found.graph), len(found.reasons)
+    for op in rewriter:
+        result = found.graph[op.outputs[0]]
+        if op.kind != "Gemm" or op["activation"] != "relu" or result.quantization is None or not result.quantization.zero_point.any():
+            continue
+        inner = rewriter.add(f"{result.name}/unlimited", result)
+        real, limited = (rewriter.add(f"{result.name}/{word}", result, dtype="float32", quantization=None) for word in ("real", "limited"))
+        bare = replace(op.with_attributes(activation=""), outputs=(inner,))
+        relu = Op("Relu", (real,), (limited,), {}, op.source)
+        rewriter.replace(op, bare, Op("Dequantize", (inner,), (real,)), relu, Op("Quantize", (limited,), (result.name,)))
+        count += 1
+    return (rewriter.finish(), (f"{count} operators that HTP fails at become others",)) if count else (graph, ())
 
 
 def htp_scales(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:

@@ -96,6 +96,16 @@ def test_weights_beyond_int8_are_rounded_by_the_target_and_else_by_htp(tmp_path:
     assert any("symmetric" in str(change) for change in changes)
 
 
+def test_a_relu_that_the_zero_point_does_not_imply_stands_after_the_gemm(tmp_path: Path) -> None:
+    """onnxruntime-qnn takes no Gemm with a Relu in float before the Quantize, but one with a Relu of its own."""
+    weights = Tensor("w", "int8", (5, 8), RNG.integers(-127, 128, (5, 8)).astype(np.int8), P(0.01, 0))
+    data, result = Tensor("x", "uint8", (1, 8), None, P(0.1, 128)), Tensor("y", "uint8", None, None, P(0.05, 128))
+    fitted, _ = normalize(layer("Gemm", {"activation": "relu"}, data, result, weights), target_named("qnn-htp"))
+    assert [op.kind for op in fitted.ops] == ["Gemm", "Dequantize", "Relu", "Quantize"]
+    assert steps(fitted, tmp_path / "m.onnx", {"x": RNG.integers(0, 256, (1, 8)).astype(np.uint8)}) <= ONE
+    assert {layer.integer for layer in layers(ModelFile(tmp_path / "m.onnx", "sm8650"))} <= {True, None}
+
+
 def test_int8_is_taken_for_uint8_on_stored_integers(fixtures: Path, tmp_path: Path) -> None:
     """Why an int8 ResNet for onnxruntime on Arm is wrong on HTP: it has a Cast and a Reshape on stored integers before its last layer."""
     source, path = fixtures / "tiny_resnet_cifar10_int8.tflite", tmp_path / "m.onnx"
