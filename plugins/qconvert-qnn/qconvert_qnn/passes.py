@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, lower
+from qconvert.plugin import Change, Graph, Op, Quantization, Rewriter, integer_range, lower
 from qconvert_qnn.operators import FIXED_16, refusal_reason
 
 __all__ = ["htp_scales", "lower_for_htp"]
@@ -19,7 +19,9 @@ def lower_for_htp(graph: Graph) -> tuple[Graph, tuple[Change | str, ...]]:
     rewriter, count = Rewriter(found.graph), len(found.reasons)
     for op in rewriter:
         result = found.graph[op.outputs[0]]
-        if op.kind != "Gemm" or op["activation"] != "relu" or result.quantization is None or not result.quantization.zero_point.any():
+        if op.kind != "Gemm" or op["activation"] != "relu" or result.quantization is None:
+            continue
+        if (result.quantization.zero_point == integer_range(result.dtype)[0]).all():
             continue
         inner = rewriter.add(f"{result.name}/unlimited", result)
         real, limited = (rewriter.add(f"{result.name}/{word}", result, dtype="float32", quantization=None) for word in ("real", "limited"))
