@@ -61,7 +61,6 @@ _ABOUT = {
     "passes/__init__.py": "descriptions of the passes",
     "passes/decompose_weights.py": "a Cast next to scales decomposed is a Dequantize; writes scales decomposed",
     "passes/absorb_quantization.py": "limits that a quantization has already; a Cast next to scales decomposed is a Dequantize",
-    "passes/absorb/absorber.py": "padding and transposition that TFLite does on integers",
     "passes/apply_encodings.py": "writes a Clip to the range of a quantization",
     "passes/assign_layout.py": "writes Transposes, and moves Reshapes",
     "passes/crop_transposed.py": "a Slice after ConvTranspose",

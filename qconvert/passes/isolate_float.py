@@ -102,9 +102,9 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
 
     Where float is slower, a second rounding of up to one step is left to the kernel.
     """
-    result = graph[op.outputs[0]]
-    fixed = target.kernels.fixed_qparams(op.kind, result.dtype)
-    if fixed is None or result.quantization is None:
+    result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
+    fixed = None if result is None else target.kernels.fixed_qparams(op.kind, result.dtype)
+    if result is None or fixed is None or result.quantization is None:
         return ""
     wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
     if result.shares_quantization(replace(result, quantization=wanted)):
