@@ -123,13 +123,6 @@ def write_fake_quant(op: Op, b: Builder) -> None:
     b.set_node(op.outputs[0], b.cast(real, b.tensor(op.outputs[0]).dtype))
 
 
-def write_rfft2d(op: Op, b: Builder) -> None:
-    """Rfft2d, whose complex numbers become parts along a last axis."""
-    b.note_operator()
-    found = b.aten("fft_rfft2", b.stored_value(op.inputs[0]), b.integers(op, 1), [-2, -1])
-    b.set_node(op.outputs[0], b.aten("view_as_real", found))
-
-
 WRITERS: Mapping[str, WriteFunction] = {
     "BitwiseAnd": plain("bitwise_and.Tensor"),
     "BitwiseOr": plain("bitwise_or.Tensor"),
@@ -147,5 +140,4 @@ WRITERS: Mapping[str, WriteFunction] = {
     "InteriorPad": write_interior_pad,
     "Bucketize": write_bucketize,
     "FakeQuant": write_fake_quant,
-    "Rfft2d": write_rfft2d,
 }
