@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -34,34 +35,37 @@ from qconvert_gguf.places import order_of_heads
 
 __all__ = ["open_checkpoint"]
 
-#: Architecture -> its class and model_type in transformers, and whether the rows of queries and keys are reordered.
+#: Architecture -> its class and model_type in transformers, whether the rows of queries and keys are reordered, and whether these have norms.
 _ARCHITECTURES = {
-    "llama": ("LlamaForCausalLM", "llama", True),
-    "qwen2": ("Qwen2ForCausalLM", "qwen2", False),
-    "qwen3": ("Qwen3ForCausalLM", "qwen3", False),
+    "llama": ("LlamaForCausalLM", "llama", True, False),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2", False, False),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3", False, True),
 }
-_OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+#: Name -> Hugging Face's, and the sizes of its weight.
+_OUTER = {
+    "token_embd": ("model.embed_tokens", "vocabulary hidden"),
+    "output_norm": ("model.norm", "hidden"),
+    "output": ("lm_head", "vocabulary hidden"),
+}
 _INNER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    "attn_norm": ("input_layernorm", "hidden"),
+    "attn_q": ("self_attn.q_proj", "queries hidden"),
+    "attn_k": ("self_attn.k_proj", "keys hidden"),
+    "attn_v": ("self_attn.v_proj", "keys hidden"),
+    "attn_output": ("self_attn.o_proj", "hidden queries"),
+    "ffn_norm": ("post_attention_layernorm", "hidden"),
+    "ffn_gate": ("mlp.gate_proj", "inner hidden"),
+    "ffn_up": ("mlp.up_proj", "inner hidden"),
+    "ffn_down": ("mlp.down_proj", "hidden inner"),
 }
+_NORMS = {"attn_q_norm": ("self_attn.q_norm", "head"), "attn_k_norm": ("self_attn.k_norm", "head")}
 #: Entry of config.json -> field of the architecture.
-_NUMBERS = {
+_COUNTS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count",
     "num_attention_heads": "attention.head_count",
     "max_position_embeddings": "context_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
 _ROPE = "rope_freqs.weight"
 #: What all models of Llama 3 with scaled frequencies state; their factors tell the largest alone.
@@ -85,8 +89,8 @@ def open_checkpoint(path: Path) -> CheckpointSource:
     for item in stored:
         if item.name == _ROPE:
             continue
-        name, content = model.rename_tensor(item.name), tensor_bytes(data, item)
-        heads = model.count_heads(item)
+        name, content = model.rename_tensor(item), tensor_bytes(data, item)
+        heads = model.count_heads(item.name)
         if item.type in PLAIN:
             tensors[name] = _decode_plain(content, item, heads)
         elif item.type in TYPES and name.endswith(".weight") and len(item.shape) == 2:
@@ -99,7 +103,10 @@ def open_checkpoint(path: Path) -> CheckpointSource:
                 where=repr(item.name),
                 rule="type-not-covered",
             )
+    model.require_all_tensors()
     factors = model.tensors.get(_ROPE)
+    if factors is not None and factors.type not in PLAIN:
+        raise InvalidModelError(f"the factors are {factors.type}; floats are required", where=repr(_ROPE), rule="wrong-type")
     config = model.make_config(None if factors is None else decode_numbers(tensor_bytes(data, factors), factors.type))
     plain = {name: tensor for name, tensor in tensors.items() if name.removesuffix(".weight") not in layers}
     return CheckpointSource(Checkpoint(tensors, dict.fromkeys(tensors, _FILE), {}), Config({}, config), layers, plain)
@@ -123,38 +130,100 @@ class _Model:
                 remedy=_REMEDY,
                 rule="unknown-architecture",
             )
-        self._class, self._type, self._has_own_order = _ARCHITECTURES[self._architecture]
+        self._class, self._type, self._has_own_order, has_norms = _ARCHITECTURES[self._architecture]
+        self._inner = {**_INNER, **(_NORMS if has_norms else {})}
+        self._counts = {entry: self._count(field) for entry, field in _COUNTS.items()}
+        hidden, heads = self._counts["hidden_size"], self._counts["num_attention_heads"]
+        self._heads_of_keys = self._count("attention.head_count_kv", heads)
+        head = self._count("attention.key_length", hidden // heads)
+        self._require_usual(head)
+        embeddings = tensors.get("token_embd.weight")
+        self._sizes = {
+            "vocabulary": 0 if embeddings is None else embeddings.shape[0],
+            "hidden": hidden,
+            "inner": self._counts["intermediate_size"],
+            "head": head,
+            "queries": heads * head,
+            "keys": self._heads_of_keys * head,
+        }
 
-    def rename_tensor(self, name: str) -> str:
-        """Return Hugging Face's name of a tensor. Raise UnsupportedError for a name that a Llama-like model does not have."""
-        own, _, part = name.rpartition(".")
-        in_block = re.fullmatch(r"blk\.(\d{1,6})\.(\w+)", own)
-        layer = _OUTER.get(own) if in_block is None else _INNER.get(in_block[2])
-        if layer is None or part not in ("weight", "bias"):
-            known = [*(f"{outer}.weight" for outer in _OUTER), *(f"blk.0.{inner}.weight" for inner in _INNER)]
+    def _require_usual(self, head: int) -> None:
+        """Raise UnsupportedError for what config.json would have to say, and is not made to: else a result would be another model."""
+        usual: dict[str, tuple[Any, ...]] = {
+            "rope.scaling.type": ("none",),
+            "rope.scaling.factor": (1, 0),  # of linear scaling, where no type is stated (llama.cpp, llama_model::load_hparams)
+            "rope.scale_linear": (1, 0),
+            "rope.dimension_count": (head,),
+            "attention.value_length": (head,),
+            "attention.sliding_window": (0,),
+            "expert_count": (0,),
+        }
+        for field, values in usual.items():
+            found = self._metadata.get(f"{self._architecture}.{field}", values[0])
+            if found not in values:
+                raise UnsupportedError(
+                    f"{self._architecture}.{field} is {'a list' if found is None else repr(found)}; checkpoints are made of models with "
+                    f"{values[0]!r}",
+                    remedy=_REMEDY,
+                    rule="form-not-covered",
+                )
+        if head % 2:
+            raise InvalidModelError(f"a head has {head} values; rotary embeddings require an even number", rule="shape-differs")
+
+    def rename_tensor(self, stored: Stored) -> str:
+        """Return Hugging Face's name of a tensor.
+
+        Raises:
+            InvalidModelError: its shape contradicts the numbers of the architecture.
+            UnsupportedError: a Llama-like model has no tensor of this name.
+        """
+        own, _, part = stored.name.rpartition(".")
+        in_block = re.fullmatch(r"blk\.(0|[1-9][0-9]{0,5})\.(\w+)", own)
+        layer, axes = (_OUTER.get(own) if in_block is None else self._inner.get(in_block[2])) or ("", "")
+        sizes = tuple(self._sizes[axis] for axis in axes.split())
+        is_known = part == "weight" or (part == "bias" and in_block is not None and len(sizes) == 2)
+        if not layer or not is_known or (in_block is not None and int(in_block[1]) >= self._counts["num_hidden_layers"]):
+            known = [*(f"{outer}.weight" for outer in _OUTER), *(f"blk.0.{inner}.weight" for inner in self._inner)]
             raise UnsupportedError(
-                f"the model is not like Llama: it has the tensor {quote_nearest([name], known)}", remedy=_REMEDY, rule="unknown-tensor"
+                f"the model is not a {self._class} with a block_count of {self._counts['num_hidden_layers']}: it has the tensor "
+                f"{quote_nearest([stored.name], known)}",
+                remedy=_REMEDY,
+                rule="unknown-tensor",
+            )
+        expected = sizes if part == "weight" else sizes[:1]
+        if stored.shape != expected:
+            raise InvalidModelError(
+                f"the shape is {list(stored.shape)}; the numbers of the architecture require {list(expected)}",
+                where=repr(stored.name),
+                rule="shape-differs",
             )
         return f"{layer if in_block is None else f'model.layers.{in_block[1]}.{layer}'}.{part}"
 
-    def count_heads(self, stored: Stored) -> int:
+    def require_all_tensors(self) -> None:
+        """Raise InvalidModelError if a weight of the model is missing; without that of the last layer, the embeddings stand for it."""
+        blocks = (f"blk.{index}.{inner}.weight" for index in range(self._counts["num_hidden_layers"]) for inner in self._inner)
+        missing = next((name for name in chain(("token_embd.weight", "output_norm.weight"), blocks) if name not in self.tensors), "")
+        if missing:
+            raise InvalidModelError("the file lacks this tensor of the model", where=repr(missing), rule="tensor-missing")
+
+    def count_heads(self, name: str) -> int:
         """Return of how many heads the rows of a tensor are reordered; 0 for none."""
-        part = stored.name.split(".")[-2]
-        if not self._has_own_order or part not in ("attn_q", "attn_k"):
-            return 0
-        heads = int(self._number("attention.head_count"))
-        if part == "attn_k":
-            heads = int(self._number("attention.head_count_kv", heads))
-        rows = stored.shape[0]
-        if not heads or rows % (2 * heads):
-            raise InvalidModelError(f"the tensor has {rows} rows, and {heads} heads", where=repr(stored.name), rule="shape-differs")
-        return heads
+        heads = {"attn_q": self._counts["num_attention_heads"], "attn_k": self._heads_of_keys}
+        return heads.get(name.split(".")[-2], 0) if self._has_own_order else 0
+
+    def _count(self, field: str, default: int | None = None) -> int:
+        """Return a number of the architecture that is a count. Raise InvalidModelError if it is none, or is missing and has no default."""
+        found = self._number(field, default)
+        if not isinstance(found, int) or not found:
+            raise InvalidModelError(f"{self._architecture}.{field} is {found!r}; a count is required", rule="field-missing")
+        return found
 
     def _number(self, field: str, default: float | None = None) -> float:
         """Return a number of the architecture. Raise InvalidModelError if it is missing and has no default."""
         found = self._metadata.get(f"{self._architecture}.{field}", default)
         if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 2**40:
-            raise InvalidModelError(f"{self._architecture}.{field} is {found!r}; a number is required", rule="field-missing")
+            what = "missing or a list" if found is None else repr(found)
+            raise InvalidModelError(f"{self._architecture}.{field} is {what}; a number is required", rule="field-missing")
         return found
 
     def make_config(self, factors: Array | None) -> dict[str, Any]:
@@ -163,29 +232,23 @@ class _Model:
         Args:
             factors: of the frequencies of rotary embeddings, float32; None for none.
         """
-        scaling = self._metadata.get(f"{self._architecture}.rope.scaling.type", "none")
-        if scaling != "none":
-            raise UnsupportedError(
-                f"rotary embeddings are scaled by {scaling!r}, which is not covered", remedy=_REMEDY, rule="form-not-covered"
-            )
-        numbers = {entry: self._number(field) for entry, field in _NUMBERS.items()}
-        heads = int(numbers["num_attention_heads"])
-        base = self._number("rope.freq_base", 10000.0)
-        size = int(self._number("attention.key_length", numbers["hidden_size"] // max(heads, 1)))
-        embeddings = self.tensors.get("token_embd.weight")
+        base, size = self._number("rope.freq_base", 10000.0), self._sizes["head"]
+        ends = {f"{end}_token_id": self._metadata.get(f"tokenizer.ggml.{end}_token_id") for end in ("bos", "eos")}
         return {
             "architectures": [self._class],
             "model_type": self._type,
-            **numbers,
-            "rms_norm_eps": float(str(np.float32(numbers["rms_norm_eps"]))),  # as it was before it became float32
-            "num_key_value_heads": int(self._number("attention.head_count_kv", heads)),
+            **self._counts,
+            "rms_norm_eps": float(str(np.float32(self._number("attention.layer_norm_rms_epsilon")))),  # as before it became float32
+            "num_key_value_heads": self._heads_of_keys,
             "head_dim": size,
             "hidden_act": "silu",
             "rope_theta": float(base),
             **({} if factors is None else {"rope_scaling": _find_scaling(factors, base, size)}),
-            "vocab_size": embeddings.shape[0] if embeddings is not None else 0,
+            "vocab_size": self._sizes["vocabulary"],
+            **{entry: number for entry, number in ends.items() if isinstance(number, int)},
             "tie_word_embeddings": "output.weight" not in self.tensors,
             "attention_bias": "blk.0.attn_q.bias" in self.tensors,
+            "mlp_bias": "blk.0.ffn_up.bias" in self.tensors,
             "torch_dtype": "float16",
         }
 
@@ -196,12 +259,15 @@ def _find_scaling(factors: Array, base: float, size: int) -> dict[str, Any]:
     Source: LlamaModel.generate_extra_tensors of convert_hf_to_gguf.py.
     """
     largest = float(factors.max())
-    waves = 2 * math.pi * base ** (np.arange(0, size, 2) / size)
     low, high, length = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"], _LLAMA3["original_max_position_embeddings"]
-    smooth = (length / waves - low) / (high - low)
-    between = 1 / ((1 - smooth) / largest + smooth)
-    wanted = np.where(waves < length / high, 1, np.where(waves > length / low, largest, between))
-    if factors.shape != wanted.shape or not np.allclose(factors, wanted, rtol=1e-5, atol=0):
+    is_one = factors.size * 2 == size and base > 0 and largest > 0
+    if is_one:
+        waves = 2 * math.pi * base ** (np.arange(0, size, 2) / size)
+        smooth = (length / waves - low) / (high - low)
+        between = 1 / ((1 - smooth) / largest + smooth)
+        wanted = np.where(waves < length / high, 1, np.where(waves > length / low, largest, between))
+        is_one = np.allclose(factors, wanted, rtol=1e-5, atol=0)
+    if not is_one:
         raise UnsupportedError(
             "rotary embeddings are scaled by factors other than those of Llama 3, which are not covered",
             where=repr(_ROPE),

@@ -65,20 +65,41 @@ def random_blocks(type: str, shape: tuple[int, int], rng: np.random.Generator) -
     return data.reshape(shape[0], -1)
 
 
-def llama(path: Path, type: str, without: str = "", more: dict[str, Any] | None = None, architecture: str = "llama") -> dict[str, Any]:
-    """Write a Llama of one block; return what the gguf package reads."""
+def llama(
+    path: Path,
+    type: str,
+    without: str = "",
+    more: dict[str, Any] | None = None,
+    architecture: str = "llama",
+    fields: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write a Llama of one block; return what the gguf package reads.
+
+    Args:
+        path: of the file.
+        type: of the weights in blocks.
+        without: a field or tensor that is left out.
+        more: tensors.
+        architecture: ggml's name of it.
+        fields: texts, floats or integers of the architecture.
+    """
     rng = np.random.default_rng(0)
     writer = GGUFWriter(path, architecture)
     numbers = {"block_count": 1, "embedding_length": SIZE, "feed_forward_length": INNER, "context_length": 64}
     heads = {"attention.head_count": HEADS, "attention.head_count_kv": HEADS_OF_KEYS}
     for field, number in {**numbers, **heads}.items():
-        if field != without:
+        if field not in (without, *(fields or {})):
             writer.add_uint32(f"{architecture}.{field}", number)
+    for field, value in (fields or {}).items():
+        add = {str: writer.add_string, float: writer.add_float32, int: writer.add_uint64}[value.__class__]
+        add(f"{architecture}.{field}", value)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(500000.0)
     found = {}
     for part, shape in SHAPES.items():
         name, data = f"blk.0.{part}.weight", random_blocks(type, shape, rng)
+        if name == without:
+            continue
         writer.add_tensor(name, data, raw_dtype=GGMLQuantizationType[type])
         found[name] = gguf.dequantize(data, GGMLQuantizationType[type])
     plain = {
@@ -163,8 +184,23 @@ def test_frequencies_of_llama_3(tmp_path: Path) -> None:
     ("rule", "kind", "how"),
     [
         ("field-missing", InvalidModelError, {"without": "embedding_length"}),
-        ("shape-differs", InvalidModelError, {"more": {"blk.1.attn_q.bias": np.zeros(6, np.float32)}}),
+        ("field-missing", InvalidModelError, {"fields": {"attention.head_count": 4.5}}),
+        ("shape-differs", InvalidModelError, {"more": {"blk.0.attn_q.bias": np.zeros(6, np.float32)}}),
+        ("shape-differs", InvalidModelError, {"fields": {"attention.head_count_kv": 4}}),
+        ("shape-differs", InvalidModelError, {"fields": {"attention.key_length": 2**39}}),
+        ("tensor-missing", InvalidModelError, {"fields": {"block_count": 2**39}}),
+        ("tensor-missing", InvalidModelError, {"without": "blk.0.ffn_up.weight"}),
+        ("wrong-type", InvalidModelError, {"more": {"rope_freqs.weight": np.ones(32, np.int32)}}),
+        ("form-not-covered", UnsupportedError, {"more": {"rope_freqs.weight": np.zeros(32, np.float32)}}),
+        ("form-not-covered", UnsupportedError, {"fields": {"rope.scaling.type": "yarn"}}),
+        ("form-not-covered", UnsupportedError, {"fields": {"rope.scale_linear": 4.0}}),
+        ("form-not-covered", UnsupportedError, {"fields": {"rope.dimension_count": 32}}),
+        ("form-not-covered", UnsupportedError, {"fields": {"attention.sliding_window": 4096}}),
         ("unknown-tensor", UnsupportedError, {"more": {"blk.0.ffn_gate_inp.weight": np.zeros((4, SIZE), np.float32)}}),
+        ("unknown-tensor", UnsupportedError, {"more": {"blk.1.attn_q.bias": np.zeros(SIZE, np.float32)}}),
+        ("unknown-tensor", UnsupportedError, {"more": {"blk.00.attn_q.bias": np.zeros(SIZE, np.float32)}}),
+        ("unknown-tensor", UnsupportedError, {"more": {"blk.0.attn_q_norm.weight": np.ones(64, np.float32)}}),
+        ("unknown-tensor", UnsupportedError, {"more": {"output_norm.bias": np.zeros(SIZE, np.float32)}}),
         ("unknown-architecture", UnsupportedError, {"architecture": "gemma"}),
         ("not-lossless", UnsupportedError, {"type": "Q4_1"}),
     ],
