@@ -76,8 +76,10 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
         UnsupportedError: they are rounded in a way that is not covered.
     """
     stated = _state_activations(parts, config)
-    name = next((name for name in ("input_scale", "activation_scale", _GLOBAL) if name in parts), "")
-    if not name:
+    found = [name for name in ("input_scale", "activation_scale", _GLOBAL) if name in parts]
+    if len(found) > 1:
+        raise InvalidModelError(f"the layer has both {' and '.join(found)}", where=repr(parts.layer), rule="config-contradicts")
+    if not found:
         if stated is not None and (not stated.is_dynamic or stated.has_two_levels):
             raise InvalidModelError(
                 "config.json states one scale for all data of the layer (input_scale), which the file lacks",
@@ -85,8 +87,11 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
                 rule="config-contradicts",
             )
         return stated
+    name, scale = found[0], float(parts.number(found[0])[0, 0])
+    if scale < 0:
+        raise InvalidModelError(f"{name} is {scale:.6g}; a positive scale is required", where=repr(parts.layer), rule="scale-not-positive")
     if stated is not None and stated.has_two_levels:
-        return replace(stated, scale=float(parts.number(name)[0, 0]), scale_divides=name == _GLOBAL)
+        return replace(stated, scale=scale, scale_divides=name == _GLOBAL)
     if stated is None and name != _GLOBAL:
         stated = Activations("int8" if parts.dtype("weight") == "int8" else "float8e4m3fn", "tensor", is_dynamic=False)
     if stated is None or stated.is_dynamic or name == _GLOBAL:
@@ -99,7 +104,7 @@ def read_activations(parts: Parts, config: Config) -> Activations | None:
     if zero is not None and (zero.size != 1 or zero.dtype.kind not in "iu"):
         raise parts.tensor_error("input_zero_point", "one integer")
     point = 0 if zero is None else int(zero.reshape(-1)[0])
-    return replace(stated, scale=float(parts.number(name)[0, 0]), zero=point, is_symmetric=stated.is_symmetric and not point)
+    return replace(stated, scale=scale, zero=point, is_symmetric=stated.is_symmetric and not point)
 
 
 def _state_activations(parts: Parts, config: Config) -> Activations | None:

@@ -15,7 +15,7 @@ from qconvert.checkpoints.activations import Activations
 from qconvert.checkpoints.container import Needs
 from qconvert.checkpoints.weight import E4M3, BlockWeight, comparable_values, pack, symmetric_zero_point, to_float32, to_row_major
 
-__all__ = ["Misfit", "dtype_of", "find_nearest_weight", "fit_weight", "signal_to_noise"]
+__all__ = ["Misfit", "dtype_of", "find_nearest_weight", "fit_weight", "is_same_rounding", "signal_to_noise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Misfit:
 
 #: The code of E4M3 that is no number; those before it are all from 0 on.
 _NAN_E4M3 = 127
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 class _NoRoomError(Exception):
@@ -89,19 +90,28 @@ def _activations(weight: BlockWeight, needs: Needs) -> BlockWeight:
     if how is None:
         raise _NoRoomError("data stay float, and would be rounded")
     if how.has_two_levels and needs.has_activations(replace(how, scale_divides=not how.scale_divides)):
-        return replace(weight, activations=_invert_level(how))
+        assert how.scale is not None
+        inverted = replace(how, scale=float(np.float32(min(1 / how.scale, _LARGEST))), scale_divides=not how.scale_divides)
+        if not is_same_rounding(how, inverted):
+            raise _NoRoomError("the second level of scales of data has no inverse in float32 that gives the same scales")
+        return replace(weight, activations=inverted)
     raise _NoRoomError(f"data are rounded to {replace(how, scale=None)}, which has no room")
 
 
-def _invert_level(how: Activations) -> Activations:
-    """The second level of scales of data as its inverse, if every scale of E4M3 then stands for the same in float32."""
+def is_same_rounding(first: Activations | None, second: Activations | None) -> bool:
+    """Whether two ways round data alike: by scales of E4M3 that are the same in float32, whether a second level multiplies or divides."""
+    if first is None or second is None or not (first.has_two_levels and second.has_two_levels):
+        return first == second
+    own, other = (replace(how, scale=None, scale_divides=False) for how in (first, second))
+    return own == other and np.array_equal(_apply_level(first), _apply_level(second))
+
+
+def _apply_level(how: Activations) -> Array:
+    """Apply the second level of scales of data to every scale of E4M3."""
     assert how.scale is not None
     level, scales = np.float32(how.scale), E4M3[:_NAN_E4M3]
-    inverse = np.float32(1) / level
-    before, after = (scales / level, scales * inverse) if how.scale_divides else (scales * level, scales / inverse)
-    if not np.array_equal(before, after):
-        raise _NoRoomError("the second level of scales of data has no inverse in float32 that gives the same scales")
-    return replace(how, scale=float(inverse), scale_divides=not how.scale_divides)
+    with np.errstate(over="ignore"):
+        return scales / level if how.scale_divides else scales * level
 
 
 def _table(weight: BlockWeight, needs: Needs) -> BlockWeight:

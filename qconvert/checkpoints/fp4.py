@@ -19,7 +19,7 @@ from qconvert.checkpoints.config import Config
 from qconvert.checkpoints.container import Container, Needs, Parts, Written
 from qconvert.checkpoints.modelopt import config_of_modelopt, files_of_modelopt
 from qconvert.checkpoints.weight import E2M1, BlockWeight, to_row_major
-from qconvert.errors import InvalidModelError
+from qconvert.errors import InvalidModelError, UnsupportedError
 
 __all__ = ["MXFP4", "MXFP4_MODELOPT", "NVFP4", "NVFP4_MODELOPT"]
 
@@ -96,7 +96,14 @@ def _config_nvfp4(written: Written) -> dict[str, Any]:
 
 
 def _algorithm(written: Written) -> str:
-    return "W4A16_NVFP4" if all(kind.activations is None for kind in written.layers.values()) else "NVFP4"
+    rounds_data = {kind.activations is not None for kind in written.layers.values()}
+    if len(rounds_data) > 1:
+        raise UnsupportedError(
+            "data of some layers are rounded, and those of others stay float; ModelOpt states one algorithm for all layers",
+            remedy="--to nvfp4 states each layer.",
+            rule="not-lossless",
+        )
+    return "NVFP4" if rounds_data.pop() else "W4A16_NVFP4"
 
 
 def _config_mxfp4(written: Written) -> dict[str, Any]:
@@ -122,7 +129,7 @@ NVFP4 = Container(
 )
 NVFP4_MODELOPT = Container(
     "nvfp4-modelopt",
-    "ModelOpt (W4A16_NVFP4)",
+    "ModelOpt (NVFP4)",
     ("weight_scale", "weight", "weight_scale_2", "input_scale"),
     lambda parts: parts.dtype("weight") == "uint8" and parts.dtype("weight_scale") == "float8_e4m3fn",
     _read_nvfp4_modelopt,

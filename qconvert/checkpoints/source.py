@@ -15,6 +15,7 @@ from qconvert.arithmetic.storage import Array
 from qconvert.checkpoints.config import Config, read_config
 from qconvert.checkpoints.container import Container, Parts, is_float
 from qconvert.checkpoints.containers import describe_layers, layers_in_blocks
+from qconvert.checkpoints.fitting import is_same_rounding
 from qconvert.checkpoints.gpt_oss import name_experts
 from qconvert.checkpoints.safetensors import Checkpoint, read_checkpoint
 from qconvert.checkpoints.weight import E2M1, E4M3, BlockWeight, comparable_values
@@ -205,7 +206,7 @@ def _compare_weights(first: BlockWeight, second: BlockWeight) -> str:
         differing += int(np.count_nonzero(gaps))
         largest, most = max(largest, float(gaps.max())), max(most, float(np.abs(one).max()))
     if not differing:
-        if first.activations == second.activations:
+        if is_same_rounding(first.activations, second.activations):
             return ""
         before, after = ("float" if item is None else f"rounded to {item}" for item in (first.activations, second.activations))
         return f"data are {before} -> {after}"

@@ -221,6 +221,7 @@ def test_two_levels_of_scales_of_data(tmp_path: Path) -> None:
             continue
         convert(folder, tmp_path / "m", result_format="nvfp4-modelopt")
         assert read(tmp_path / "m").activations == replace(wanted, scale=1 / level, scale_divides=False)
+        assert qconvert.diff(folder, tmp_path / "m") == []
         config = json.loads((tmp_path / "m" / "config.json").read_text())
         assert config["quantization_config"]["quant_algo"] == "NVFP4"
         convert(tmp_path / "m", tmp_path / "back", result_format="nvfp4")
@@ -235,6 +236,10 @@ def test_two_levels_that_contradict(tmp_path: Path) -> None:
     level = np.array([2], np.float32)
     with refused(InvalidModelError, "config-contradicts"):
         read(nvfp4(tmp_path / "a", NVFP4_DATA))
+    with refused(InvalidModelError, "config-contradicts"):
+        read(nvfp4(tmp_path / "both", NVFP4_DATA, input_global_scale=level, input_scale=1 / level))
+    with refused(InvalidModelError, "scale-not-positive"):
+        read(nvfp4(tmp_path / "negative", NVFP4_DATA, input_global_scale=-level))
     with refused(InvalidModelError, "config-contradicts"):
         read(nvfp4(tmp_path / "b", None, input_global_scale=level))
     with refused(InvalidModelError, "scale-not-finite"):

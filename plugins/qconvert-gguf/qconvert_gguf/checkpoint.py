@@ -35,7 +35,7 @@ from qconvert_gguf.places import order_of_heads
 
 __all__ = ["open_checkpoint"]
 
-#: Architecture -> its class and model_type in transformers, whether the rows of queries and keys are reordered, and whether these have norms.
+#: Architecture -> its class and model_type in transformers, whether rows of queries and keys are reordered, and whether these have norms.
 _ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", "llama", True, False),
     "qwen2": ("Qwen2ForCausalLM", "qwen2", False, False),
