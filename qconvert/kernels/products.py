@@ -21,7 +21,7 @@ from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
 from qconvert.kernels.kernel import Integers
 from qconvert.operators import kind_of, output_axis
 
-__all__ = ["Requantizer", "accumulate_products", "bias_quantization", "channel_axis", "rounded_bias"]
+__all__ = ["Requantizer", "accumulate_products", "bias_quantization", "channel_axis", "round_bias", "rounded_bias"]
 
 _BYTES = ("int8", "uint8")
 #: Bits of the data -> types of data and result, of the other factor, and of a bias, and from where on the kernel has no accumulator.
@@ -120,9 +120,16 @@ def rounded_bias(graph: Graph, op: Op, precision: type[np.floating[Any]] = np.fl
         precision: in which bias and scale are divided: float32 in onnxruntime (weight_bias_quantization.cc: Div, Round, Cast).
     """
     data, weights, bias = (graph[name] for name in op.inputs[:3])
-    if data.quantization is None or weights.quantization is None or bias.data is None or not np.isfinite(bias.data).all():
+    if data.quantization is None or weights.quantization is None:
         return None
-    quantization = bias_quantization(data.quantization, weights.quantization, bias.data.shape)
+    return round_bias(bias, data.quantization, weights.quantization, precision)
+
+
+def round_bias(bias: Tensor, data: Quantization, weights: Quantization, precision: type[np.floating[Any]] = np.float32) -> Tensor | None:
+    """Return a float bias as int32 at data scale * weight scale, rounded half to even; None if it is no constant or does not fit."""
+    if bias.data is None or not np.isfinite(bias.data).all():
+        return None
+    quantization = bias_quantization(data, weights, bias.data.shape)
     if quantization is None:
         return None
     scale, _ = scale_and_zero_point(quantization, bias.data.shape)

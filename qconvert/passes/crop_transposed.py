@@ -20,7 +20,7 @@ __all__ = ["run"]
 
 
 def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Put a Slice after each of them whose sizes are known."""
+    """Put a Slice after each of them whose sizes over space are known."""
     rewriter, count = Rewriter(graph), 0
     for op in rewriter:
         if op.kind == "ConvTranspose":
@@ -29,20 +29,20 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
 
 
 def _crop(rewriter: Rewriter, op: Op) -> bool:
-    """Replace an operator whose pads are unequal, where the sizes of its result are known."""
+    """Replace an operator whose pads are unequal, where the sizes of its result over space are known."""
     result = rewriter.graph[op.outputs[0]]
-    sizes = [size for size in result.shape or () if isinstance(size, int)]
-    if not sizes or len(sizes) < len(result.shape or ()):
+    if result.shape is None:
         return False
-    first = 1 if op["data_format"] == "channels_last" else 2
-    pads = explicit_pads(op, len(sizes) - 2)
-    if all(low == high for low, high in pads):
+    first, pads = 1 if op["data_format"] == "channels_last" else 2, explicit_pads(op, len(result.shape) - 2)
+    axes = [*range(first, first + len(pads))]
+    sizes = [size for axis in axes if isinstance(size := result.shape[axis], int)]
+    if len(sizes) < len(axes) or all(low == high for low, high in pads):
         return False
+    wide: list[int | str] = list(result.shape)
     starts = [low - min(low, high) for low, high in pads]
-    wide, axes = list(sizes), [*range(first, first + len(pads))]
-    for axis, (low, high) in zip(axes, pads, strict=True):
-        wide[axis] += low + high - 2 * min(low, high)
-    ends = [start + sizes[axis] for axis, start in zip(axes, starts, strict=True)]
+    ends = [start + size for start, size in zip(starts, sizes, strict=True)]
+    for axis, size, (low, high) in zip(axes, sizes, pads, strict=True):
+        wide[axis] = size + abs(high - low)
     whole = rewriter.add(f"{result.name}/whole", result, shape=tuple(wide))
     equal = tuple(min(low, high) for low, high in pads)
     bounds = [rewriter.constant(f"{result.name}/{name}", values) for name, values in (("starts", starts), ("ends", ends), ("axes", axes))]

@@ -463,6 +463,12 @@ def test_what_follows_from_encodings() -> None:
     np.testing.assert_array_equal(bias.quantization.scale, np.full(4, np.float32(0.05) * np.float32(0.02)))
     both = network().evolve(outputs=("y", "c"))
     assert Place("c") not in add_implied_encodings(both, given).entries
+    fine = Encodings({"x": quantization(1e-9), "w": quantization(1e-9)})
+    assert Place("b") not in add_implied_encodings(network(), fine).entries  # its integers would have more than 32 bits
+    channels = Encodings({"r": Encoding(QParams("int8", Quantization(np.full(4, 0.03), np.zeros(4, np.int64), 1)))})
+    assert add_implied_encodings(network(), channels).entries == channels.entries
+    ranged = Encodings({"p": quantization(0.03, -128), "r": Encoding(range=Range(np.array([0.0]), np.array([1.0])))})
+    assert add_implied_encodings(network(), ranged).entries.keys() == {*map(Place, "rpy")}  # of a range nothing follows
     whole = found.evolve({place: entry for place, entry in found.entries.items() if place != Place("b")})  # apply() makes biases
     feed = {"x": RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)}
     np.testing.assert_array_equal(evaluate(apply(network(), whole), feed)["y"], evaluate(apply(network(), given), feed)["y"])
