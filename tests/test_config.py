@@ -106,7 +106,9 @@ def test_files_that_are_none(project: Path) -> None:
         assert done.returncode == 2 and name in done.stderr and "Traceback" not in done.stderr
     os.mkfifo(project / "qconvert.toml")
     assert "is no plain file" in run(project, "convert", "m.tflite", "a.onnx").stderr
-    assert run(project, "convert", "m.tflite", "a.onnx", "--config").returncode == 2
+    for flag in ("--config", "--plugin"):
+        done = run(project, "convert", "m.tflite", "a.onnx", flag)
+        assert done.returncode == 2 and f"{flag} has no file after it" in done.stderr
 
 
 def test_the_models_of_a_batch_are_not_converted_by_a_file(project: Path) -> None:

@@ -241,14 +241,21 @@ def _kind(annotation: Any) -> tuple[type, bool]:
 
 
 def register_plugins() -> None:
-    """Loads what --plugin names, wherever it stands on the command line, and takes it off."""
+    """Load what --plugin names, wherever it stands on the command line, and take it off.
+
+    Raises:
+        OptionError: --plugin has no file after it.
+    """
     kept, words = sys.argv[:1], iter(sys.argv[1:])
     for word in words:
         name, is_assigned, value = word.partition("=")
         if name == "--plugin":
             from qconvert.plugins.plugin_files import register_file
 
-            register_file(Path(value if is_assigned else next(words, "")))
+            file = value if is_assigned else next(words, "")
+            if not file:
+                raise OptionError("--plugin has no file after it", remedy="Write --plugin FILE.py.")
+            register_file(Path(file))
         else:
             kept.append(word)
             if word == "--":

@@ -71,7 +71,7 @@ _ROPE = "rope_freqs.weight"
 #: What all models of Llama 3 with scaled frequencies state; their factors tell the largest alone.
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _FILE = "model.safetensors"
-_REMEDY = "Name the float network that the weights belong to: --graph float.onnx."
+_REMEDY = "With its float network it becomes a model: qconvert convert FILE.gguf model.onnx --graph float.onnx."
 
 
 def open_checkpoint(path: Path) -> CheckpointSource:
@@ -99,7 +99,7 @@ def open_checkpoint(path: Path) -> CheckpointSource:
             layers[layer] = _GGUF, Parts(layer, {"weight": content}, {"type": item.type, "shape": item.shape, "heads": heads})
         else:
             raise UnsupportedError(
-                f"the tensor is {item.type} of shape {list(item.shape)}; a checkpoint takes matrices of {', '.join(TYPES)}",
+                f"the tensor is {item.type} of shape {list(item.shape)}; a checkpoint takes {', '.join(PLAIN)}, and matrices of {', '.join(TYPES)}",
                 where=repr(item.name),
                 rule="type-not-covered",
             )
