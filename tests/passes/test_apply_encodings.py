@@ -472,3 +472,16 @@ def test_what_follows_from_encodings() -> None:
     whole = found.evolve({place: entry for place, entry in found.entries.items() if place != Place("b")})  # apply() makes biases
     feed = {"x": RNG.normal(size=(1, 3, 8, 8)).astype(np.float32)}
     np.testing.assert_array_equal(evaluate(apply(network(), whole), feed)["y"], evaluate(apply(network(), given), feed)["y"])
+
+
+@pytest.mark.parametrize(("filler", "known"), [(0.0, {"x", "y"}), (9.0, {"x"})])
+def test_what_fills_gaps_has_an_integer(filler: float, known: set[str]) -> None:
+    """Data of a Pad imply its result, unless what it adds may be rounded by their scale."""
+    tensors = [
+        Tensor("x", "float32", (2, 3)),
+        Tensor("pads", "int64", (4,), np.array([0, 1, 0, 0])),
+        Tensor("filler", "float32", (), np.array(filler, np.float32)),
+        Tensor("y", "float32", (2, 4)),
+    ]
+    graph = Graph("pad", {tensor.name: tensor for tensor in tensors}, (Op("Pad", ("x", "pads", "filler"), ("y",)),), ("x",), ("y",))
+    assert add_implied_encodings(graph, Encodings({"x": quantization(0.01)})).entries.keys() == {*map(Place, known)}

@@ -99,7 +99,8 @@ def open_checkpoint(path: Path) -> CheckpointSource:
             layers[layer] = _GGUF, Parts(layer, {"weight": content}, {"type": item.type, "shape": item.shape, "heads": heads})
         else:
             raise UnsupportedError(
-                f"the tensor is {item.type} of shape {list(item.shape)}; a checkpoint takes {', '.join(PLAIN)}, and matrices of {', '.join(TYPES)}",
+                f"the tensor is {item.type} of shape {list(item.shape)}; a checkpoint takes {', '.join(PLAIN)}, "
+                f"and matrices of {', '.join(TYPES)}",
                 where=repr(item.name),
                 rule="type-not-covered",
             )

@@ -51,7 +51,9 @@ def _implied_by(graph: Graph, op: Op, found: dict[str, QParams]) -> Iterator[tup
         data = [found.get(name) for name in kind.data(op)]
         if result is not None and len(op.outputs) == 1:
             yield from ((name, result) for name in kind.data(op) if not graph[name].is_constant)
-        if data and data[0] is not None and data[0].quantization.is_per_tensor and all(item == data[0] for item in data):
+        fillers = [graph[name].data for name in kind.moved_inputs(op) if name not in kind.data(op)]  # 0 has an integer, others may not
+        is_known = all(item == data[0] for item in data) and all(filler is not None and not filler.any() for filler in fillers)
+        if data and data[0] is not None and data[0].quantization.is_per_tensor and is_known:
             yield from ((name, data[0]) for name in kind.results_of(op) if name)
     if kind.sums_products and op.has(2):
         first, second = found.get(op.inputs[0]), found.get(op.inputs[1])
