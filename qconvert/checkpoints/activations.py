@@ -140,8 +140,11 @@ _QUARK_STRATEGIES = {"per_tensor": "tensor", "per_channel": "token", "per_group"
 def _of_compressed_tensors(found: Any, layer: str) -> Activations:
     own: Mapping[str, Any] = found if isinstance(found, dict) else {}
     dynamic, kind = own.get("dynamic", False), f"{own.get('num_bits')} {own.get('type')}"
-    if kind == "4 float" and own.get("group_size") == _NVFP4.group and (dynamic == "local" or (not dynamic and "strategy" not in own)):
-        return _NVFP4  # ModelOpt states no strategy
+    usual = {"strategy": "tensor_group", "symmetric": True, "scale_dtype": "torch.float8_e4m3fn"}  # ModelOpt states none of them
+    is_usual = all(own.get(key) in (None, value) for key, value in usual.items())
+    has_two_levels = dynamic == "local" or (not dynamic and "strategy" not in own)
+    if kind == "4 float" and own.get("group_size") == _NVFP4.group and is_usual and has_two_levels:
+        return _NVFP4
     if not isinstance(dynamic, bool):
         raise _not_covered(layer, f"dynamic {dynamic!r}")
     strategy = str(own.get("strategy") or ("token" if dynamic else "tensor"))

@@ -238,6 +238,9 @@ def test_two_levels_that_contradict(tmp_path: Path) -> None:
         read(nvfp4(tmp_path / "a", NVFP4_DATA))
     with refused(InvalidModelError, "config-contradicts"):
         read(nvfp4(tmp_path / "both", NVFP4_DATA, input_global_scale=level, input_scale=1 / level))
+    for other in ({"strategy": "tensor"}, {"symmetric": False}, {"scale_dtype": "torch.uint8"}, {"group_size": 32}):
+        with refused(UnsupportedError, "dynamic-operator"):
+            read(nvfp4(tmp_path / next(iter(other)), {**NVFP4_DATA, **other}, input_global_scale=level))
     with refused(InvalidModelError, "scale-not-positive"):
         read(nvfp4(tmp_path / "negative", NVFP4_DATA, input_global_scale=-level))
     with refused(InvalidModelError, "config-contradicts"):
