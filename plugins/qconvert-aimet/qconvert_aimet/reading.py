@@ -8,6 +8,7 @@ qc_quantize_op.py), which the tests run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -84,7 +85,7 @@ def _read_versions_0_and_1(document: Mapping[str, Any]) -> tuple[list[tuple[str,
 
 
 def _find_duplicate(names: list[str]) -> str:
-    return next((name for index, name in enumerate(names) if name in set(names[:index])), "") if len(set(names)) < len(names) else ""
+    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
 def _quote_names(names: list[str]) -> str:

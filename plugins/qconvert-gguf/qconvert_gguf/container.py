@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,11 +188,9 @@ def _tensor(cursor: _Cursor) -> Stored:
 def _locate_tensors(tensors: list[Stored], cursor: _Cursor, alignment: int) -> list[Stored]:
     """Return the tensors with their offsets in the file. Raise InvalidModelError unless they are aligned, in the file, and disjoint."""
     base = cursor.at + -cursor.at % alignment
-    names = [tensor.name for tensor in tensors]
-    if len(set(names)) < len(names):
-        raise InvalidModelError(
-            "the tensor occurs twice", where=repr(next(name for name in names if names.count(name) > 1)), rule="duplicate-name"
-        )
+    twice = next((name for name, count in Counter(tensor.name for tensor in tensors).items() if count > 1), "")
+    if twice:
+        raise InvalidModelError("the tensor occurs twice", where=repr(twice), rule="duplicate-name")
     end = 0
     for tensor in sorted(tensors, key=lambda item: item.start):
         if tensor.start % alignment or tensor.start < end or base + tensor.start + tensor.size > len(cursor.data):
@@ -218,8 +217,6 @@ def decode_numbers(data: Array, type: str) -> Array:
 
 def contents(path: Path) -> Mapping[str, Any]:
     """Return the general metadata of a file, and the number of tensors of each type."""
-    from collections import Counter
-
     metadata, tensors = read_header(map_file(path))
     said = {key: value for key, value in metadata.items() if key.startswith("general.") and isinstance(value, str | int | float)}
     return {**said, **{f"tensors of {name}": count for name, count in sorted(Counter(item.type for item in tensors).items())}}
