@@ -21,7 +21,7 @@ from qconvert.plugins import kernels_named, target_named
 pytestmark = pytest.mark.onnxruntime
 
 _PAIRS = ("Sub", "Div", "Max", "Min")
-_FED = [kind for kind in IN_FLOAT32 if KINDS[kind].layout is ELEMENTWISE and kind not in ("PRelu", "Where")]
+_FED = [kind for kind in IN_FLOAT32 if KINDS[kind].layout is ELEMENTWISE and kind not in ("PRelu", "Where", "Quantize")]
 _ATTRIBUTES: dict[str, dict[str, Any]] = {"LeakyRelu": {"alpha": 0.3}, "ThresholdedRelu": {"alpha": 0.7}}
 #: The scale of a result, where data have another one.
 _RESULTS = {
