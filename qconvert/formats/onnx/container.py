@@ -81,7 +81,7 @@ def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
     if proto.functions:
         proto = inline_functions(proto)
     check_signatures(proto)
-    take_unsigned_weights(proto)
+    take_unsigned_weights(proto, Files(folder, data))
     return proto
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.initializers import ELEMENT_TYPES
-from qconvert.formats.onnx.model import all_nodes, replace_items
+from qconvert.formats.onnx.initializers import ELEMENT_TYPES, ConstantData, Files
+from qconvert.formats.onnx.model import all_nodes, defined_names, replace_items, subgraphs
 from qconvert.graph import Array
 
 __all__ = ["choose_weights", "take_unsigned_weights"]
@@ -33,11 +33,15 @@ _LARGEST_DATA, _LARGEST_WEIGHT = 255, 127
 def choose_weights(model: Any, constants: Mapping[str, Array]) -> None:
     """Let one If of a ModelProto's main graph dequantize all unsigned weights that dequantized data are multiplied with, or signed ones.
 
+    A graph that has such an If already, changed so that it was read as it stands, gets no other.
+
     Args:
         model: with weights that could saturate next to unsigned data stored as uint8.
         constants: the initializers of its main graph.
     """
     producers = {name: node for node in model.graph.node for name in node.output}
+    if any(name.startswith(_PREFIX) for name in defined_names(model.graph)):
+        return
     weights = {
         node.input[1]
         for node in model.graph.node
@@ -55,7 +59,9 @@ def _is_dequantized(name: str, producers: Mapping[str, Any]) -> bool:
 
 
 def _is_unsigned(node: Any, constants: Mapping[str, Array]) -> bool:
-    return node.input[0] in constants and constants[node.input[0]].dtype == np.uint8
+    """Whether a node dequantizes a constant of uint8 to float32, which alone onnxruntime multiplies by integer kernels."""
+    types = [constants[name].dtype for name in node.input if name in constants and constants[name].size]
+    return node.op_type == "DequantizeLinear" and types == [np.uint8, np.float32, np.uint8]
 
 
 def _tell_cpu(graph: Any) -> list[Any]:
@@ -117,29 +123,59 @@ def _add_constant(graph: Any, name: str, values: Array) -> None:
     graph.initializer.append(numpy_helper.from_array(values, name))
 
 
-def take_unsigned_weights(model: Any) -> None:
-    """Put the DequantizeLinears of unsigned weights back in the place of the If that choose_weights() made, in a ModelProto."""
-    nodes = model.graph.node
-    if not any(_CONDITION in node.output for node in nodes):
+def take_unsigned_weights(model: Any, files: Files) -> None:
+    """Put the DequantizeLinears of unsigned weights back in the place of the If that choose_weights() made.
+
+    Any other If stays, since its branches may give different values.
+
+    Args:
+        model: a verified ModelProto.
+        files: which hold its constants.
+    """
+    from onnx import numpy_helper
+
+    graph = model.graph
+    choice = next((node for node in graph.node if node.op_type == "If" and list(node.input) == [_CONDITION]), None)
+    chosen = [] if choice is None else _unsigned_branch(choice)
+    protos = {item.name: item for item in graph.initializer}
+    constants = {name: ConstantData(protos[name], files).numpy() for node in chosen for name in node.input if name in protos}
+    if not chosen or not all(_is_unsigned(node, constants) for node in chosen):
         return
-    kept = []
-    for node in nodes:
-        dequantized = _unsigned_branch(node)
-        for name, plain in zip(node.output, dequantized, strict=True) if dequantized else ():
-            plain.output[0] = name
-            kept.append(plain)
-        if not dequantized and not all(name.startswith(_PREFIX) for name in node.output):
-            kept.append(node)
-    replace_items(nodes, kept)
-    read = {name for node in all_nodes(kept) for name in node.input}
-    constants = model.graph.initializer
-    replace_items(constants, [item for item in constants if item.name in read or not item.name.startswith(_PREFIX)])
+    made = type(graph)()
+    written = [*_tell_cpu(made), _choice(made, chosen, constants)]
+    names = {name for node in written for name in node.output}
+    found = [node for node in graph.node if not names.isdisjoint(node.output)]
+    kept = [node for node in graph.node if names.isdisjoint(node.output)]
+    read = {name for node in all_nodes(kept) for name in node.input} | {value.name for value in graph.output}
+    is_read = any(name in read for node in written[:-1] for name in node.output)
+    if is_read or list(map(_strip_types, found)) != list(map(_strip_types, written)):
+        return
+    own = {item.name: numpy_helper.to_array(item) for item in made.initializer}
+    if own.keys() <= protos.keys() and all(_are_equal(ConstantData(protos[name], files).numpy(), own[name]) for name in own):
+        replace_items(graph.node, [*chosen, *kept])
+        replace_items(graph.initializer, [item for item in graph.initializer if item.name in read or item.name not in own])
 
 
-def _unsigned_branch(node: Any) -> list[Any]:
-    """Return the DequantizeLinears of unsigned weights in an If that chooses weights by the CPU; [] for another node."""
-    if node.op_type != "If" or list(node.input) != [_CONDITION]:
+def _unsigned_branch(choice: Any) -> list[Any]:
+    """Return the nodes of the else branch of an If, each writing an output of the If; [] unless each has three inputs and one output."""
+    nodes = [node for item in choice.attribute if item.name == "else_branch" for node in item.g.node]
+    if len(nodes) != len(choice.output) or any((len(node.input), len(node.output)) != (3, 1) for node in nodes):
         return []
-    found = [other for item in node.attribute if item.name == "else_branch" for other in item.g.node]
-    plain = len(found) == len(node.output) and all(other.op_type == "DequantizeLinear" and len(other.output) == 1 for other in found)
-    return found if plain else []
+    named = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    for node, name in zip(named, choice.output, strict=True):
+        node.output[0] = name
+    return named
+
+
+def _strip_types(node: Any) -> Any:
+    """Return a copy of a node without the types that its graphs state, which other programs may have completed."""
+    copy = type(node).FromString(node.SerializeToString())
+    for graph in subgraphs(copy):
+        del graph.value_info[:]
+        for value in graph.output:
+            value.ClearField("type")
+    return copy
+
+
+def _are_equal(values: Array, others: Array) -> bool:
+    return values.dtype == others.dtype and np.array_equal(values, others)

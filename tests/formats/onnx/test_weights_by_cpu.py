@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from passes.graphs import constant, make, q
 
 from qconvert import Graph, Op, Tensor, convert, diff, load, save
@@ -85,15 +87,94 @@ def test_a_reader_finds_the_unsigned_weights(point: int, tmp_path: Path) -> None
     assert sorted(map(int, points)) == sorted([0 if POINTS[point] else point - 128, 0])
 
 
+def _change_shift(graph: Any) -> None:
+    _set_constant(graph, "shift/1", np.array(120, np.int32))
+
+
+def _change_zero_point(graph: Any) -> None:
+    _set_constant(graph, "zero_point/1", np.array(5, np.int8))
+
+
+def _set_constant(graph: Any, name: str, value: Array) -> None:
+    item = next(item for item in graph.initializer if item.name == f"sums_of_products/{name}")
+    item.CopyFrom(numpy_helper.from_array(value, item.name))
+
+
+def _leave_out_scale(graph: Any) -> None:
+    """The branch of signed weights gives their integers."""
+    node = _branch(graph, "then_branch").node[-1]
+    node.CopyFrom(helper.make_node("Cast", node.input[:1], node.output, to=onnx.TensorProto.FLOAT))
+
+
+def _exchange_outputs(graph: Any) -> None:
+    outputs = _branch(graph, "else_branch").output
+    outputs.extend([outputs[0]])
+    del outputs[0]
+
+
+def _compute_weights(graph: Any) -> None:
+    node = _branch(graph, "else_branch").node[0]
+    graph.node.insert(0, helper.make_node("Identity", node.input[:1], ["sums_of_products/mine"]))
+    node.input[0] = "sums_of_products/mine"
+
+
+def _give_out(graph: Any) -> None:
+    graph.output.append(helper.make_tensor_value_info("sums_of_products/least", onnx.TensorProto.INT32, []))
+
+
+def _branch(graph: Any, name: str) -> Any:
+    (choice,) = [node for node in graph.node if node.op_type == "If"]
+    return next(item.g for item in choice.attribute if item.name == name)
+
+
 @pytest.mark.formats
-def test_an_if_of_another_form_stays(tmp_path: Path) -> None:
-    """A file that was tampered with is read as it stands."""
+@pytest.mark.parametrize("change", [_change_shift, _change_zero_point, _leave_out_scale, _exchange_outputs, _compute_weights, _give_out])
+def test_an_if_of_another_form_stays(change: Callable[[Any], None], tmp_path: Path) -> None:
+    """What a file was changed to is read as it stands, since its branches may give different values."""
     save(network(128), tmp_path / "a.qgraph")
     convert(tmp_path / "a.qgraph", tmp_path / "chosen.onnx", target="ort-x86", weights_by_cpu=True)
     model = onnx.load(tmp_path / "chosen.onnx")
-    (choice,) = [node for node in model.graph.node if node.op_type == "If"]
-    other = next(item.g for item in choice.attribute if item.name == "else_branch")
-    del other.node[0].output[0]
+    change(model.graph)
+    (tmp_path / "changed.onnx").write_bytes(model.SerializeToString())
+    assert [op.kind for op in load(tmp_path / "changed.onnx").ops].count("If") == 1
+    convert(tmp_path / "changed.onnx", tmp_path / "again.onnx", target="ort-x86", weights_by_cpu=True)
+    onnx.checker.check_model(onnx.load(tmp_path / "again.onnx"), full_check=True)
+
+
+@pytest.mark.formats
+def test_an_if_that_lost_an_output_is_refused(tmp_path: Path) -> None:
+    save(network(128), tmp_path / "a.qgraph")
+    convert(tmp_path / "a.qgraph", tmp_path / "chosen.onnx", target="ort-x86", weights_by_cpu=True)
+    model = onnx.load(tmp_path / "chosen.onnx")
+    del _branch(model.graph, "else_branch").node[0].output[0]
     (tmp_path / "bad.onnx").write_bytes(model.SerializeToString())
     with pytest.raises((InvalidModelError, UnsupportedError), match=r"bad\.onnx"):
         load(tmp_path / "bad.onnx")
+
+
+@pytest.mark.formats
+def test_completed_types_and_external_constants_are_read(tmp_path: Path) -> None:
+    save(network(20), tmp_path / "a.qgraph")
+    convert(tmp_path / "a.qgraph", tmp_path / "chosen.onnx", target="ort-x86", weights_by_cpu=True)
+    onnx.save(onnx.shape_inference.infer_shapes(onnx.load(tmp_path / "chosen.onnx")), tmp_path / "inferred.onnx")
+    convert(tmp_path / "a.qgraph", tmp_path / "outside.onnx", target="ort-x86", weights_by_cpu=True, external_data=True)
+    for name in ("inferred", "outside"):
+        assert diff(load(tmp_path / "chosen.onnx"), load(tmp_path / f"{name}.onnx")) == []
+
+
+@pytest.mark.formats
+def test_weights_of_float16_operators_have_no_choice(tmp_path: Path) -> None:
+    """onnxruntime has no integer kernel of them."""
+    constants = {"scale": np.float16(0.05), "zero": np.uint8(128), "w": np.full((16, 16), 255, np.uint8)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["d"]),
+        helper.make_node("DequantizeLinear", ["w", "scale", "zero"], ["r"]), helper.make_node("MatMul", ["d", "r"], ["y"]),
+    ]  # fmt: skip
+    sides = [[helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, [2, 16])] for name in "xy"]
+    graph = helper.make_graph(nodes, "g", *sides, [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), tmp_path / "half.onnx")
+    convert(tmp_path / "half.onnx", tmp_path / "written.onnx", target="ort-x86", weights_by_cpu=True)
+    written = onnx.load(tmp_path / "written.onnx")
+    onnx.checker.check_model(written, full_check=True)
+    assert not any(node.op_type == "If" for node in written.graph.node)
