@@ -9,20 +9,8 @@ import numpy as np
 
 from qconvert.arithmetic import saturate, softmax_steps
 from qconvert.arithmetic.storage import Array
-from qconvert.operators.attributes import (
-    ACTIVATION,
-    AttributeSpec,
-    along_axis,
-    choice,
-    has,
-    integer,
-    number,
-)
-from qconvert.operators.call import (
-    Call,
-    ExactResult,
-    apply_activation,
-)
+from qconvert.operators.attributes import AttributeSpec, along_axis, choice, has, integer, number
+from qconvert.operators.call import Call, ExactResult
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, Bounds, fixed_bounds, with_last_axis
 
@@ -62,7 +50,7 @@ def lp_normalization(call: Call) -> Array:
     """LpNormalization of ONNX: x over its norm along the axis; a vector of zeros stays."""
     x, order = call.values(), call["p"]
     norm = (np.abs(x) ** order).sum(axis=call["axis"], keepdims=True) ** (1 / order)
-    return apply_activation(np.asarray(x / np.where(norm == 0, 1, norm)), call["activation"])
+    return np.asarray(x / np.where(norm == 0, 1, norm))
 
 
 def _along_axis(name: str, evaluate: Callable[[Call], Array | ExactResult], bounds: Bounds, *, rule: str = "real", types: str = "",
@@ -82,6 +70,6 @@ KINDS = (
         shape=along_axis,
         evaluate=lp_normalization,
         layout=ALONG_AXIS,
-        attributes=has(ACTIVATION, axis=integer(-1), p=integer(2)),
+        attributes=has(axis=integer(-1), p=integer(2)),
     ),
 )

@@ -262,7 +262,7 @@ class _Isolating:
         return ""
 
     def _define_real(self, tensor: Tensor, name: str) -> None:
-        """Give a name the float values of a quantized constant, each rounded once to float32."""
-        data = tensor.float_values().astype(np.float32)
-        self._rewriter.define(Tensor(name, "float32", tensor.shape, data))
+        """Give a name the float values of a quantized constant, each rounded once to the name's type."""
+        dtype = self._rewriter[name].dtype
+        self._rewriter.define(Tensor(name, dtype, tensor.shape, tensor.float_values().astype(numpy_dtype(dtype))))
         self._constant_count += 1

@@ -83,9 +83,11 @@ def read_log_softmax(r: Reading) -> None:
 
 
 def read_l2_normalization(r: Reading) -> None:
-    """L2_NORMALIZATION over the last axis."""
+    """L2_NORMALIZATION over the last axis, whose kernels take no activation (l2norm.cc)."""
     require_real(r)
-    r.emit("LpNormalization", axis=-1, p=2, activation=r.activation())
+    if activation := r.activation():
+        raise r.unsupported_error(f"the fused activation {activation}", rule="activation-not-covered")
+    r.emit("LpNormalization", axis=-1, p=2)
 
 
 READERS: dict[str, ReadFunction] = {
@@ -136,7 +138,7 @@ def write_softmax(op: Op, w: Writing) -> None:
 @conditions(lambda op, scope: _is_along_last(op, scope) or ("" if int(op["p"]) == 2 else "its norm is not the Euclidean one"))
 def write_lp_normalization(op: Op, w: Writing) -> None:
     """L2_NORMALIZATION."""
-    w.emit("L2_NORMALIZATION", op.inputs, op.outputs, "L2NormOptions", fusedActivationFunction=w.activation(op))
+    w.emit("L2_NORMALIZATION", op.inputs, op.outputs, "L2NormOptions")
 
 
 @conditions(lambda op, scope: "" if float(op["alpha"]) == 1 else f"its alpha is {op['alpha']}, not 1")
