@@ -115,13 +115,14 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
 
 
 def _is_lossy(graph: Graph, op: Op, result: Tensor, fixed: Quantization) -> bool:
-    """Whether a kernel that fixes a quantization gives results more than a step away: its steps are coarser, or its range is smaller."""
+    """Whether a kernel that fixes a quantization gives results more than a step away: half of its steps is a whole step, or its range is
+    smaller."""
     assert result.quantization is not None
     step = float(result.quantization.scale.min())
     own, others = affine_range(result.quantization, result.dtype), affine_range(fixed, result.dtype)
     low, high = kind_of(op).interval(graph, op, dict.fromkeys(op.inputs, ANY))
     lost = max(float(others[0].max()) - max(float(own[0].min()), low), min(float(own[1].max()), high) - float(others[1].min()))
-    return float(fixed.scale[0]) > step or lost > step
+    return float(fixed.scale[0]) >= 2 * step or lost > step
 
 
 class _Isolating:

@@ -51,7 +51,7 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[Change | str,
         words = f"{matching.met} operands of one operator share a scale: one more rounding"
         notes.append(_describe_change(words, matching.costs["met"]))
     if matching.rounded:
-        words = f"{matching.rounded} Requantize after operators whose kernels fix the scale: a second rounding, up to 1 LSB"
+        words = f"{matching.rounded} Requantize after operators whose kernels fix the scale: a second rounding"
         notes.append(_describe_change(words, matching.costs["rounded"]))
     if not notes:
         return graph, ()

@@ -256,10 +256,6 @@ class Emission:
         self.tensors = {name: tensor for name, tensor in self.tensors.items() if name in named}
 
     def _apply_activation(self, symbol: Symbol, activation: str) -> Symbol:
-        last = self.ops[-1] if self.ops else None
-        if last is not None and last.outputs == (symbol.name,) and "activation" in kind_of(last).attributes and not last["activation"]:
-            self.ops[-1] = last.with_attributes(activation=activation)
-            return symbol
         low, high = ACTIVATIONS[activation]
         found: Symbol = self.emit("Relu", [symbol], {}, 1) if (low, high) == (0.0, None) else self.emit("Clip", [symbol, low, high], {}, 1)
         return found

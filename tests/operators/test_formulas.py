@@ -279,10 +279,11 @@ def test_data_movement_keeps_integers() -> None:
     assert {found[name].dtype for op in found.ops for name in op.outputs} == {"int8"}
 
 
-def test_the_activation_is_fused_into_the_last_operator_if_that_has_one() -> None:
-    graph, feed = _graph("LpNormalization", {"axis": 1, "activation": "relu6"}, None)
-    found = lower(graph, lambda tensors, op: "no" if op.kind == "LpNormalization" else "").graph
-    assert (found.ops[-1].kind, found.ops[-1]["activation"]) == ("Div", "relu6")
+def test_an_activation_follows_the_formula() -> None:
+    window = {"kernel_shape": (2, 2), "strides": (1, 1), "pads": (0, 0, 0, 0), "data_format": "channels_first"}
+    graph, feed = _graph("L2Pool", {**window, "activation": "relu_n1_to_1"}, None)
+    found = lower(graph, lambda tensors, op: "no" if op.kind == "L2Pool" else "").graph
+    assert found.ops[-1].kind == "Clip"
     np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-5)
 
 

@@ -96,6 +96,7 @@ def test_a_clip_is_rounded_once_at_its_bounds_too() -> None:
         ("LogSoftmax", 0.2, 127, "floats"),  # the kernel ends at -16
         ("LogSoftmax", 0.0625, 127, "integers"),
         ("Softmax", 1 / 255, -128, "integers"),
+        ("Softmax", 1 / 500, -128, "integers"),
         ("Softmax", 1 / 900, -128, "floats"),  # its steps are 1/256
         ("Sigmoid", 1 / 128, -128, "integers"),
     ],
@@ -106,3 +107,23 @@ def test_a_scale_that_a_kernel_fixes_loses_no_more_than_a_step(kind: str, scale:
     target = target_named("tflite-micro")
     found, _ = normalize(graph, target)
     assert [verdict.runs for op, verdict in target.verdicts(found) if op.kind == kind] == [runs]
+
+
+@pytest.mark.parametrize("kind", ["Sigmoid", "Tanh"])
+@pytest.mark.parametrize(("scale", "runs"), [(7.9, "integers"), (8.0, "floats")])
+def test_curves_of_coarse_data_run_in_float(kind: str, scale: float, runs: str) -> None:
+    """At a scale of 8 tflite-micro's Sigmoid and Tanh of 0 are the lowest result."""
+    x = Tensor("x", "int8", (4, 9), None, Quantization.per_tensor(scale, 3))
+    y = Tensor("y", "int8", (4, 9), None, Quantization.per_tensor(*{"Sigmoid": (1 / 256, -128), "Tanh": (1 / 128, 0)}[kind]))
+    graph = Graph("g", {"x": x, "y": y}, (Op(kind, ("x",), ("y",)),), ("x",), ("y",))
+    target = target_named("tflite-micro")
+    found, _ = normalize(graph, target)
+    assert [verdict.runs for op, verdict in target.verdicts(found) if op.kind == kind] == [runs]
+
+
+def test_a_relu_after_an_l2_normalization_stands_by_itself() -> None:
+    """LiteRT refuses an L2_NORMALIZATION with a fused activation (l2norm.cc)."""
+    tensors = {name: Tensor(name, "float32", (4, 9)) for name in "xyz"}
+    graph = Graph("g", tensors, (Op("LpNormalization", ("x",), ("y",)), Op("Relu", ("y",), ("z",))), ("x",), ("z",))
+    found, _ = normalize(graph, target_named("tflite"))
+    assert [op.kind for op in found.ops] == ["LpNormalization", "Relu"]

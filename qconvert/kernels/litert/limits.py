@@ -23,6 +23,7 @@ __all__ = [
     "FACTORS",
     "average_pool",
     "clip",
+    "curve_in_fixed_point",
     "elu",
     "exponential",
     "factor_fault",
@@ -205,6 +206,13 @@ def elu(graph: Graph, op: Op) -> str:
 
 def lp_normalization(graph: Graph, op: Op) -> str:
     return "" if int(op["p"]) == 2 else "its kernel supports only the Euclidean norm"
+
+
+def curve_in_fixed_point(graph: Graph, op: Op) -> str:
+    """From a scale of 8 on, CalculateInputRadius (quantization_util.cc) gives 0 to LOGISTIC and TANH of int8 of tflite-micro: no integer is
+    inside, and the one of 0 has the result of the lowest."""
+    quantization = graph[op.inputs[0]].quantization
+    return "its kernel takes data of 0 for the lowest, at a scale of 8 or more" if quantization and quantization.scale.max() >= 8 else ""
 
 
 def volume(graph: Graph, op: Op) -> str:

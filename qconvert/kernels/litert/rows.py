@@ -60,6 +60,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         partial(function, plain=plain) for function in (references.pair, references.requantize, axes.mean, functions.curve)
     )
     curve_of_bytes = functions.curve_in_fixed_point if micro else functions.lookup_table
+    curve_fault = limits.curve_in_fixed_point if micro else _TABLES
     total_fault, total = {
         "optimized": (factor_fault(limits.total), axes.total_in_float),
         "reference": (limits.reduce_sum, None),
@@ -159,8 +160,8 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("Rsqrt",), _SIGNED if micro else _INT8, reference=functions.inverse_square_root),
         Kernel(("Exp", "Rsqrt"), _INT16, tolerance=off.lookup_table, reference=functions.lookup_table_of_16_bits),
         Kernel(("Log",), _INT16, tolerance=off.lookup_table, fault=limits.logarithm, reference=functions.lookup_table_of_16_bits),
-        either(("Sigmoid",), _BYTES, result=_SIGMOID, fault=_TABLES, reference=curve_of_bytes),
-        either(("Tanh",), _BYTES, result=_TANH, fault=_TABLES, reference=curve_of_bytes),
+        either(("Sigmoid",), _BYTES, result=_SIGMOID, fault=curve_fault, reference=curve_of_bytes),
+        either(("Tanh",), _BYTES, result=_TANH, fault=curve_fault, reference=curve_of_bytes),
         either(("Sigmoid",), _INT16, result=_SIGMOID, fault=_TABLES, reference=curve),
         either(("Tanh",), _INT16, result=_TANH, fault=_TABLES, reference=curve),
         # Along an axis.
