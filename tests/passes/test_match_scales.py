@@ -127,3 +127,19 @@ def test_a_relu_after_an_l2_normalization_stands_by_itself() -> None:
     graph = Graph("g", tensors, (Op("LpNormalization", ("x",), ("y",)), Op("Relu", ("y",), ("z",))), ("x",), ("z",))
     found, _ = normalize(graph, target_named("tflite"))
     assert [op.kind for op in found.ops] == ["LpNormalization", "Relu"]
+
+
+@pytest.mark.litert
+@pytest.mark.onnxruntime
+@pytest.mark.parametrize("size", [1, 2, 10])
+def test_a_softmax_in_float_stays_in_float(size: int, tmp_path: Path) -> None:
+    """onnxruntime would make a QLinearSoftmax of it, which is a step off, and gives 0 for 1 over one element."""
+    tensors = [Tensor("x", "int8", (4, size), None, Quantization.per_tensor(1.5, 7))]
+    tensors += [Tensor("y", "int8", (4, size), None, Quantization.per_tensor(1 / 255, -128))]
+    graph = Graph("g", {t.name: t for t in tensors}, (Op("Softmax", ("x",), ("y",)),), ("x",), ("y",))
+    save(graph, tmp_path / "a.qgraph")
+    convert(tmp_path / "a.qgraph", tmp_path / "a.tflite", target="tflite")
+    assert [op.kind for op in load(tmp_path / "a.tflite").ops] == ["Dequantize", "Softmax", "Quantize"]
+    convert(tmp_path / "a.tflite", tmp_path / "b.onnx", target="ort-x86")
+    report = check(tmp_path / "a.tflite", tmp_path / "b.onnx")
+    assert report.passed and all(item.equal == 1 for item in report.outputs)

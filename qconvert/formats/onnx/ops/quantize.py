@@ -28,7 +28,7 @@ def write_conversion(op: Op, b: Builder) -> None:
             b.finish(op, b.float_value(source.name))
     elif source.quantization is not None and result.dtype != "float32":
         b.rename(b.dequantize(b.stored_value(source.name), source.dtype, source.quantization, result.dtype), result.name)
-    elif result.quantization is not None and _would_be_quantized(op, b):
+    elif result.quantization is not None and _would_be_fused(op, b):
         b.finish(op, b.node("Max", [b.float_value(source.name)], hint=f"{source.name}/apart")[0])
     elif result.quantization is not None and source.dtype != "float32":
         b.quantize(b.stored_value(source.name), result, result.name, source.dtype)
@@ -79,14 +79,20 @@ def dequantize_with_scale(b: Builder, data: Tensor, scale: float, zero_point: in
     return b.dequantize(plain, data.dtype, Quantization.per_tensor(float(np.float32(scale)), point))
 
 
-def _would_be_quantized(op: Op, b: Builder) -> bool:
-    """Whether onnxruntime would round the real weights of the product before a Quantize to int8, where the source's kernels do not.
+def _would_be_fused(op: Op, b: Builder) -> bool:
+    """Whether onnxruntime would run the float operator before a Quantize on integers with other results, where the source's kernels do not.
 
-    It does so between DequantizeLinear and QuantizeLinear alone (weight_bias_quantization.cc): a Max of one operand, which its optimizer
-    leaves alone, stands between.
+    It rounds the float weights of a product to int8 (weight_bias_quantization.cc), and makes a QLinearSoftmax of a Softmax, which is up to
+    a step off, and wrong where its float32 overflows. It does so between DequantizeLinear and QuantizeLinear alone: a Max of one operand,
+    which its optimizer leaves alone, stands between.
     """
     maker = b.producer(op.inputs[0]) if b.is_exact and b.forms.guards and SOURCE_KERNELS in b.graph.metadata else None
-    return maker is not None and kind_of(maker).has_weights and not b.tensor(maker.inputs[1]).is_quantized
+    if maker is None:
+        return False
+    if maker.kind == "Softmax":
+        source = b.producer(maker.inputs[0])
+        return source is not None and kind_of(source).dequantizes
+    return kind_of(maker).has_weights and not b.tensor(maker.inputs[1]).is_quantized
 
 
 def write_identity(op: Op, b: Builder) -> None:
