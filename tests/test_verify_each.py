@@ -121,7 +121,12 @@ def test_print_after(tmp_path: Path) -> None:
     assert re.findall(r"^--- after (\w+)$", done.stderr, re.M) == ["assign_layout"]
     assert "data_format=channels_first" in done.stderr and "channels_last" not in done.stderr
     done = run("convert", MODEL, out, "-f", "--print-after", "all", "-q")
-    assert re.findall(r"^--- after (\w+)$", done.stderr, re.M) == ["assign_layout", "store_activations", "guard_saturation"]
+    assert re.findall(r"^--- after (\w+)$", done.stderr, re.M) == [
+        "match_rounding",
+        "assign_layout",
+        "store_activations",
+        "guard_saturation",
+    ]
     done = run("convert", MODEL, out, "-f", "--print-after", "nonsense")
     assert done.returncode == 2 and "'nonsense'" in done.stderr
 
