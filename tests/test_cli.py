@@ -13,6 +13,7 @@ import pytest
 from qconvert import __version__
 from qconvert.cli.help import GROUPS
 from qconvert.errors import MissingPackageError
+from qconvert.runtimes.onnx_rewrites import has_vnni
 
 pytestmark = pytest.mark.end_to_end
 
@@ -35,6 +36,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "none was changed" in done.stdout
     assert "runs: 21 of 28 operators on integers" in done.stdout  # the others are a Softmax
     return path
+
+
+@pytest.mark.skipif(not has_vnni(), reason="the hint is for CPUs with VNNI")
+def test_what_is_faster_on_this_cpu_is_said_where_it_is(tmp_path: Path) -> None:
+    said = "faster on this CPU"
+    assert said in run("tflite2onnx", MODEL, tmp_path / "a.onnx").stdout
+    for options in (["-O", "weights_by_cpu=true"], ["--target", "ort-x86-vnni"]):
+        done = run("tflite2onnx", MODEL, tmp_path / "a.onnx", "-f", *options)
+        assert done.returncode == 0 and said not in done.stdout
 
 
 def test_help_lists_the_commands_without_importing_numpy() -> None:

@@ -90,9 +90,11 @@ def _result(report: ConversionReport) -> str:
 
 def _hints(report: ConversionReport) -> Iterator[str]:
     """An option and a target that are faster on this CPU, and the command to run next: a check where something runs both files."""
+    from qconvert.graph.metadata import OPTIONS
     from qconvert.runtimes.onnx_rewrites import has_vnni
 
-    if report.target == "ort-x86" and has_vnni():
+    is_guarded = report.target == "ort-x86" and any(change.by == "guard_saturation" for change in report.changes)
+    if is_guarded and '"weights_by_cpu": true' not in report.provenance.get(OPTIONS, "") and has_vnni():
         yield (
             "faster on this CPU, which has VNNI, and as exact: the same command with --target ort-x86-vnni --force, "
             "or for CPUs with and without VNNI, with -O weights_by_cpu=true --force"
