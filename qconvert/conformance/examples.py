@@ -19,10 +19,17 @@ from qconvert.operators.recurrent import CELLS
 from qconvert.operators.shapes_and_functions import infer
 from qconvert.operators.typing import stated_output_type
 
-__all__ = ["QUANTIZED_KINDS", "WITHOUT_EXAMPLE", "Example", "examples_of", "make_graph", "random_operands", "types_of"]
+__all__ = ["OF_ACCELERATORS", "QUANTIZED_TYPES", "WITHOUT_EXAMPLE", "Example", "examples_of", "make_graph", "random_operands", "types_of"]
 
 #: The storage types in which an example of quantized data is made.
 QUANTIZED_TYPES = ("int8", "uint8", "int16")
+#: Kinds that are tried on accelerators: those that most of them have, and some that many lack.
+OF_ACCELERATORS = (
+    "Relu HardSwish HardSigmoid Sigmoid Tanh Elu Gelu Abs Requantize Exp Sqrt Rsqrt Log LeakyRelu Add Sub Mul Div "
+    "SquaredDifference Max Min Equal NotEqual Less LessOrEqual Greater GreaterOrEqual Concat Conv ConvTranspose Gemm Clip PRelu "
+    "Where Resize ArgMax ArgMin SpaceToDepth DepthToSpace SpaceToBatch BatchToSpace Softmax LogSoftmax LpNormalization "
+    "ReduceProd MatMul AveragePool MaxPool GlobalAveragePool ReduceMean ReduceSum ReduceMax"
+).split()
 
 
 @dataclass(frozen=True, slots=True)

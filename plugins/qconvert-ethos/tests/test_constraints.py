@@ -11,7 +11,7 @@ from qconvert_ethos.constraints import cpu_reasons
 from qconvert_ethos.vela import compile_file
 
 from qconvert import audit
-from qconvert.conformance.examples import make_graph
+from qconvert.conformance.examples import OF_ACCELERATORS, make_graph
 from qconvert.plugin import (
     Graph,
     Op,
@@ -27,13 +27,6 @@ from qconvert.plugin import (
 from qconvert.plugins import target_named
 from qconvert.targets.audit import refuse_violations
 
-#: Kinds of which random operators are tried: those that the NPU has, and some that it lacks.
-TRIED = (
-    "Relu HardSwish HardSigmoid Sigmoid Tanh Elu Gelu Abs Requantize Exp Sqrt Rsqrt Log LeakyRelu Add Sub Mul Div "
-    "SquaredDifference Max Min Equal NotEqual Less LessOrEqual Greater GreaterOrEqual Concat Conv ConvTranspose Gemm Clip PRelu "
-    "Where Resize ArgMax ArgMin SpaceToDepth DepthToSpace SpaceToBatch BatchToSpace Softmax LogSoftmax LpNormalization "
-    "ReduceProd MatMul AveragePool MaxPool GlobalAveragePool ReduceMean ReduceSum ReduceMax"
-).split()
 NPUS = {"ethos-u55": "ethos-u55-128", "ethos-u65": "ethos-u65-256", "ethos-u85": "ethos-u85-256"}
 #: Models -> how many operators run on an Ethos-U55 and on an Ethos-U85, of how many.
 MODELS = {
@@ -89,7 +82,7 @@ def join_graphs(graphs: list[Graph]) -> Graph:
 def test_random_operators(family: str, dtype: str, tmp_path: Path) -> None:
     """An operator of each kind, all of them in one file; what Vela would refuse is refused by name."""
     target, taken, refused = target_named(family), list[Graph](), list[str]()
-    for kind in TRIED:
+    for kind in OF_ACCELERATORS:
         graph, _ = normalize(make_graph(kind, dtype, np.random.default_rng(7), target.kernels, "channels_last"), target)
         try:
             refuse_violations(graph, target)
