@@ -19,11 +19,12 @@ from qconvert.checking.findings import (
 )
 from qconvert.checking.memory import OtherKernels, Splitting
 from qconvert.checking.operator_finding import Judge
-from qconvert.checking.recurrent import judge_float_lstm, map_state_reads, restart
+from qconvert.checking.recurrent import judge_float_lstm, restart
 from qconvert.checking.requantized_operators import Requantized
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, in_bytes
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside
 from qconvert.rewriting.parts import cut
 
@@ -58,7 +59,7 @@ class SourceValues:
             return measured
         measured = keep_varying(self.graph, measured)
         found = complete_values(self.graph, measured, self.states)
-        sure = find_settled(self.graph, measured.keys() | feed.keys() | (map_state_reads(self.graph).keys() & found.keys()))
+        sure = find_settled(self.graph, measured.keys() | feed.keys() | (states_by_reader(self.graph).keys() & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
 
     def compute_pieces(self, values: Mapping[str, Array]) -> dict[str, Array]:

@@ -29,11 +29,12 @@ from qconvert.checking.memory import MOST, OtherKernels, Room, Splitting, first_
 from qconvert.checking.operator_comparison import Comparison, SourceValues
 from qconvert.checking.operator_finding import UNKNOWN, add_changed_findings
 from qconvert.checking.outputs import Border
-from qconvert.checking.recurrent import map_state_reads, restart
+from qconvert.checking.recurrent import restart
 from qconvert.checking.renamed_tensors import find_forms, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.graph import Array, Graph, Tensor
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside, LoadedModel
 
 __all__ = ["SECONDS", "check_operators"]
@@ -320,7 +321,7 @@ def _find_shared_tensors(
     if inside is not None and inside.cuts:
         return {name for name in names & inside.names if name not in other.tensors or is_comparable(name)}
     if inside is not None:
-        names &= find_settled(other, {*inside.names, *other.inputs, *map_state_reads(other)})
+        names &= find_settled(other, {*inside.names, *other.inputs, *states_by_reader(other)})
     return {name for name in names & find_varying(other) if is_comparable(name)}
 
 
@@ -337,7 +338,7 @@ def _make_pieces(
         )
     order = {name: position for position, name in enumerate(graph.tensors)}
     computed = sorted(
-        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *map_state_reads(graph)},
+        (shared & inside.names).intersection(shared if only is None else only) - {*graph.inputs, *states_by_reader(graph)},
         key=lambda name: order.get(name, len(order)),
     )
     return Splitting(lambda wanted: inside.pieces(frozenset(shared), wanted), computed, sizes, at_once)

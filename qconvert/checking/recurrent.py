@@ -17,6 +17,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
+from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.passes.real_recurrence import lstms_to_float
 from qconvert.plugins import LoadedModel
 from qconvert.rules.changed_values import constant_difference, declared_names
@@ -27,7 +28,6 @@ __all__ = [
     "describe_drift",
     "describe_drift_costs",
     "judge_float_lstm",
-    "map_state_reads",
     "restart",
     "state_problems",
 ]
@@ -110,7 +110,7 @@ def state_problems(graph: Graph, other: Graph, declared: Collection[str] = ()) -
 
 def _compare_state_io(graph: Graph, other: Graph) -> Iterator[str]:
     """Yield reads of another state, and writes of another tensor than the source's, each by the nearest tensor that both have."""
-    own, its = (map_state_reads(side) for side in (graph, other))
+    own, its = (states_by_reader(side) for side in (graph, other))
     for name in own.keys() & its.keys():
         if own[name] != its[name]:
             yield f"{name!r} is read of the state {its[name]!r}, not {own[name]!r}"
@@ -127,7 +127,7 @@ def _compare_state_io(graph: Graph, other: Graph) -> Iterator[str]:
 
 def _is_computed_from(graph: Graph, name: str, words: str) -> bool:
     """Return whether a tensor is computed from what `words` name; see _describe_state_writes()."""
-    producers, reads, seen, waiting = graph.producers(), map_state_reads(graph), set[str](), [name]
+    producers, reads, seen, waiting = graph.producers(), states_by_reader(graph), set[str](), [name]
     while waiting:
         found = waiting.pop()
         op = producers.get(found) if found not in seen else None
@@ -142,11 +142,6 @@ def _describe_read(state: str) -> str:
     return f"what is read of the state {state!r}"
 
 
-def map_state_reads(graph: Graph) -> dict[str, str]:
-    """Return the tensors that are read of states, each with its state: their values are given, as those of inputs are."""
-    return {op.outputs[0]: str(op["state"]) for op in graph.ops if kind_of(op).reads_state}
-
-
 def _map_state_writes(graph: Graph) -> dict[str, str]:
     """Return the states that are written, each with the tensor that is written to it last."""
     return {str(op["state"]): op.inputs[0] for op in graph.ops if kind_of(op).has_effect}
@@ -155,7 +150,7 @@ def _map_state_writes(graph: Graph) -> dict[str, str]:
 def _describe_state_writes(graph: Graph, shared: Collection[str]) -> dict[str, str]:
     """Return what is written to each state, in words: the nearest tensor of `shared` before conversions and data movement, or a read of a
     state; "" if there is neither."""
-    producers, reads, found = graph.producers(), map_state_reads(graph), {}
+    producers, reads, found = graph.producers(), states_by_reader(graph), {}
 
     def trace_stored(name: str) -> str:
         """The tensor of which another is another form."""

@@ -90,11 +90,13 @@ def _result(report: ConversionReport) -> str:
 
 def _hints(report: ConversionReport) -> Iterator[str]:
     """An option and a target that are faster on this CPU, and the command to run next: a check where something runs both files."""
-    from qconvert.graph.metadata import OPTIONS
+    from qconvert.graph.metadata import OPTIONS, read_entries
     from qconvert.runtimes.onnx_rewrites import has_vnni
 
     is_guarded = report.target == "ort-x86" and any(change.by == "guard_saturation" for change in report.changes)
-    if is_guarded and '"weights_by_cpu": true' not in report.provenance.get(OPTIONS, "") and has_vnni():
+    options = read_entries(report.provenance, OPTIONS).get("options")
+    is_chosen = isinstance(options, dict) and options.get("weights_by_cpu")
+    if is_guarded and not is_chosen and has_vnni():
         yield (
             "faster on this CPU, which has VNNI, and as exact: the same command with --target ort-x86-vnni --force, "
             "or for CPUs with and without VNNI, with -O weights_by_cpu=true --force"

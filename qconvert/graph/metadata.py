@@ -61,6 +61,7 @@ __all__ = [
     "origin",
     "read_entries",
     "read_names",
+    "source_opset",
 ]
 
 #: The format of the file that the graph was read from.
@@ -188,6 +189,12 @@ def read_entries(metadata: Mapping[str, str], key: str) -> dict[str, object]:
 def has_tflite_history(metadata: Mapping[str, str]) -> bool:
     """Whether a result is, or was made of, a .tflite file that a conversion made: its operators round as LiteRT's kernels do."""
     return SOURCE_METADATA + PROVENANCE in metadata or metadata.get(SOURCE_FORMAT) == "tflite"
+
+
+def source_opset(metadata: Mapping[str, str]) -> int | None:
+    """The opset of the ONNX file that a graph was read from; None of a graph from elsewhere."""
+    opset = metadata.get(SOURCE_OPSET, "")
+    return int(opset) if metadata.get(SOURCE_FORMAT) == "onnx" and opset.isdigit() else None
 
 
 def find_layout_changes(before: Mapping[str, str], after: Mapping[str, str]) -> frozenset[str]:

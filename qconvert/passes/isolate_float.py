@@ -106,7 +106,7 @@ def _double_rounding_reason(graph: Graph, target: Target, op: Op) -> str:
     fixed = None if result is None else target.kernels.fixed_qparams(op.kind, result.dtype)
     if result is None or fixed is None or result.quantization is None:
         return ""
-    wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
+    wanted = Quantization.per_tensor(*fixed)
     if result.shares_quantization(replace(result, quantization=wanted)):
         return ""
     if any(row.as_fast_in_float for row in target.kernels.rows_of_kind(op.kind)):

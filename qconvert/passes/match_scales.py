@@ -77,7 +77,7 @@ class _Matching:
         op = self._scaled_zeros(op)
         fixed = self._target.kernels.fixed_qparams(op.kind, result.dtype)
         if fixed is not None:
-            wanted = Quantization(np.array([fixed[0]], np.float32), np.array([fixed[1]], np.int64))
+            wanted = Quantization.per_tensor(*fixed)
             return self._requantize_result(op, result, replace(result, quantization=wanted))
         sides = self._target.kernels.one_quantization(op.kind, result.dtype)
         if sides != "all":

@@ -29,10 +29,10 @@ from qconvert.graph.metadata import (
     DECOMPOSED,
     RELABELLED,
     SOURCE_KERNELS,
-    SOURCE_OPSET,
     STATED_ATTRIBUTES,
     STATED_BIAS_SCALES,
     STATED_LIMITS,
+    source_opset,
 )
 from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.shapes_and_functions import all_graphs, all_ops
@@ -180,11 +180,8 @@ def _chosen_opset(graph: Graph, opset: int) -> int:
     if 0 < opset < needed:
         raise OptionError(f"{kind} needs opset {needed}, not {opset}", remedy=f"Use --opset {needed}.", rule="opset-too-old")
     if not opset:
-        source = graph.metadata.get(SOURCE_OPSET, "")
-        if source.isdigit() and graph.is_from("onnx"):
-            wanted = min(max(int(source), LOWEST_OPSET), HIGHEST_OPSET)
-        else:
-            wanted = DEFAULT_OPSET
+        source = source_opset(graph.metadata)
+        wanted = DEFAULT_OPSET if source is None else min(max(source, LOWEST_OPSET), HIGHEST_OPSET)
         return max(wanted, needed, *(qdq_opset(t) for _, inner in all_graphs(graph) for t in inner.tensors.values()))
     if not LOWEST_OPSET <= opset <= HIGHEST_OPSET:
         raise OptionError(f"opset {opset} is outside {LOWEST_OPSET} to {HIGHEST_OPSET}", rule="opset-out-of-range")

@@ -17,7 +17,7 @@ from qconvert.formats.onnx.ops.reduce import store_steps
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
-from qconvert.graph.metadata import SOURCE_FORMAT, SOURCE_OPSET
+from qconvert.graph.metadata import source_opset
 from qconvert.kernels.litert.forms import distribution, hard_swish_form
 from qconvert.rewriting.lowering import Scope, conditions, since
 
@@ -72,16 +72,10 @@ def write_hard_swish(op: Op, b: Builder) -> None:
     b.compute(op, [value, *gate], "Mul")
 
 
-def _source_opset(metadata: Mapping[str, str]) -> int:
-    """The opset of the ONNX file that the graph was read from; 0 if it was none."""
-    opset = metadata.get(SOURCE_OPSET, "")
-    return int(opset) if metadata.get(SOURCE_FORMAT) == "onnx" and opset.isdigit() else 0
-
-
 def _lacks_swish(op: Op, scope: Scope) -> str:
     """onnxruntime has no kernel of Swish as of 1.32, so that only what has the operator already keeps it."""
-    is_source = _source_opset(scope.metadata) >= 24
-    return since(24)(op, scope) or ("" if is_source else "onnxruntime has no kernel of it")
+    opset = source_opset(scope.metadata)
+    return since(24)(op, scope) or ("" if opset is not None and opset >= 24 else "onnxruntime has no kernel of it")
 
 
 @conditions(_lacks_swish)
@@ -98,7 +92,8 @@ def write_mish(op: Op, b: Builder) -> None:
 
 def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
     """Whether the source may have onnxruntime's own operators, which compute the same bits as the Gelu of opset 20."""
-    return 0 < _source_opset(metadata) < 20
+    opset = source_opset(metadata)
+    return opset is not None and opset < 20
 
 
 @conditions(lambda op, scope: "" if _has_own_gelu(scope.metadata) else since(20)(op, scope))
