@@ -9,6 +9,9 @@ ZOO ?= build/zoo
 # PyTorch without GPU libraries (190 MB, not 3 GB) is not in the usual index for Linux.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
+# The tests start some hundred commands; where bytecode is not written, each of them compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 TOOLS := build/tools
 TOOLS_STAMP := $(TOOLS)/.installed
 
