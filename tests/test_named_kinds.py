@@ -66,6 +66,8 @@ _ABOUT = {
     "passes/crop_transposed.py": "a Slice after ConvTranspose",
     "passes/dynamic_range.py": "operators with integer weights, and what leads to them",
     "passes/encodings/entries.py": "weights that have blocks; what runtimes fuse into the layer before; batch normalization that is folded",
+    "passes/merge_pixels.py": "a Conv of blocks of pixels between Reshapes",
+    "passes/split_pixels.py": "a Conv of blocks of pixels between Reshapes and Transposes",
     "passes/requantize_to_fixed_point.py": (
         "sums that TFLite's kernels of 16 bits round; writes fixed-point arithmetic with operators on integers"
     ),

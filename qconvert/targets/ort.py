@@ -22,6 +22,7 @@ _PASSES = (
     "store_activations", "movement_in_float", "guard_saturation", "float_io", "integer_io", "states_to_io",
     "decompose_weights",
 )  # fmt: skip
+_LAYOUT = _PASSES.index("assign_layout")
 #: Without what only makes a model smaller or faster.
 _LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "decompose_weights"))
 
@@ -65,7 +66,7 @@ _X86 = Target(
 TARGETS = (
     _X86,
     _X86.derive(name="ort-x86-vnni", summary="onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
-                kernels=_ROWS),
+                passes=(*_PASSES[:_LAYOUT], "merge_pixels", *_PASSES[_LAYOUT:]), kernels=_ROWS),
     _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights",
                 storage=Storage(activations="int8"), kernels=_ROWS),
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",

@@ -60,7 +60,8 @@ def is_same(was: Array, now: Array, ambiguous: bool, exactly: bool = True) -> bo
 
 
 #: Passes with nothing to do here: they read custom operators alone, loops, what trained models have, metadata, sizes with names, or
-#: transposed convolutions, or numbers after real convolutions over one dimension.
+#: transposed convolutions, numbers after real convolutions over one dimension, or
+#: convolutions of many results.
 IDLE = (
     "apply_encodings",
     "carry_custom",
@@ -71,11 +72,13 @@ IDLE = (
     "fuse_recurrence",
     "io_to_states",
     "lift_states",
+    "merge_pixels",
     "real_recurrence",
     "restate_attributes",
     "restore_zero_points",
     "separate_pads",
     "settle_sizes",
+    "split_pixels",
     "spread_addends",
     "states_to_io",
     "unroll_sequences",

@@ -95,7 +95,14 @@ def qconvert_formats() -> Iterable[Format]:
             scopes=("functions",),
             check=_check,
             as_written=_as_written,
-            normal_form=("io_to_states", "absorb_quantization", "restore_zero_points", "fuse_dynamic", "restate_attributes"),
+            normal_form=(
+                "io_to_states",
+                "absorb_quantization",
+                "split_pixels",
+                "restore_zero_points",
+                "fuse_dynamic",
+                "restate_attributes",
+            ),
             write_options=_WRITE_OPTIONS,
         )
     ]

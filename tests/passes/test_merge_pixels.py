@@ -1,0 +1,111 @@
+"""merge_pixels and split_pixels: other convolutions of the same sums, and back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qconvert import Graph, Op, Quantization, Tensor, convert, load, prove
+from qconvert.evaluate import evaluate
+from qconvert.passes import BUILTIN
+from qconvert.rules.differences import diff
+from qconvert.rules.validation import validate
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
+RNG = np.random.default_rng(0)
+Sizes = tuple[int, ...]
+
+#: Height, width and channels of the data, results, group, kernel, strides, padding; and the pixels of a block.
+FITTING = {
+    "the first layer": ((6, 8, 3), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1), 4),
+    "with strides": ((6, 16, 3), 8, 1, (3, 3), (2, 2), (0, 0, 1, 1), 8),
+    "strides and padding before": ((6, 16, 1), 16, 1, (3, 3), (2, 2), (1, 1, 0, 0), 4),
+    "a wide window": ((7, 8, 3), 16, 1, (7, 7), (1, 1), (3, 3, 3, 3), 4),
+    "without padding": ((5, 16, 6), 16, 1, (3, 3), (1, 1), (0, 0, 0, 0), 2),
+    "one tap": ((2, 4, 5), 16, 1, (1, 1), (1, 1), (0, 0, 0, 0), 4),
+    "depthwise": ((4, 8, 8), 8, 8, (3, 3), (1, 1), (1, 1, 1, 1), 4),
+    "depthwise with strides": ((4, 16, 8), 8, 8, (3, 3), (2, 2), (0, 0, 1, 1), 8),
+    "depthwise, two results a channel": ((4, 8, 8), 16, 8, (5, 3), (1, 1), (2, 1, 2, 1), 2),
+}
+STAYING = {
+    "channels that the kernels take": ((4, 8, 4), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "no whole blocks": ((4, 9, 3), 16, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "no whole blocks of results": ((4, 8, 3), 16, 1, (3, 3), (1, 1), (1, 0, 1, 1)),
+    "many groups": ((4, 8, 16), 16, 16, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "some groups": ((4, 8, 6), 8, 2, (3, 3), (1, 1), (1, 1, 1, 1)),
+    "few results": ((4, 8, 3), 1, 1, (3, 3), (1, 1), (1, 1, 1, 1)),
+}
+
+
+def _graph(
+    size: tuple[int, ...], results: int, group: int, kernel: tuple[int, ...], strides: tuple[int, ...], pads: tuple[int, ...]
+) -> Graph:
+    height, width, channels = size
+    scales = RNG.uniform(0.001, 0.01, results).astype(np.float32)
+    weights = RNG.integers(-127, 128, (results, channels // group, *kernel)).astype(np.int8)
+    positions = [(length + pads[i] + pads[2 + i] - kernel[i]) // strides[i] + 1 for i, length in enumerate((height, width))]
+    tensors = (
+        Tensor("x", "int8", ("batch", *size), None, Quantization.per_tensor(0.5, -3)),
+        Tensor("w", "int8", weights.shape, weights, Quantization.per_axis(scales, 0)),
+        Tensor("b", "int32", (results,), RNG.integers(-999, 999, results).astype(np.int32), Quantization.per_axis(scales / 2, 0)),
+        Tensor("y", "int8", ("batch", *positions, results), None, Quantization.per_tensor(1.5, 2)),
+    )
+    attributes = {
+        "strides": strides,
+        "dilations": (1, 1),
+        "pads": pads,
+        "group": group,
+        "data_format": "channels_last",
+        "activation": "relu",
+    }
+    return Graph("g", {item.name: item for item in tensors}, (Op("Conv", ("x", "w", "b"), ("y",), attributes),), ("x",), ("y",))
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_the_integers_are_the_same_and_the_convolution_comes_back(name: str) -> None:
+    *case, block = FITTING[name]
+    graph = _graph(*case)
+    merged, notes = BUILTIN["merge_pixels"].run(graph, None)
+    validate(merged)
+    assert notes and [op.kind for op in merged.ops] == ["Reshape", "Conv", "Reshape"]
+    assert merged[merged.ops[0].outputs[0]].shape == ("batch", case[0][0], case[0][1] // block, block * case[0][2])
+    feed = {"x": RNG.integers(-128, 128, (2, *case[0])).astype(np.int8)}
+    assert np.array_equal(evaluate(graph, feed)["y"], evaluate(merged, feed)["y"])
+    back, _ = BUILTIN["split_pixels"].run(merged, None)
+    assert not diff(graph, back) and back["w"] == graph["w"] and back["b"] == graph["b"]
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_others_stay(name: str) -> None:
+    graph = _graph(*STAYING[name])
+    assert BUILTIN["merge_pixels"].run(graph, None) == (graph, ())
+
+
+def test_weights_with_zero_points_and_operators_that_round_otherwise_stay() -> None:
+    graph = _graph(*FITTING["the first layer"][:-1])
+    shifted = replace(graph["w"], quantization=Quantization.per_tensor(0.01, 3))
+    for other in (graph.evolve(tensors=[shifted]), graph.evolve(ops=[graph.ops[0].with_attributes(arithmetic="tflite")])):
+        assert BUILTIN["merge_pixels"].run(other, None) == (other, ())
+
+
+def test_other_weights_between_reshapes_are_no_blocks() -> None:
+    merged, _ = BUILTIN["merge_pixels"].run(_graph(*FITTING["the first layer"][:-1]), None)
+    for name in merged.ops[1].inputs[1:]:
+        data = merged[name].data.copy()  # type: ignore[union-attr]
+        data.flat[np.flatnonzero(data)[0]] += 1
+        other = merged.evolve(tensors=[replace(merged[name], data=data)])
+        assert BUILTIN["split_pixels"].run(other, None) == (other, ())
+
+
+@pytest.mark.onnxruntime
+@pytest.mark.litert
+@pytest.mark.end_to_end
+def test_a_file_for_vnni_is_proved_equal_and_read_as_its_source(tmp_path: Path) -> None:
+    source, path = FIXTURES / "tiny_vww_mobilenet_int8.tflite", tmp_path / "result.onnx"
+    report = convert(source, path, target="ort-x86-vnni")
+    assert any("merge_pixels" in str(item) for item in report.changes)
+    assert prove(source, path).equal_for_all_inputs
+    assert [op["group"] for op in load(path).of_kind("Conv")] == [op["group"] for op in load(source).of_kind("Conv")]
