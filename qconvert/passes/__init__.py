@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from qconvert.passes.quantizations.options import BLOCK_SIZE, EDGES, GRANULARITY, SCOPE
 from qconvert.plugins import Option, Pass, hookimpl
-from qconvert.plugins.options import FORM, NUMERICS
+from qconvert.plugins.options import FORM, NUMERICS, WEIGHTS_BY_CPU
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -231,7 +231,7 @@ _REGISTER = (
          after=("assign_layout", "store_activations", "float_io", "integer_io")),
     _pass("io_to_states", "turn inputs and outputs that the metadata name as states into states"),
     _pass("merge_pixels", "give convolutions of few channels those of neighbouring pixels, for onnxruntime's kernels",
-         after=("fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding")),
+         options=(WEIGHTS_BY_CPU,), after=("fold_qat_batch_norm", "fuse_dilation", "fuse_pad", "match_rounding")),
     _pass("split_pixels", "restore the convolutions of pixels from those of blocks of pixels"),
     _pass("decompose_weights", "write integer weights of float operators as Cast, Sub and Mul, which onnxruntime folds at load",
          options=(FORM,), after=("store_activations", "guard_saturation", "float_io", "integer_io")),

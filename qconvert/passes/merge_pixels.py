@@ -35,8 +35,13 @@ _LEAST_RESULTS, _ENOUGH_RESULTS = 16, 32
 _MOST_CHANNELS, _MOST_DEPTHWISE = 32, 12
 
 
-def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
-    """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose widths whole blocks fill."""
+def run(graph: Graph, target: Target | None, *, weights_by_cpu: bool = False) -> tuple[Graph, tuple[str, ...]]:
+    """Merge pixels for each convolution, channels last, whose channels the kernels do not take and whose widths whole blocks fill.
+
+    A target on which signed weights may saturate (guard_saturation) gains nothing, unless onnxruntime chooses the weights by the CPU.
+    """
+    if target is not None and target.kernels.max_pair_sum and not weights_by_cpu:
+        return graph, ()
     rewriter = Rewriter(graph)
     count = 0
     for op in rewriter.of_kind("Conv"):

@@ -64,7 +64,8 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
     sizes = [size for shape in shapes for size in shape if isinstance(size, int) and size]
     if not is_plain or weights.data is None or weights.data.ndim != 4 or len(sizes) != 6 or op["strides"][1] != 1:
         return None
-    if weights.quantization is None or not weights.quantization.is_symmetric or (op.has(2) and graph[op.inputs[2]].data is None):
+    zero = _find_zero_point(weights)
+    if zero is None or (op.has(2) and not graph[op.inputs[2]].is_constant):
         return None
     (rows, depth, height, taps), (_, width, channels, _, positions, results) = weights.data.shape, sizes
     block, pixels = depth // channels, rows // results
@@ -73,7 +74,7 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
     stride = block // pixels
     spread = weights.data.reshape(pixels, results, block, channels, height, taps).transpose(0, 1, 3, 4, 5, 2)
     rows_of_pixels = spread.reshape(pixels, results, channels, height, taps * block)
-    used = [np.flatnonzero(item.any(axis=(0, 1, 2))) - pixel * stride for pixel, item in enumerate(rows_of_pixels)]
+    used = [np.flatnonzero((item != zero).any(axis=(0, 1, 2))) - pixel * stride for pixel, item in enumerate(rows_of_pixels)]
     if not all(item.size for item in used):
         return None
     first, last = min(int(item[0]) for item in used), max(int(item[-1]) for item in used)
@@ -88,6 +89,12 @@ def _find_window(graph: Graph, op: Op, source: str, result: str) -> tuple[Array,
     if any(not _repeats(graph[name], pixels) for name in op.inputs[1:] if name):
         return None
     return window, stride, (int(op["pads"][0]), before, int(op["pads"][2]), after)
+
+
+def _find_zero_point(weights: Tensor) -> int | None:
+    """Return the zero point of all weights; None if they have several, or are not quantized."""
+    found = set() if weights.quantization is None else {int(point) for point in weights.quantization.zero_point}
+    return found.pop() if len(found) == 1 else None
 
 
 def _repeats(tensor: Tensor, count: int) -> bool:
@@ -105,8 +112,8 @@ def _split_pixels(rewriter: Rewriter, op: Op, chain: tuple[str, str], window: Ar
     results, channels = window.shape[:2]
     group, each = 1, results // channels
     if channels > 1 and results % channels == 0:
-        own = window[np.arange(results), np.arange(results) // each]
-        if np.count_nonzero(own) == np.count_nonzero(window):
+        own, zero = window[np.arange(results), np.arange(results) // each], _find_zero_point(graph[op.inputs[1]])
+        if np.count_nonzero(own != zero) == np.count_nonzero(window != zero):
             group, window = channels, own[:, None]
     operands = [_shorten(rewriter, graph[op.inputs[1]], window, results)]
     if op.has(2):

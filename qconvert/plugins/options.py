@@ -19,6 +19,7 @@ __all__ = [
     "FORM",
     "NUMERICS",
     "READING",
+    "WEIGHTS_BY_CPU",
     "ConvertOptions",
     "Option",
     "ReadOptions",
@@ -124,6 +125,10 @@ FORM = Option(
     "form", str, "", "ONNX: qdq (the default), qoperator or qonnx; PyTorch: program (.pt2) or modules (.pt, .ptl).",
     ("qdq", "qoperator", "qonnx"),
 )  # fmt: skip
+#: Of ONNX's writer, and of the pass that merges pixels where weights may be signed.
+WEIGHTS_BY_CPU = Option(
+    "weights_by_cpu", bool, False, "ONNX: onnxruntime (from 1.17 on) chooses unsigned or signed weights by the CPU, when it loads."
+)
 
 #: Options of the writer of TensorRT's calibration caches, and of the writer of the model next to such a cache.
 CACHE = (

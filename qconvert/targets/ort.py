@@ -22,7 +22,6 @@ _PASSES = (
     "store_activations", "movement_in_float", "guard_saturation", "float_io", "integer_io", "states_to_io",
     "decompose_weights",
 )  # fmt: skip
-_LAYOUT = _PASSES.index("assign_layout")
 #: Without what only makes a model smaller or faster.
 _LITERAL = tuple(name for name in _PASSES if name not in ("fuse_pad", "fold_qat_batch_norm", "decompose_weights"))
 
@@ -58,16 +57,20 @@ def _domain_rules(graph: Graph) -> Callable[[Op], Iterator[Violation]]:
     return find
 
 
+#: Blocks of pixels are made before Transposes are.
+_LAYOUT = _PASSES.index("assign_layout")
+
 _X86 = Target(
-    "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", passes=_PASSES, cpu="x86", layout="channels_first",
+    "ort-x86", "onnx", "onnxruntime on any x86-64 CPU, exact without VNNI too", cpu="x86", layout="channels_first",
+    passes=(*_PASSES[:_LAYOUT], "merge_pixels", *_PASSES[_LAYOUT:]),
     storage=Storage(activations="uint8"), kernels=replace(_ROWS, max_pair_sum=128), own_rules=_four_bit_rules,
 )  # fmt: skip
 
 TARGETS = (
     _X86,
     _X86.derive(name="ort-x86-vnni", summary="onnxruntime on x86-64 CPUs with VNNI, where signed weights are always exact",
-                passes=(*_PASSES[:_LAYOUT], "merge_pixels", *_PASSES[_LAYOUT:]), kernels=_ROWS),
-    _X86.derive(name="ort-arm", cpu="arm", summary="onnxruntime on Arm CPUs: int8 activations and weights",
+                kernels=_ROWS),
+    _X86.derive(name="ort-arm", cpu="arm", passes=_PASSES, summary="onnxruntime on Arm CPUs: int8 activations and weights",
                 storage=Storage(activations="int8"), kernels=_ROWS),
     Target("generic", "onnx", "ONNX as the source has it, in ONNX's layout", passes=_LITERAL, layout="channels_first",
            kernels=Kernels(dynamic_range="onnx")),

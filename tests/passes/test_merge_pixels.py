@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,9 +104,12 @@ def test_other_weights_between_reshapes_are_no_blocks() -> None:
 @pytest.mark.onnxruntime
 @pytest.mark.litert
 @pytest.mark.end_to_end
-def test_a_file_for_vnni_is_proved_equal_and_read_as_its_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "options", "merges"), [("ort-x86-vnni", {}, True), ("ort-x86", {"weights_by_cpu": True}, True), ("ort-x86", {}, False)]
+)
+def test_a_file_is_proved_equal_and_read_as_its_source(target: str, options: dict[str, Any], merges: bool, tmp_path: Path) -> None:
     source, path = FIXTURES / "tiny_vww_mobilenet_int8.tflite", tmp_path / "result.onnx"
-    report = convert(source, path, target="ort-x86-vnni")
-    assert any("merge_pixels" in str(item) for item in report.changes)
+    report = convert(source, path, target=target, **options)
+    assert any("merge_pixels" in str(item) for item in report.changes) == merges
     assert prove(source, path).equal_for_all_inputs
     assert [op["group"] for op in load(path).of_kind("Conv")] == [op["group"] for op in load(source).of_kind("Conv")]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qconvert.plugins import Format, Option, Pass, Target, hookimpl
-from qconvert.plugins.options import CACHE, FORM, NUMERICS
+from qconvert.plugins.options import CACHE, FORM, NUMERICS, WEIGHTS_BY_CPU
 
 if TYPE_CHECKING:
     from qconvert.graph import Graph
@@ -70,7 +70,7 @@ _WRITE_OPTIONS = (
     FORM,
     NUMERICS,
     Option("guards", bool, True, "ONNX: nodes that keep onnxruntime's optimizer from changing values."),
-    Option("weights_by_cpu", bool, False, "ONNX: onnxruntime (from 1.17 on) chooses unsigned or signed weights by the CPU, when it loads."),
+    WEIGHTS_BY_CPU,
     Option("calibration_cache", str, "", "ONNX: a float model, and its scales in this file (TensorRT up to 10).", scales="tensorrt-cache"),
     *CACHE,
 )
