@@ -8,12 +8,9 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qconvert.errors import printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = [
     "Rows",
@@ -99,17 +96,9 @@ def show(*items: str | Rows, aside: bool = False) -> None:
     In a terminal a table is as wide as that is, or as COLUMNS says: names are shortened in the middle, other words wrap, numbers stay.
     A pipe or a file gets whole lines, unless COLUMNS is set.
     """
-    from rich.console import Console
-
-    width = line_width(aside)
-    console = Console(highlight=False, markup=False, emoji=False, width=_WIDEST, stderr=aside)
+    stream = sys.stderr if aside else sys.stdout
     for item in items:
-        if isinstance(item, str):
-            console.print(printable(item), soft_wrap=True)
-        else:
-            with console.capture() as lines:
-                console.print(_rich_table(item, width))
-            console.out("\n".join(line.rstrip() for line in lines.get().splitlines()), highlight=False)
+        print(printable(item) if isinstance(item, str) else _draw_table(item, line_width(aside)), file=stream, flush=True)
 
 
 def line_width(aside: bool = False) -> int | None:
@@ -129,9 +118,10 @@ def shorten_text(text: str, size: int) -> str:
     return f"{text[: size - 1 - following]}…{text[len(text) - following :]}"
 
 
-def _rich_table(item: Rows, width: int | None) -> Table:
-    """The table for a console of a width; its cells are texts, in which nothing is markup where the console says so."""
+def _draw_table(item: Rows, width: int | None) -> str:
+    """Return the lines of a table that is so wide; its cells are texts, in which nothing is markup."""
     from rich.box import SIMPLE
+    from rich.console import Console
     from rich.table import Table
 
     rows = [[printable(cell, one_line=True) for cell in row] for row in item.rows]
@@ -151,7 +141,10 @@ def _rich_table(item: Rows, width: int | None) -> Table:
         table.add_column(head, justify="right" if column.startswith(">") else "left", overflow="fold", width=size)
     for row in rows:
         table.add_row(*row)
-    return table
+    console = Console(highlight=False, markup=False, emoji=False, width=_WIDEST)
+    with console.capture() as lines:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in lines.get().splitlines())
 
 
 def narrow_columns(sizes: Sequence[int], least: Sequence[int], room: int) -> list[int]:
