@@ -3,7 +3,7 @@
     python benchmarks/shares.py [MODELS.tflite ...] [--runs N] [--markdown docs/measured/forms.md]
 
 Without models: the .tflite fixtures that have additions, joins or conversions between quantizations, and the networks of networks.py.
-Shares are those of the time in kernels, of the median of each node over the runs; one thread.
+Shares are those of the time in kernels, of the least time of each node over the runs; one thread.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def main() -> None:
             if any(found.get(group) for group in list(GROUPS)[:4]):
                 lines.append([path.stem, f"{total:.2f}", *(f"{100 * share:.1f}%" if share else "" for share in found.values())])
     note = (
-        f"onnxruntime's profile on the CPU, 1 thread, target ort-x86, median of {options.runs} runs of each node, on a busy machine. Cast, "
+        f"onnxruntime's profile on the CPU, 1 thread, target ort-x86, least of {options.runs} runs of each node, on a busy machine. Cast, "
         "Mul, Add, Clip: additions in float64, activations, and what a model has of these itself."
     )
     part = Section("Shares of latency", ["model", "in kernels (ms)", *GROUPS], lines, note)
