@@ -1,0 +1,39 @@
+"""clip_softmax: a quantized Softmax or LogSoftmax is computed in float, with a Clip between it and the Quantize. Exact.
+
+    x -> Softmax -> y        x -> Dequantize -> Softmax -> Clip (0, 1) -> Quantize -> y
+
+The Clip changes nothing: values of a Softmax lie between 0 and 1, those of a LogSoftmax below 0. tract (0.23.9) takes what stands between
+Dequantize and Quantize for a function of one element and makes a table of it, so that all scores are 0 or 255; after a Clip it does not.
+An accelerator knows a Softmax by the two operators around it, so that a target which has one keeps it as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from qconvert.errors import format_count
+from qconvert.graph import Graph, Op
+from qconvert.plugins import Target
+from qconvert.rewriting import Rewriter
+
+__all__ = ["run"]
+
+_BOUNDS = {"Softmax": (0.0, 1.0), "LogSoftmax": (None, 0.0)}
+
+
+def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
+    """Put each of them, whose data and result are quantized, between Dequantize, Clip and Quantize."""
+    if target is not None and target.accelerator is not None:
+        return graph, ()
+    rewriter, count = Rewriter(graph), 0
+    for op in rewriter:
+        if op.kind not in _BOUNDS or not all(map(graph.is_quantized, (op.inputs[0], op.outputs[0]))):
+            continue
+        result = graph[op.outputs[0]]
+        real = rewriter.dequantize(op.inputs[0], f"{op.inputs[0]}/real", op.source)
+        values, bounded = (rewriter.add_float(f"{result.name}/{word}", result) for word in ("values", "bounded"))
+        clip = rewriter.clip(values, _BOUNDS[op.kind], bounded, op.source)
+        in_float = replace(op.with_attributes(arithmetic=""), inputs=(real,), outputs=(values,))
+        rewriter.replace(op, in_float, clip, Op("Quantize", (bounded,), (result.name,), {}, op.source))
+        count += 1
+    return rewriter.finish(), (f"{format_count(count, 'Softmax')} computed in float, and clipped",) if count else ()

@@ -1,0 +1,42 @@
+"""Softmax of bytes in float, with a Clip before it is quantized again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qconvert.evaluate import evaluate
+from qconvert.graph import Graph, Op, Quantization, Tensor
+from qconvert.passes import clip_softmax
+from qconvert.plugins import Accelerator, target_named
+
+
+def softmax(kind: str, zero_point: int, attributes: dict[str, object]) -> Graph:
+    tensors = [
+        Tensor("x", "int8", (3, 10), None, Quantization.per_tensor(0.1, 4)),
+        Tensor("y", "int8", (3, 10), None, Quantization.per_tensor(1 / 256 if kind == "Softmax" else 1 / 16, zero_point)),
+    ]
+    return Graph(
+        "one", {tensor.name: tensor for tensor in tensors}, (Op(kind, ("x",), ("y",), {"axis": -1, **attributes}),), ("x",), ("y",)
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "zero_point", "attributes"),
+    [("Softmax", -128, {}), ("Softmax", -128, {"arithmetic": "tflite_softmax"}), ("LogSoftmax", 127, {})],
+)
+def test_the_clip_changes_nothing(kind: str, zero_point: int, attributes: dict[str, object]) -> None:
+    graph = softmax(kind, zero_point, {})
+    found, notes = clip_softmax.run(softmax(kind, zero_point, attributes), target_named("portable"))
+    assert [op.kind for op in found.ops] == ["Dequantize", kind, "Clip", "Quantize"] and notes == (
+        "1 Softmax computed in float, and clipped",
+    )
+    feed = {"x": np.random.default_rng(3).integers(-128, 128, (3, 10)).astype(np.int8)}
+    np.testing.assert_array_equal(evaluate(found, feed)["y"], evaluate(graph, feed)["y"])
+    assert clip_softmax.run(found, target_named("portable"))[0].ops == found.ops
+
+
+def test_an_accelerator_keeps_the_operator_that_it_knows() -> None:
+    graph = softmax("Softmax", -128, {})
+    npu = target_named("portable").derive(name="npu", accelerator=Accelerator("NPU", lambda *_: lambda op: ""))
+    assert clip_softmax.run(graph, npu) == (graph, ())
