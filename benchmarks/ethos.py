@@ -10,7 +10,9 @@ Vela or the target does not take.
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -45,6 +47,12 @@ def converted(model: Path, target: str, npu: str, folder: Path) -> str:
     return placed(file, npu)
 
 
+def _shares(cells: Sequence[str]) -> list[float]:
+    """The share of operators on the NPU that each cell says; 0 where nothing was taken."""
+    counts = [re.match(r"(\d+) of (\d+)", cell) for cell in cells]
+    return [int(count[1]) / int(count[2]) if count else 0.0 for count in counts]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--npu", default="ethos-u55-128", help="as Vela's --accelerator-config has it")
@@ -57,12 +65,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for model in models:
             own = placed(model, given.npu) if model.suffix == ".tflite" else ""
-            rows.append((model.stem, own, *(converted(model, target, given.npu, Path(folder)) for target in ("tflite-micro", family))))
+            name = model.stem if FIXTURES in model.parents else f"{model.parent.name}/{model.stem}"
+            rows.append((name, own, *(converted(model, target, given.npu, Path(folder)) for target in ("tflite-micro", family))))
             print(" | ".join(rows[-1]), flush=True)
     if given.markdown:
         words = (__doc__ or "").rpartition("\n\n")[2].strip().replace("\n", " ")
         table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+        shares = [_shares(row[1:]) for row in rows[2:]]
+        wholly = ", ".join(f"{sum(share[place] == 1 for share in shares)} {title}" for place, title in enumerate(rows[0][1:]))
         told = f"`python benchmarks/ethos.py --npu {given.npu}`: Vela {version('ethos-u-vela')}. {words}"
+        told += f" Wholly on the NPU, of {len(shares)}: {wholly}."
         given.markdown.write_text(f"# Ethos-U by Vela\n\n{told}\n\n{table}\n")
 
 

@@ -147,9 +147,9 @@ def _try_operator(
         results = run_file(path, fitted, fed, runtime, kernels)
     except QConvertError as error:
         return Cell(kind, dtype, target.name, "fails", form, reason=error.reason)
-    wanted = evaluate(graph, stored)
+    wanted, is_open = evaluate(graph, stored), _is_open(graph, stored)
     largest = max(
-        _difference(graph[given], wanted[given], fitted[name], result)
+        _difference(graph[given], wanted[given], fitted[name], result, is_open)
         for given, name, result in zip(graph.outputs, fitted.outputs, results, strict=True)
     )
     is_whole = len(fitted.ops) == 1 and fitted.ops[0].kind == kind
@@ -183,14 +183,22 @@ def _as_type(stored: Array, tensor: Tensor, other: Tensor) -> Array:
     return quantize(dequantize(stored, tensor.quantization), other.quantization, other.dtype)
 
 
-def _difference(tensor: Tensor, wanted: Array, other: Tensor, found: Array) -> float:
+def _is_open(graph: Graph, stored: Mapping[str, Array]) -> Array:
+    """Where the exact value is NaN, which no integer stands for."""
+    if len(graph.ops) != 1:
+        return np.array(False)
+    real = evaluate_op(graph, graph.ops[0], stored_inputs(graph, graph.ops[0], stored))[0].real
+    return np.array(False) if real is None else np.isnan(real)
+
+
+def _difference(tensor: Tensor, wanted: Array, other: Tensor, found: Array, is_open: Array) -> float:
     """Return the largest difference between a tensor and a result, in steps, or relative to the largest value for floats."""
     if wanted.size != found.size:
         return float("inf")
     found = found.reshape(wanted.shape)
     if tensor.quantization is not None and other.quantization is not None:
         off = np.abs(dequantize(found, other.quantization).astype(np.float64) - dequantize(wanted, tensor.quantization).astype(np.float64))
-        return float(np.round(off / tensor.quantization.scale[0], 3).max(initial=0))
+        return float(np.where(is_open, 0.0, np.round(off / tensor.quantization.scale[0], 3)).max(initial=0))
     if wanted.dtype.kind != "f":
         return float(np.abs(found.astype(np.float64) - wanted.astype(np.float64)).max(initial=0))
     scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0)) or 1.0

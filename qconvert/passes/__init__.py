@@ -213,6 +213,8 @@ _REGISTER = (
          options=(_NO_FLOAT, NUMERICS), exact=False, within=4e-3,
          after=("quantize_operands", "symmetric_weights", "float_bias_to_int32", "store_activations"),
          requires=("absorbed",)),
+    _pass("lower_missing", "compose operators that the target's runtime has no kernel for of others that it has",
+         exact=False, within=1e-4, after=("isolate_float", "unary_to_table")),
     _pass("match_scales", "give results and operands the scales that the target's kernels require",
          exact=False, within=0.05,
          after=("isolate_float", "symmetric_activations", "store_activations"), requires=("absorbed",)),

@@ -6,9 +6,10 @@ operators gives for each code, with every rounding between them, so nothing is r
 
     codes (int8) -> Cast to int32 -> Add 128 -> Gather of the table -> codes of the result
 
-By default (tables=missing) a function becomes a table only if a part of it has no operator in the target's format, or a formula of several
-that comes near to it. The table begins at the nearest tensor of codes from which all such parts are computed, and includes the rest of the
-function after them, up to a tensor with other readers. 16 bits have tables of 65,536 values.
+By default (tables=missing) a function becomes a table only if a part of it has no operator in the target's format, or a formula of
+several that comes near to it, or of 8 bits no kernel in the target's runtime, and a formula. The table begins at the nearest tensor of
+codes from which all such parts are computed, and includes the rest of the function after them, up to a tensor with other readers. 16 bits
+have tables of 65,536 values.
 
     x -> Div -> a -> Erf -> b -> Add -> c -> Mul by x -> y      becomes      x -> Cast -> Add -> Gather -> y
 
@@ -20,26 +21,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 
 from qconvert.evaluate.curves import curve_operators, curve_roots, curve_values, has_codes
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators.formulas import FORMULAS
 from qconvert.plugins import Change, Target, operators
+from qconvert.plugins.abilities import IN_THE_FILE
 from qconvert.rewriting import Rewriter
 
 __all__ = ["Tables", "run"]
 
 #: curve_roots() of a graph.
 _Roots = Callable[[], Mapping[str, tuple[str, ...]]]
+_BYTE = 8
 #: What alone is no function that a table would be worth: nothing is computed.
 _TRIVIAL = ("Quantize", "Dequantize", "Identity", "Reinterpret", "Cast")
 
 
 def run(graph: Graph, target: Target | None, *, tables: str = "missing") -> tuple[Graph, tuple[Change | str, ...]]:
-    """Make tables for the functions that hold a kind which the target's format has no writer for; for chains where they are asked for."""
+    """Make tables for the functions that hold a kind which the target's format or runtime lacks; for chains where they are asked for."""
     rewriter, roots = Rewriter(graph), cache(lambda: curve_roots(graph))  # which is computed once somebody asks
     missing, lacked = _find_unwritable(graph, target, roots)
     chains = _chains(rewriter, roots, 8 if tables == "chains" else 16) if tables != "missing" else {}
@@ -76,18 +80,50 @@ def _find_unwritable(graph: Graph, target: Target | None, roots: _Roots) -> tupl
     """Return the tensors on whose way an operator has no writer, each with the root before these, and the kinds that have none."""
     writers = operators(target.format, "write") if target is not None and target.format else {}
     formulas = {kind for kind, items in FORMULAS.items() if any(item.is_emitted and not item.is_near for item in items)}
-    known = {*writers, *formulas} if writers else set()
+    known = {*writers, *formulas}
     missing: dict[str, str] = {}
     lacked: set[str] = set()
-    if not known or all(op.kind in known for op in graph.ops):
+    if target is None or not writers:
         return missing, lacked
+
+    def lacks(op: Op) -> bool:
+        if op.kind not in known:
+            return True
+        return op.kind in FORMULAS and _is_of_bytes(graph, op) and _has_no_kernel(graph.tensors, op, target)
+
     for op in graph.ops:
         name = op.outputs[0] if op.outputs else ""
-        if name in roots() and (op.kind not in known or not missing.keys().isdisjoint(op.inputs)):
+        if name not in roots():
+            continue
+        if (is_lacked := lacks(op)) or not missing.keys().isdisjoint(op.inputs):
+            if has_codes(graph[name]) and not _has_lookup(graph[name], target):
+                continue
             root = next((item for item in roots()[name] if item not in missing), "")
             missing.update({name: root} if root else {})
-            lacked.update({op.kind} - known)
+            lacked.update({op.kind} if is_lacked else ())
     return missing, lacked
+
+
+def _is_of_bytes(graph: Graph, op: Op) -> bool:
+    """Whether what it computes and what it gives are codes of 8 bits, for which a table is small."""
+    data = [graph[name] for name in (*op.inputs, *op.outputs) if name and not graph[name].is_constant]
+    return all(has_codes(tensor) and _width(tensor) <= _BYTE for tensor in data)
+
+
+def _has_lookup(codes: Tensor, target: Target) -> bool:
+    """Whether the target can look up codes of this type and quantization."""
+    table = replace(codes, name="table", shape=(256,), data=np.zeros(256, numpy_dtype(codes.dtype)))
+    tensors = {
+        "table": table,
+        "index": Tensor("index", "int32", (1,), np.zeros(1, np.int32)),
+        "codes": replace(codes, name="codes", shape=(1,), data=None),
+    }
+    return not _has_no_kernel(tensors, Op("Gather", ("table", "index"), ("codes",), {"axis": 0}), target)
+
+
+def _has_no_kernel(tensors: Mapping[str, Tensor], op: Op, target: Target) -> bool:
+    """Whether the target's rules find fault with the operator in the file that would be written."""
+    return any(broken.order == IN_THE_FILE for broken in target.violations_alone(tensors, op))
 
 
 def _chains(rewriter: Rewriter, roots: _Roots, bits: int) -> dict[str, str]:

@@ -10,7 +10,7 @@ from qconvert.errors import OptionError
 from qconvert.plugins.abilities import Abilities, OwnRules, Verdict, Violation
 
 if TYPE_CHECKING:
-    from qconvert.graph import Graph, Op
+    from qconvert.graph import Graph, Op, Tensor
 
 __all__ = ["Derived", "Target"]
 
@@ -69,6 +69,24 @@ class Target(Abilities):
     def verdicts(self, graph: Graph, *, final: bool = True) -> Iterator[tuple[Op, Verdict]]:
         """Every operator of a graph with what judge() says of it."""
         return zip(graph.ops, self._judge_operators(graph, graph.ops, final), strict=True)
+
+    def violations_alone(self, tensors: Mapping[str, Tensor], op: Op) -> tuple[Violation, ...]:
+        """Return what of the target's own rules an operator breaks in a graph that holds it alone; nothing if the accelerator runs it.
+
+        Args:
+            tensors: those that the operator names, and others.
+            op: the operator.
+        """
+        if self.own_rules is None:
+            return ()
+        from qconvert.graph import Graph
+
+        names = [name for name in dict.fromkeys((*op.inputs, *op.outputs)) if name]
+        given = tuple(name for name in names if name not in op.outputs and not tensors[name].is_constant)
+        alone = Graph("alone", {name: tensors[name] for name in names}, (op,), given, tuple(filter(None, op.outputs)))
+        if self.accelerator is not None and not self.accelerator.lacks(alone)(op):
+            return ()
+        return tuple(self.own_rules(alone)(op))
 
     def placements(self, graph: Graph) -> Iterator[tuple[Op, Verdict]]:
         """Every operator of a normalized graph with what judge() says of it; of a target with an accelerator, which of both runs it."""

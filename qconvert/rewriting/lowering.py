@@ -18,7 +18,7 @@ from qconvert.arithmetic.storage import Array, canonical_dtype, integer_range, n
 from qconvert.errors import QConvertError, UnsupportedError
 from qconvert.graph import Graph, Names, Op, Tensor
 from qconvert.graph.activations import ACTIVATIONS
-from qconvert.operators import KINDS, kind_of
+from qconvert.operators import KINDS, Kind, kind_of
 from qconvert.operators.formulas import FORMULAS, Formula
 from qconvert.operators.shapes_and_functions import all_graphs, merge_shapes, needed_ops, output_shapes
 from qconvert.operators.typing import stated_output_type
@@ -195,7 +195,7 @@ class Emission:
         op = Op(kind, names, results, attributes, self.source)
         read = {name: self.tensor(name) for name in names if name}
         for place, (name, shape) in enumerate(zip(results, output_shapes(read, op), strict=True)):
-            like = read[spec.moved_inputs(op)[0]] if spec.rule == "move" else Tensor("", dtype, None)
+            like = _kept_type(spec, op, read) or Tensor("", dtype, None)
             stated = stated_output_type(spec, attributes, place)
             like = Tensor("", stated, None) if stated else like
             self.tensors[name] = replace(like, name=name, shape=merge_shapes(name, shape, None), data=None)
@@ -293,6 +293,15 @@ class Emission:
     def _is_computed_with(self, name: str) -> bool:
         """Whether an operator of the formula reads float values of a tensor."""
         return any(name in item.inputs and not self.tensor(item.outputs[0]).is_quantized for item in self.ops)
+
+
+def _kept_type(kind: Kind, op: Op, tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """Return a tensor of the type that an operator keeps, which moves elements, or chooses some of one quantization; None of others."""
+    if kind.rule == "move":
+        return tensors[kind.moved_inputs(op)[0]]
+    first, *others = (tensors[name] for name in kind.data(op) if tensors[name].dtype != "bool") if kind.chooses else [None]
+    is_shared = first is not None and first.is_quantized and all(first.shares_quantization(other) for other in others if other is not None)
+    return first if is_shared else None
 
 
 def _is_whole(data: Array, dtype: str) -> bool:

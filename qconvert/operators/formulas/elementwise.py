@@ -16,6 +16,7 @@ from qconvert.operators.values import (
     apply,
     cast,
     clip,
+    constant_of,
     dtype_of,
     erf,
     exp,
@@ -44,6 +45,13 @@ def hard_swish(x: Value) -> Value:
 def hard_sigmoid(x: Value, *, alpha: float, beta: float) -> Value:
     """alpha * x + beta between 0 and 1."""
     return clip(x * alpha + beta, 0.0, 1.0)
+
+
+@lowers("Clip")
+def clip_by_extremes(x: Value, lowest: Value = None, highest: Value = None) -> Value:
+    """min(max(x, lowest), highest)."""
+    x = x if lowest is None else apply("Max", x, lowest)
+    return x if highest is None else apply("Min", x, highest)
 
 
 @lowers("Swish", is_near=True)
@@ -169,6 +177,40 @@ def bitwise_not(x: Value) -> Value:
 def square_by_product(x: Value) -> Value:
     """x * x."""
     return x * x
+
+
+@lowers("Pow", is_near=True)
+def power_by_products(x: Value, exponent: Value) -> Value:
+    """x * x * ... for a known whole exponent."""
+    known = constant_of(exponent)
+    if known is None or known.size != 1 or known.reshape(-1)[0] not in range(2, 9):
+        return None
+    value = x
+    for _ in range(int(known.reshape(-1)[0]) - 1):
+        value = value * x
+    return value
+
+
+@lowers("Sign")
+def sign_by_comparisons(x: Value) -> Value:
+    """1 where x is above 0, less 1 where it is below."""
+    above, below = (cast(apply(kind, x, 0), dtype_of(x)) for kind in ("Greater", "Less"))
+    return above - below
+
+
+@lowers("Sign", is_near=True)
+def sign_by_bounds(x: Value) -> Value:
+    """A multiple of x between -1 and 1, which is neither where x is no normal number, for runtimes that do not compare."""
+    return clip(x * 3e38, -1.0, 1.0) if dtype_of(x) in ("float32", "float64") else None
+
+
+@lowers("Where")
+def choose_by_products(condition: Value, x: Value, y: Value) -> Value:
+    """x * c + y * (1 - c), of integers."""
+    if "int" not in (dtype := dtype_of(x)):
+        return None
+    chosen = cast(condition, dtype)
+    return x * chosen + y * (1 - chosen)
 
 
 @lowers("SquaredDifference")
@@ -334,3 +376,13 @@ def erf_by_gelu(x: Value) -> Value:
     """2 * gelu(z) / z - 1 at z = sqrt(2) * x, as gelu(z) is z * (1 + erf(z / sqrt(2))) / 2; 0 at 0."""
     z = x * math.sqrt(2)
     return where(apply("Equal", x, 0.0), x, apply("Gelu", z) / z * 2.0 - 1.0)
+
+
+@lowers("Erf", is_near=True)
+def erf_by_exponential(x: Value) -> Value:
+    """A polynomial of 1 / (1 + 0.3275911 |x|) times exp(-x * x), within 1.5e-7 (Abramowitz and Stegun, 1964, formula 7.1.26)."""
+    near = apply("Reciprocal", absolute(x) * 0.3275911 + 1.0)
+    series = near * 1.061405429 - 1.453152027
+    for coefficient in (1.421413741, -0.284496736, 0.254829592):
+        series = series * near + coefficient
+    return sign(x) * (1.0 - series * near * exp(0.0 - square(x)))

@@ -40,6 +40,19 @@ __all__: list[str] = []
 _ADDED = ("float32", "float64", "int32", "int64")
 
 
+@lowers("Tile")
+def copies_side_by_side(x: Value, repeats: Value) -> Value:
+    """The data as often as is known, side by side along one axis after the other."""
+    known = constant_of(repeats)
+    if known is None:
+        return None
+    for axis, count in enumerate(known.reshape(-1).tolist()):
+        if count == 0:
+            return None
+        x = x if count == 1 else apply("Concat", *[x] * count, axis=axis)
+    return x
+
+
 @lowers("SegmentSum")
 def sums_of_segments(x: Value, ids: Value) -> Value:
     """Rows are added to zeros; the number of segments is that of the last row, and one."""

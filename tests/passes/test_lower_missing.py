@@ -1,0 +1,78 @@
+"""Operators that a target's runtime has no kernel for, composed of those that it has."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qconvert.conversion import normalize
+from qconvert.evaluate import evaluate
+from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.passes import lower_missing
+from qconvert.plugins import Accelerator, target_named
+
+MICRO = target_named("tflite-micro")
+
+
+def graph_of(kind: str, *inputs: Tensor, dtype: str, **attributes: object) -> Graph:
+    from qconvert.operators.shapes_and_functions import infer
+
+    quantization = Quantization.per_tensor(0.1, 3) if dtype == "int8" else None
+    tensors = [*inputs, Tensor("y", dtype, None, None, quantization)]
+    op = Op(kind, tuple(tensor.name for tensor in inputs), ("y",), attributes)
+    return infer(Graph("one", {tensor.name: tensor for tensor in tensors}, (op,), tuple(t.name for t in inputs if t.data is None), ("y",)))
+
+
+BYTES = Tensor("x", "int8", (2, 3), None, Quantization.per_tensor(0.1, 3))
+NUMBERS = Tensor("x", "float32", (2, 3))
+REPEATS = Tensor("r", "int64", (2,), np.array([2, 3]))
+CHOICE = (Tensor("c", "bool", (2, 3)), *(Tensor(name, "int32", (2, 3)) for name in "ab"))
+
+
+@pytest.mark.parametrize(
+    ("graph", "kinds"),
+    [
+        (graph_of("Tile", BYTES, REPEATS, dtype="int8"), ["Concat", "Concat"]),
+        (graph_of("Sinh", NUMBERS, dtype="float32"),
+         ["Abs", "Greater", "Cast", "Less", "Cast", "Sub", "Mul", "Elu", "Exp", "Mul", "Mul", "Mul"]),
+        (graph_of("Where", *CHOICE, dtype="int32"), ["Cast", "Mul", "Sub", "Mul", "Add"]),
+        (graph_of("HardSigmoid", NUMBERS, dtype="float32", alpha=0.2, beta=0.5), ["Mul", "Add", "Max", "Min"]),
+        (graph_of("Pow", NUMBERS, Tensor("e", "float32", (), np.float32(3)), dtype="float32"), ["Mul", "Mul"]),
+        (graph_of("Mod", NUMBERS, Tensor("z", "float32", (2, 3)), dtype="float32"),
+         ["Abs", "Abs", "FloorMod", "Greater", "Cast", "Less", "Cast", "Sub", "Mul"]),
+    ],
+)  # fmt: skip
+def test_what_is_composed_computes_the_same(graph: Graph, kinds: list[str]) -> None:
+    found, notes = lower_missing.run(graph, MICRO)
+    assert [op.kind for op in found.ops] == kinds
+    assert notes == (f"composed of operators that tflite-micro has: 1 {graph.ops[0].kind}",)
+    rng = np.random.default_rng(3)
+
+    def values(tensor: Tensor) -> Array:
+        if tensor.dtype == "float32":
+            return rng.normal(0, 3, (2, 3)).astype(np.float32)
+        return rng.integers(*((0, 2) if tensor.dtype == "bool" else (-99, 99)), (2, 3)).astype(tensor.dtype)
+
+    feed = {name: values(graph[name]) for name in graph.inputs}
+    np.testing.assert_allclose(evaluate(found, feed)["y"], evaluate(graph, feed)["y"], rtol=1e-5)
+    assert {verdict.runs for _, verdict in MICRO.verdicts(found)} <= {"integers", "floats"}
+    assert lower_missing.run(graph, target_named("tflite"))[0] is graph
+    assert lower_missing.run(found, MICRO)[0] is found
+
+
+def test_what_has_no_formula_for_its_operands_stays() -> None:
+    computed = graph_of("Tile", BYTES, Tensor("r", "int64", (2,)), dtype="int8")
+    assert lower_missing.run(computed, MICRO)[0].ops == computed.ops
+
+
+def test_an_accelerator_keeps_what_it_runs() -> None:
+    graph = graph_of("Tile", BYTES, REPEATS, dtype="int8")
+    npu = MICRO.derive(name="npu", accelerator=Accelerator("NPU", lambda graph: lambda op: ""))
+    assert lower_missing.run(graph, npu)[0].ops == graph.ops
+
+
+@pytest.mark.tflite_micro
+@pytest.mark.litert
+def test_a_gelu_of_bytes_is_a_table_on_a_microcontroller() -> None:
+    graph, _ = normalize(graph_of("Gelu", BYTES, dtype="int8", approximate="none"), MICRO)
+    assert [op.kind for op in graph.ops] == ["Cast", "Add", "Gather"]
