@@ -386,6 +386,9 @@ def find_refused_tensors(family: str, w: TfliteWriting, op: TfliteOperator) -> I
     if op.builtin == "ARG_MAX" and data_of(w, op).dtype not in _BYTES:
         yield op.inputs[0], f"ARG_MAX of {data_of(w, op).dtype}"
     if FAMILIES[family] is _U55:
+        is_wide = op.builtin == "CONV_2D" and max(_strides(op)) > 3
+        if is_wide and any(other.builtin == "PAD" and op.inputs[0] in other.outputs for other in w.operators):
+            yield op.inputs[0], "CONV_2D with strides above 3 after a PAD, which Vela takes into it"
         yield from ((name, f"{op.builtin} of bool") for name in (*op.inputs, *op.outputs) if name and w.tensor(name).dtype == "bool")
 
 

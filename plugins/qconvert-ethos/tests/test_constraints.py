@@ -149,3 +149,24 @@ def test_what_vela_refuses_is_refused_by_name() -> None:
         with pytest.raises(QConvertError, match=words):
             refuse_violations(normalize(graph, target)[0], target)
     refuse_violations(normalize(less, target_named("ethos-u85"))[0], target_named("ethos-u85"))
+
+
+@pytest.mark.parametrize("family", NPUS)
+def test_a_pad_before_wide_strides_ends_vela(family: str, tmp_path: Path) -> None:
+    q = Quantization.per_tensor
+    tensors = [
+        Tensor("x", "int8", (1, 8, 32, 4), None, q(0.1, 3)), Tensor("widths", "int64", (8,), np.array([0, 0, 2, 0, 0, 0, 2, 0])),
+        Tensor("p", "int8", (1, 8, 36, 4), None, q(0.1, 3)), Tensor("w", "int8", (4, 4, 1, 4), np.ones((4, 4, 1, 4), np.int8), q(0.1, 0)),
+        Tensor("b", "int32", (4,), np.zeros(4, np.int32), q(0.01, 0)), Tensor("y", "int8", (1, 8, 9, 4), None, q(0.2, 1)),
+    ]  # fmt: skip
+    attributes = {"strides": (1, 4), "pads": (0, 0, 0, 0), "dilations": (1, 1), "group": 1, "data_format": "channels_last"}
+    conv = Op("Conv", ("p", "w", "b"), ("y",), attributes)
+    graph = Graph("wide", {tensor.name: tensor for tensor in tensors}, (Op("Pad", ("x", "widths"), ("p",)), conv), ("x",), ("y",))
+    save(graph, tmp_path / "m.tflite")
+    refused = [op.kind for op, verdict in target_named(family).verdicts(graph) if verdict.runs == "refused"]
+    if family == "ethos-u85":
+        assert not refused and not compile_file(tmp_path / "m.tflite", NPUS[family]).on_cpu
+        return
+    assert refused == ["Conv"]
+    with pytest.raises(QConvertError, match="exit code 1"):
+        compile_file(tmp_path / "m.tflite", NPUS[family])
