@@ -8,6 +8,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -220,13 +221,10 @@ def _outcomes(jobs: Sequence[Job], count: int, scheduler: str) -> Iterator[Outco
     yield from filter(None, before)
     left = [job for job, found in zip(jobs, before, strict=True) if found is None]
     if scheduler:
-        from qconvert.calibration.workers import workers_of
+        from qconvert.calibration.workers import Cluster
 
-        workers = workers_of(scheduler=scheduler)
-        try:
+        with closing(Cluster(scheduler)) as workers:
             yield from workers.map(run_job, left)
-        finally:
-            workers.close()
     else:
         yield from _run_in_threads(left, count or os.cpu_count() or 1)
 

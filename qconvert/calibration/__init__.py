@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from qconvert.calibration.layer_changes import (
     ChannelMeans,
-    analytic_shifts,
-    clipped_normal_means,
     correct_biases,
     equalize,
-    expected_shifts,
-    normalized_means,
 )
 from qconvert.calibration.methods import METHODS, Method, observer
 from qconvert.calibration.observer import Histogram, Observer
@@ -23,12 +19,8 @@ __all__ = [
     "Method",
     "Observer",
     "WeightMethod",
-    "analytic_shifts",
-    "clipped_normal_means",
     "correct_biases",
     "equalize",
-    "expected_shifts",
-    "normalized_means",
     "observer",
     "weight_quantization",
 ]

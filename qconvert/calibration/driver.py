@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
@@ -114,7 +113,7 @@ class _Work:
     preparation: Preparation | None
     runtime: str
     threads: int
-    workers: Workers
+    workers: Workers | None
     progress: Progress
     folder: Path
     notes: list[str] = field(default_factory=list)
@@ -220,7 +219,7 @@ def run_calibration(
         notes += said
     found = plan(graph, target, activations)
     found = _skip_tensors(graph, found, skip)
-    with closing(workers_of(jobs, scheduler)) as workers, temporary_folder() as folder:
+    with workers_of(jobs, scheduler) as workers, temporary_folder() as folder:
         work = _Work(graph, data, samples, preparation, runtime, _threads(jobs, scheduler), workers, progress, Path(folder), notes)
         reports, seen = _observe_activations(work, found, chosen, makes)
         found, reports, tiny = drop_tiny_scales(found, reports)

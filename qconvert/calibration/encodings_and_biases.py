@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -117,27 +117,6 @@ def _replace_infinite(scale: Array, otherwise: Array) -> Array:
     return np.where(np.isfinite(scale), scale, otherwise).astype(np.float32)
 
 
-class _Means:
-    """The mean of each channel; shown to observe() like an Observer."""
-
-    passes = 1
-
-    def __init__(self, axis: int) -> None:
-        self._found = ChannelMeans(axis)
-
-    def update(self, values: Array) -> None:
-        self._found.update(values)
-
-    def next_pass(self) -> None:
-        pass
-
-    def merge(self, other: Self) -> None:
-        self._found.merge(other._found)
-
-    def means(self) -> Array:
-        return self._found.means()
-
-
 def with_corrected_biases(
     graph: Graph, encodings: Encodings, samples: Samples, runtime: str, folder: Callable[[], Path], progress: Progress
 ) -> tuple[Graph, tuple[str, ...]]:
@@ -172,7 +151,7 @@ def with_corrected_biases(
 def _means(graph: Graph, names: list[str], samples: Samples, runtime: str, folder: Path) -> dict[str, Array]:
     """The mean of each channel of what layers compute."""
     writers = normalize_for_runtime(graph, runtime).producers()
-    seeing = tuple(_Means(_channels(writers.get(name))) for name in names)
+    seeing = tuple(ChannelMeans(_channels(writers.get(name))) for name in names)
     found, _ = observe(
         write_for_runtime(graph, names, folder, runtime), {name: number for number, name in enumerate(names)}, seeing, samples
     )

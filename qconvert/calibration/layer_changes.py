@@ -1,10 +1,9 @@
-"""Layers changed for the sake of their quantization, without data of a runtime (M. Nagel et al., "Data-Free Quantization Through Weight
-Equalization and Bias Correction", arXiv 1906.04721): cross-layer equalization before rounding, and bias correction after it.
+"""Layers changed for the sake of their quantization (M. Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias
+Correction", arXiv 1906.04721): cross-layer equalization before rounding, and bias correction after it, from means that were measured.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -15,19 +14,24 @@ from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import is_dynamic
 
-__all__ = ["ChannelMeans", "analytic_shifts", "clipped_normal_means", "correct_biases", "equalize", "expected_shifts", "normalized_means"]
+__all__ = ["ChannelMeans", "correct_biases", "equalize"]
 
 
 class ChannelMeans:
-    """The mean of each channel of a tensor over runs: what empirical correction compares. merge() is exact up to rounding in float64.
+    """The mean of each channel of a tensor over runs. Shown to observe() like an Observer; merge() is exact up to rounding in float64.
 
     Args:
         axis: that of the channels.
     """
 
+    passes = 1
+
     def __init__(self, axis: int = 1) -> None:
         self.axis, self.count = axis, 0
         self._sums = np.zeros(0)
+
+    def next_pass(self) -> None:
+        """Means are known after one pass."""
 
     def update(self, values: Array) -> None:
         """Takes the values of one run."""
@@ -46,88 +50,9 @@ class ChannelMeans:
         return np.asarray(self._sums / max(self.count, 1))
 
 
-def expected_shifts(weights: Array, rounded: Array, means: Array, groups: int = 1) -> Array:
-    """The analytic correction of a layer: (W - rounded W) E[x] of each output channel, to be added to its bias.
-
-    Padding is not taken into account: at borders fewer weights meet data.
-
-    Args:
-        weights: real ones, (outputs, inputs of a group, space).
-        rounded: the same after rounding, as float values.
-        means: E[x] of each input channel.
-        groups: of a convolution.
-    """
-    error = (weights.astype(np.float64) - rounded).reshape(groups, -1, weights.shape[1], math.prod(weights.shape[2:])).sum(axis=3)
-    return np.asarray(np.einsum("goi,gi->go", error, np.asarray(means, np.float64).reshape(groups, -1)).reshape(-1))
-
-
-def analytic_shifts(graph: Graph, rounded: Mapping[str, Array], means: Mapping[str, Array]) -> dict[str, Array]:
-    """expected_shifts() of every layer that reads data with known means, by the name of what it computes: for correct_biases().
-
-    Args:
-        graph: a float network.
-        rounded: name of weights -> what rounding makes of them, as float values.
-        means: name of a tensor -> E[x] of each of its channels, as of normalized_means() or ChannelMeans.
-    """
-    found = {}
-    for op in graph.ops:
-        if kind_of(op).has_weights and op.inputs[0] in means and op.inputs[1] in rounded:
-            weights = graph.constant(op.inputs[1])
-            if weights is not None:
-                found[op.outputs[0]] = expected_shifts(weights, rounded[op.inputs[1]], means[op.inputs[0]], _count_groups(op))
-    return found
-
-
 def _count_groups(op: Op) -> int:
     """Return how many groups the channels of a layer have."""
     return int(op["group"]) if "group" in kind_of(op).attributes else 1
-
-
-def clipped_normal_means(means: Array, deviations: Array, lowest: float = 0.0, highest: float = math.inf) -> Array:
-    """E[x] of normal values after a Relu, or a Clip to [lowest, highest] (ibid., appendix C).
-
-    Args:
-        means: of the normal values, such as the B of a batch normalization.
-        deviations: such as its scale.
-        lowest: -infinity for none.
-        highest: infinity for none.
-    """
-    means, deviations = np.asarray(means, np.float64), np.abs(np.asarray(deviations, np.float64))
-    safe = np.where(deviations > 0, deviations, 1.0)
-    low, high = (lowest - means) / safe, (highest - means) / safe
-    below, above = _normal_cdf(low), 1 - _normal_cdf(high)
-    inside = means * (1 - below - above) + safe * (_density(low) - _density(high))
-    ends = (lowest * below if lowest > -math.inf else 0.0) + (highest * above if highest < math.inf else 0.0)
-    return np.asarray(np.where(deviations > 0, inside + ends, np.clip(means, lowest, highest)))
-
-
-def _normal_cdf(values: Array) -> Array:
-    return np.asarray([(1 + math.erf(value / math.sqrt(2))) / 2 for value in values.reshape(-1)]).reshape(values.shape)
-
-
-def _density(values: Array) -> Array:
-    return np.asarray(np.exp(-np.square(values) / 2) / math.sqrt(2 * math.pi))
-
-
-def normalized_means(graph: Graph) -> dict[str, Array]:
-    """E[x] of each channel of the tensors after batch normalizations, and after a Relu or Clip there: for expected_shifts().
-
-    Folding (fold_batch_norm) has to come later: it takes the statistics away. Names of tensors stay.
-    """
-    found: dict[str, Array] = {}
-    normal: dict[str, tuple[Array, Array]] = {}
-    for op in graph.ops:
-        if op.kind == "BatchNormalization":
-            scale, mean = (graph.constant(name) for name in op.inputs[1:3])
-            if scale is not None and mean is not None:
-                normal[op.outputs[0]] = mean, scale
-                found[op.outputs[0]] = mean.astype(np.float64)
-        elif kind_of(op).clips and op.inputs[0] in normal:
-            limits = kind_of(op).limits(op, graph.constant)
-            if limits is not None:
-                low, high = (infinite if limit is None else limit for limit, infinite in zip(limits, (-math.inf, math.inf), strict=True))
-                found[op.outputs[0]] = clipped_normal_means(*normal[op.inputs[0]], low, high)
-    return found
 
 
 def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tuple[str, ...]]:
@@ -136,7 +61,7 @@ def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tu
     Args:
         graph: a float network.
         shifts: name of what a layer computes, before any activation -> what to add to each output channel: the mean of the float network
-            less that of the quantized one, or expected_shifts().
+            less that of the quantized one.
 
     Returns:
         The graph, and what was changed in words; layers that have no constant bias to add to are named.

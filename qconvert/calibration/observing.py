@@ -12,11 +12,11 @@ from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Protocol, Self
+from typing import Any
 
 import numpy as np
 
-from qconvert.calibration.workers import Here, Workers
+from qconvert.calibration.workers import Workers
 from qconvert.conversion import save
 from qconvert.conversion.normalizing import normalize
 from qconvert.data.samples import Samples, batch_name
@@ -25,7 +25,7 @@ from qconvert.files.system import release_memory, temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, runtimes, target_named
 
-__all__ = ["Progress", "Seeing", "Watched", "Watching", "normalize_for_runtime", "observe", "unload_networks", "write_for_runtime"]
+__all__ = ["Progress", "Watched", "Watching", "normalize_for_runtime", "observe", "unload_networks", "write_for_runtime"]
 
 #: Samples run together as long as what they give out stays below this.
 _BATCH_BYTES = 8 << 20
@@ -200,16 +200,6 @@ Progress = Callable[[str, int, int], None]
 _PART = 16
 
 
-class Seeing(Protocol):
-    """What sees values: an Observer, and whatever else adds something up. See calibration.Observer."""
-
-    @property
-    def passes(self) -> int: ...
-    def update(self, values: Array) -> None: ...
-    def next_pass(self) -> None: ...
-    def merge(self, other: Self) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Some samples, to be seen by a worker: read by it, or sent along.
@@ -258,17 +248,16 @@ def observe(
     *,
     workers: Workers | None = None,
     progress: Progress = lambda what, done, total: None,
-    what: str = "calibration",
 ) -> tuple[tuple[Any, ...], int]:
     """The observers when they have seen all samples as often as they need, and how many samples there were.
 
     Args:
         network: what computes the values.
         groups: tensor -> which of the observers sees it.
-        seeing: a Seeing for each group.
+        seeing: for each group an Observer, or what adds up values as one does (passes, update, next_pass and merge).
         samples: the data.
         workers: who runs it; by default this process, in which observers see one sample after the other.
-        progress, what: told of each sample, or part of the data, that was seen.
+        progress: told of each sample, or part of the data, that was seen.
 
     Raises:
         QConvertError: a sample does not fit or gives NaN, or the runtime refuses the network.
@@ -278,8 +267,9 @@ def observe(
         if number:
             for one in seeing:
                 one.next_pass()
-        step = partial(_report_progress, progress, what if passes == 1 else f"{what}, pass {number + 1} of {passes}", samples.count or 0)
-        if workers is None or isinstance(workers, Here):
+        what = "calibration" if passes == 1 else f"calibration, pass {number + 1} of {passes}"
+        step = partial(_report_progress, progress, what, samples.count or 0)
+        if workers is None:
             seen = _update_observers(_load_network(network, get_ident()), groups, seeing, samples, samples.where, step)
         else:
             task = _Task(network.embed_file() if workers.is_remote else network, groups, seeing)

@@ -1,4 +1,4 @@
-"""Workers that run the parts of a calibration: this process, processes of this machine, or a cluster of dask.distributed.
+"""Workers that run the parts of a calibration: processes of this machine, or a cluster of dask.distributed.
 
 If a worker dies, another one runs its part again; the calibration fails when several workers die at the same part.
 """
@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from contextlib import contextmanager
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
 
-__all__ = ["Cluster", "Here", "Processes", "Workers", "workers_of"]
+__all__ = ["Cluster", "Processes", "Workers", "workers_of"]
 
 _A = TypeVar("_A")
 _B = TypeVar("_B")
@@ -30,34 +32,67 @@ _WAITING = 2
 _ANSWER = 20
 
 
-class Workers(Protocol):
-    """Calls a function on many things, in several places at once."""
+class Workers(ABC):
+    """Calls a function on many things, in several places at once.
 
+    Attributes:
+        is_remote: whether they may have other files than this machine.
+    """
+
+    is_remote: ClassVar[bool]
+
+    @abstractmethod
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         """The results in the order of the items. Function, items and results can be pickled."""
-        ...
 
-    def close(self) -> None: ...
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether they may have other files than this machine."""
-        ...
-
-
-class Here:
-    """This process."""
-
-    is_remote = False
-
-    def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
-        return map(function, items)
-
+    @abstractmethod
     def close(self) -> None:
-        pass
+        """End what runs."""
 
 
-class Processes:
+#: An item, the future of its result, and how often it was tried.
+_Part = tuple[Any, Any, int]
+
+
+def _collect(
+    items: Iterable[Any],
+    submit: Callable[[Any], Any],
+    count: Callable[[], int],
+    lost: type[BaseException] | tuple[type[BaseException], ...],
+    again: Callable[[deque[_Part]], None],
+) -> Iterator[Any]:
+    """The results of items in their order.
+
+    Args:
+        items: each is submitted when there is room for it.
+        submit: gives the future of an item.
+        count: how many workers there are; a cluster may shrink.
+        lost: what the future of an item raises whose worker died.
+        again: submits what was lost with the part in front, which is the one that is suspected.
+    """
+    waiting, source = deque[_Part](), iter(items)
+    while True:
+        for item in islice(source, max(0, _WAITING * count() - len(waiting))):
+            waiting.append((item, submit(item), 1))
+        if not waiting:
+            return
+        _, future, attempts = waiting[0]
+        try:
+            found = future.result()
+        except lost as error:
+            if attempts >= _ATTEMPTS:
+                raise RuntimeRefusedError(
+                    f"{attempts} workers died at the same part of the data",
+                    remedy="Look for a lack of memory, or run it with --jobs 1.",
+                    rule="workers-died",
+                ) from error
+            again(waiting)
+            continue
+        waiting.popleft()
+        yield found
+
+
+class Processes(Workers):
     """Processes of this machine.
 
     Args:
@@ -86,33 +121,16 @@ class Processes:
             return lost
 
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
+        from concurrent.futures.process import BrokenProcessPool
+
         with temporary_folder() as folder:
             path = Path(folder, "function")  # it holds the network, which each process is to get once
             path.write_bytes(pickle.dumps(function))
-            yield from self._map_parts(path, iter(items))
+            submit, again = partial(self._submit_part, path), partial(self._again, path)
+            yield from _collect(items, submit, lambda: self._count, BrokenProcessPool, again)
 
-    def _map_parts(self, path: Path, source: Iterator[Any]) -> Iterator[Any]:
-        from concurrent.futures.process import BrokenProcessPool
-
-        waiting: deque[tuple[Any, Any, int]] = deque()
-        while True:
-            for item in islice(source, _WAITING * self._count - len(waiting)):
-                waiting.append((item, self._submit_part(path, item), 1))
-            if not waiting:
-                return
-            item, future, attempts = waiting[0]
-            try:
-                found = future.result()
-            except BrokenProcessPool as error:
-                if attempts >= _ATTEMPTS:
-                    raise _workers_died_error(attempts) from error
-                self._again(path, waiting)
-                continue
-            waiting.popleft()
-            yield found
-
-    def _again(self, path: Path, waiting: deque[tuple[Any, Any, int]]) -> None:
-        """Starts new processes, and in them what the dead ones had not done. The part in front is the one that is suspected."""
+    def _again(self, path: Path, waiting: deque[_Part]) -> None:
+        """Starts new processes, and in them what the dead ones had not done."""
         self.close()
         for number, (item, future, attempts) in enumerate(waiting):
             if not future.done() or future.cancelled() or future.exception() is not None:
@@ -124,7 +142,7 @@ class Processes:
             self._pool = None
 
 
-class Cluster:
+class Cluster(Workers):
     """A cluster of dask.distributed, whose workers have qconvert, and the files of data at the same paths.
 
     Args:
@@ -165,29 +183,21 @@ class Cluster:
     def map(self, function: Callable[[_A], _B], items: Iterable[_A]) -> Iterator[_B]:
         from distributed import CancelledError, KilledWorker
 
-        waiting: deque[tuple[Any, Any, int]] = deque()
-        source = iter(items)
-        shared = self._client.scatter(function, broadcast=True, hash=False)
-        while True:
-            room = _WAITING * max(1, sum(self._client.nthreads().values())) - len(waiting)
-            for item in islice(source, max(0, room)):  # a cluster may shrink
-                waiting.append((item, self._submit_part(shared, item), 1))
-            if not waiting:
-                return
-            one, future, attempts = waiting[0]
-            try:
-                found = future.result()
-            except (KilledWorker, CancelledError) as error:
-                if attempts >= _ATTEMPTS:
-                    raise _workers_died_error(attempts) from error
-                shared = self._client.scatter(function, broadcast=True, hash=False)  # it may have died with the worker
-                waiting[0] = (one, self._submit_part(shared, one), attempts + 1)
-                continue
-            waiting.popleft()
-            yield found
+        def share_function() -> Any:
+            return self._client.scatter(function, broadcast=True, hash=False)
 
-    def _submit_part(self, function: Any, item: Any) -> Any:
-        return self._client.submit(_call_function, function, item, pure=False)
+        shared = share_function()
+
+        def submit(item: Any) -> Any:
+            return self._client.submit(_call_function, shared, item, pure=False)
+
+        def again(waiting: deque[_Part]) -> None:
+            nonlocal shared
+            shared = share_function()  # it may have died with the worker
+            item, _, attempts = waiting[0]
+            waiting[0] = (item, submit(item), attempts + 1)
+
+        yield from _collect(items, submit, lambda: max(1, sum(self._client.nthreads().values())), (KilledWorker, CancelledError), again)
 
     def close(self) -> None:
         self._client.close()
@@ -207,16 +217,9 @@ def _call_from_file(path: Path, item: Any) -> Any:
     return _load_function(path)(item)
 
 
-def _workers_died_error(attempts: int) -> RuntimeRefusedError:
-    return RuntimeRefusedError(
-        f"{attempts} workers died at the same part of the data",
-        remedy="Look for a lack of memory, or run it with --jobs 1.",
-        rule="workers-died",
-    )
-
-
-def workers_of(jobs: int = 1, scheduler: str = "") -> Workers:
-    """Who runs the parts: `jobs` processes of this machine, or the cluster whose scheduler is at that address.
+@contextmanager
+def workers_of(jobs: int = 1, scheduler: str = "") -> Iterator[Workers | None]:
+    """Who runs the parts: `jobs` processes of this machine, or the cluster whose scheduler is at that address; None for this process alone.
 
     Raises:
         OptionError: both are asked for, or no process at all.
@@ -225,7 +228,10 @@ def workers_of(jobs: int = 1, scheduler: str = "") -> Workers:
         raise OptionError(f"jobs is {jobs}; it must be at least 0", rule="number-negative")
     if scheduler and jobs > 1:
         raise OptionError("both jobs and a scheduler are given", remedy="Use --jobs or --scheduler.", rule="jobs-and-scheduler")
-    if scheduler:
-        return Cluster(scheduler)
     count = jobs or os.cpu_count() or 1
-    return Processes(count) if count > 1 else Here()
+    workers = Cluster(scheduler) if scheduler else Processes(count) if count > 1 else None
+    try:
+        yield workers
+    finally:
+        if workers is not None:
+            workers.close()

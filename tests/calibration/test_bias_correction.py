@@ -1,18 +1,13 @@
-"""Bias correction: means of channels, and what is expected of rounded weights."""
+"""Bias correction by means of channels."""
 
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from qconvert.arithmetic import dequantize, quantize
 from qconvert.calibration import (
     ChannelMeans,
-    analytic_shifts,
-    clipped_normal_means,
     correct_biases,
-    expected_shifts,
-    normalized_means,
     weight_quantization,
 )
 from qconvert.evaluate import evaluate
@@ -67,20 +62,6 @@ def test_empirical_correction_takes_the_shift_away() -> None:
     np.testing.assert_allclose(means(found, "y", SAMPLES), expected, atol=1e-5)
 
 
-def test_the_analytic_correction_is_near_the_empirical_one() -> None:
-    graph = network()
-    weights, coarse = graph["w"].data, rounded(graph)["w"].data
-    assert weights is not None and coarse is not None
-    known = normalized_means(graph)
-    np.testing.assert_allclose(known["n"], graph["offset"].data, rtol=1e-6)
-    np.testing.assert_allclose(known["r"], means(graph, "r", SAMPLES), atol=0.03)
-    empirical = means(graph, "y", SAMPLES) - means(rounded(graph), "y", SAMPLES)
-    shifts = analytic_shifts(graph, {"w": coarse}, known)
-    np.testing.assert_allclose(shifts["y"], empirical, atol=0.02)
-    exact = expected_shifts(weights, coarse, means(graph, "r", SAMPLES), groups=2)
-    np.testing.assert_allclose(exact, empirical, atol=1e-5)
-
-
 def test_means_are_merged() -> None:
     whole, parts = ChannelMeans(axis=-1), [ChannelMeans(axis=-1) for _ in range(3)]
     for i, values in enumerate(np.random.default_rng(2).normal(size=(9, 5, 7)).astype(np.float32)):
@@ -90,14 +71,6 @@ def test_means_are_merged() -> None:
     parts[2].merge(parts[1])
     assert parts[2].count == whole.count == 45
     np.testing.assert_allclose(parts[2].means(), whole.means(), rtol=1e-12)
-
-
-@pytest.mark.parametrize("bounds", [(0.0, np.inf), (0.0, 6.0), (-1.0, 1.0), (-np.inf, 0.5), (-np.inf, np.inf)])
-def test_means_of_clipped_normal_values(bounds: tuple[float, float]) -> None:
-    rng = np.random.default_rng(3)
-    centers, deviations = np.array([-2.0, 0.0, 0.5, 4.0, 1.5]), np.array([1.0, 2.0, 0.1, 3.0, 0.0])
-    samples = np.clip(rng.normal(size=(400_000, 5)) * deviations + centers, *bounds)
-    np.testing.assert_allclose(clipped_normal_means(centers, deviations, *bounds), samples.mean(axis=0), atol=0.02)
 
 
 def test_layers_without_a_bias_get_one() -> None:
