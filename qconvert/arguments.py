@@ -13,13 +13,19 @@ from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_typ
 
 from qconvert.errors import OptionError
 
-__all__ = ["require_fitting", "with_checked_arguments"]
+__all__ = ["Progress", "no_progress", "require_fitting", "with_checked_arguments"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+#: Is called with (what, done, total) as work goes on.
+Progress = Callable[[str, int, int], None]
 _LONGEST = 60
 #: Classes whose values others may stand for, such as numpy's numbers for Python's.
 _WIDER: dict[Any, tuple[type, ...]] = {bool: (bool, Integral), int: (Integral,), float: (Real,), Path: (os.PathLike,)}
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 def with_checked_arguments(function: Callable[P, R]) -> Callable[P, R]:

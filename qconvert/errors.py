@@ -7,7 +7,9 @@ can rely on it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import ClassVar
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "format_count",
     "format_counts",
     "format_some",
+    "name_file_in_errors",
     "printable",
+    "require_word",
 ]
 
 #: A word or a line longer than this is cut in the middle where people read it; two thirds of what is kept stand in front.
@@ -131,6 +135,16 @@ class QConvertError(Exception):
         return {"error": self.code, **{key: value for key, value in fields.items() if value}}
 
 
+@contextmanager
+def name_file_in_errors(file: str | Path) -> Iterator[None]:
+    """Say of errors in the block that name no file that they are about this one."""
+    try:
+        yield
+    except QConvertError as error:
+        error.file = error.file or str(file)
+        raise
+
+
 class FileAccessError(QConvertError):
     """A file cannot be read or written: absent, a directory, no permission, disk full, already there."""
 
@@ -177,6 +191,12 @@ class OptionError(QConvertError, ValueError):
     """An option, a format or a target that does not exist or does not fit the others."""
 
     code = "option"
+
+
+def require_word(what: str, given: str, known: Iterable[str], rule: str = "unknown-word") -> None:
+    """Refuse a word that is none of those which an option takes."""
+    if given not in known:
+        raise OptionError(f"{what} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule=rule)
 
 
 class LossError(QConvertError):

@@ -202,6 +202,16 @@ class Quantization:
         return self.axis is None
 
     @property
+    def step(self) -> float:
+        """The scale; the first of several."""
+        return float(self.scale.flat[0])
+
+    @property
+    def point(self) -> int:
+        """The zero point; the first of several."""
+        return int(self.zero_point.flat[0])
+
+    @property
     def is_symmetric(self) -> bool:
         return not self.zero_point.any()
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, equal_data, in_bytes, integer_range, numpy_dtype
 from qconvert.graph.names import Names
-from qconvert.graph.schema import Attribute, Graph, Op, Producers, Shape, Signature, Tensor, count_kinds
+from qconvert.graph.schema import Arrays, Attribute, Graph, Op, Producers, Shape, Signature, Tensor, count_kinds
 
 __all__ = [
     "DTYPES",
     "Array",
+    "Arrays",
     "Attribute",
     "Graph",
     "Names",

@@ -22,13 +22,15 @@ from qconvert.graph.names import Names
 if TYPE_CHECKING:
     from qconvert.graph.summary import Summary
 
-__all__ = ["DEFAULTS", "Attribute", "Graph", "Op", "Producers", "Shape", "Signature", "Tensor", "count_kinds"]
+__all__ = ["DEFAULTS", "Arrays", "Attribute", "Graph", "Op", "Producers", "Shape", "Signature", "Tensor", "count_kinds"]
 
 #: Kind -> attribute -> its default. The operator set fills it in when it registers a kind (qconvert.operators).
 DEFAULTS: dict[str, Mapping[str, Any]] = {}
 
 Attribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 Shape = tuple[int | str, ...]
+#: Values by the names of their tensors.
+Arrays = Mapping[str, Array]
 
 
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -76,6 +78,11 @@ class Tensor:
     @property
     def is_quantized(self) -> bool:
         return self.quantization is not None
+
+    @property
+    def per_tensor(self) -> Quantization | None:
+        """The quantization, if it is one for the whole tensor."""
+        return self.quantization if self.quantization is not None and self.quantization.is_per_tensor else None
 
     @property
     def rank(self) -> int | None:
@@ -177,6 +184,15 @@ class Op:
 
     def with_attributes(self, **changes: Attribute) -> Op:
         return replace(self, attributes={**self.attributes, **changes})
+
+    def with_input(self, index: int, name: str) -> Op:
+        """The operator with another tensor as input `index`, which may come next after the last."""
+        return replace(self, inputs=(*self.inputs[:index], name, *self.inputs[index + 1 :]))
+
+    def with_names(self, new: Mapping[str, str]) -> Op:
+        """The operator with other names of tensors, old -> new."""
+        inputs, outputs = (tuple(new.get(name, name) for name in names) for names in (self.inputs, self.outputs))
+        return replace(self, inputs=inputs, outputs=outputs)
 
     def __str__(self) -> str:
         return f"{self.kind} {self.outputs[0]!r}" if self.outputs else self.kind
@@ -300,6 +316,16 @@ class Graph:
     def is_from(self, format: str) -> bool:
         """Whether the graph was read from a file of that format."""
         return self.metadata.get(SOURCE_FORMAT) == format
+
+    def with_names(self, new: Mapping[str, str]) -> Graph:
+        """The graph with other names of tensors, old -> new; those of states, signatures and metadata stay."""
+        return replace(
+            self,
+            tensors={new.get(name, name): replace(tensor, name=new.get(name, name)) for name, tensor in self.tensors.items()},
+            ops=tuple(op.with_names(new) for op in self.ops),
+            inputs=tuple(new.get(name, name) for name in self.inputs),
+            outputs=tuple(new.get(name, name) for name in self.outputs),
+        )
 
     def of_kind(self, *kinds: str) -> list[Op]:
         """The operators that have one of the kinds, in their order."""
