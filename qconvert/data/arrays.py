@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.lib import format as npy
 
+from qconvert.arithmetic import affine_range
 from qconvert.data.preparation import Preparation
-from qconvert.errors import FileAccessError, MissingPackageError, OptionError
+from qconvert.errors import FileAccessError, MissingPackageError, OptionError, name_file_in_errors
 from qconvert.graph import Array, Graph, Tensor, numpy_dtype
 
 __all__ = [
@@ -72,7 +73,7 @@ def range_warning(graph: Graph, name: str, low: float, high: float, what: str) -
         (one.dtype, one.quantization) for one in quantized if one.quantization is not None and one.quantization.scale.size == 1
     ]
     for dtype, q in quantizations:
-        least, most = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(dtype))
+        least, most = (float(limit[0]) for limit in affine_range(q, dtype))
         margin = (most - least) / 10
         if low < least - margin or high > most + margin or 0 < high - low < (most - least) / 8:
             takes = f"the input {name!r} holds {least:.4g} to {most:.4g}"
@@ -215,17 +216,15 @@ def image_of(tensor: Tensor, file: Path, preparation: Preparation) -> Array:
         ) from error
     wanted, channels, first = _image_input(tensor, file, preparation)
     try:
-        mode, order = preparation.mode(channels)
-        with Image.open(file) as image:
-            converted = preparation.resize_image(image.convert(mode), wanted)
-            pixels = np.asarray(converted).reshape(1, converted.height, converted.width, channels)[..., list(order)]
-        is_real = "float" in tensor.dtype
-        values = preparation.image(pixels) if is_real or preparation.has_value_rule else pixels
+        with name_file_in_errors(file):
+            mode, order = preparation.mode(channels)
+            with Image.open(file) as image:
+                converted = preparation.resize_image(image.convert(mode), wanted)
+                pixels = np.asarray(converted).reshape(1, converted.height, converted.width, channels)[..., list(order)]
+            is_real = "float" in tensor.dtype
+            values = preparation.image(pixels) if is_real or preparation.has_value_rule else pixels
     except (UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise FileAccessError(f"cannot be read as an image: {error}", file=str(file), rule="not-readable") from error
-    except OptionError as error:
-        error.file = error.file or str(file)
-        raise
     return fit_values(tensor, np.ascontiguousarray(values.transpose(0, 3, 1, 2) if first else values), str(file), _AS_IT_IS)
 
 

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from qconvert.arguments import require_fitting
-from qconvert.errors import OptionError, format_count
+from qconvert.errors import OptionError, format_count, require_word
 from qconvert.graph import Array
 
 __all__ = ["COLOURS", "Preparation", "channels_first", "numbers"]
@@ -95,8 +95,8 @@ class Preparation:
         if len(self.share) != 2 or not all(0 < part <= 1 for part in self.share):
             raise OptionError("the share of an image must be greater than 0 and at most 1", rule="number-out-of-range")
         for name, given, known in (("colour", self.colour, (*COLOURS,)), ("layout", self.layout, _LAYOUTS)):
-            if given and given not in known:
-                raise OptionError(f"{name} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
+            if given:
+                require_word(name, given, known)
 
     @property
     def has_value_rule(self) -> bool:

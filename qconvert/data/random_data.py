@@ -11,7 +11,7 @@ import numpy as np
 
 from qconvert.data.input_limits import input_bounds, number_of, other_sizes, sizes_to_try
 from qconvert.errors import OptionError, RuntimeRefusedError
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Interval, Number, hull
 
@@ -73,7 +73,7 @@ def random_inputs(
 
 
 def accepted_inputs(
-    graph: Graph, samples: int, seed: int, run: Callable[[Mapping[str, Array]], dict[str, Array]], who: str = "the source"
+    graph: Graph, samples: int, seed: int, run: Callable[[Arrays], dict[str, Array]], who: str = "the source"
 ) -> tuple[list[dict[str, Array]], list[dict[str, Array]], str]:
     """Random inputs that the source takes, its results for them, and a note on sizes or values that are not the first choice.
 
@@ -112,7 +112,7 @@ def accepted_inputs(
 
 
 def extreme_inputs(
-    graph: Graph, like: Mapping[str, Array], seed: int, within: Mapping[str, Interval] = MappingProxyType({})
+    graph: Graph, like: Arrays, seed: int, within: Mapping[str, Interval] = MappingProxyType({})
 ) -> Iterator[dict[str, Array]]:
     """Sets of inputs over their whole ranges and at the ends of these, each made when it is asked for: each element anywhere, all at the
     lower end, all at the upper one, each element at one of both, each input at one of both (twice), and flat at a value between.
@@ -153,7 +153,7 @@ def extreme_inputs(
     yield values(fill_between)
 
 
-def zero_inputs(graph: Graph, like: Mapping[str, Array]) -> dict[str, Array]:
+def zero_inputs(graph: Graph, like: Arrays) -> dict[str, Array]:
     """Return inputs that stand for zero, or for the nearest value within the bounds of operators.
 
     Args:
@@ -167,7 +167,7 @@ def zero_inputs(graph: Graph, like: Mapping[str, Array]) -> dict[str, Array]:
 def _zeros(tensor: Tensor, ends: tuple[float, float] | None, like: Array) -> Array:
     if (tensor.quantization is not None and not tensor.quantization.is_per_tensor) or _is_plain(tensor):
         return like
-    zero = 0 if tensor.quantization is None else int(tensor.quantization.zero_point[0])
+    zero = 0 if tensor.quantization is None else tensor.quantization.point
     return np.full_like(like, zero if ends is None else np.clip(zero, *ends))
 
 
@@ -181,7 +181,7 @@ def _ends_of_inputs(graph: Graph, within: Mapping[str, Interval]) -> dict[str, t
     return ends
 
 
-def inputs_of_other_sizes(graph: Graph, like: Mapping[str, Array], seed: int) -> list[dict[str, Array]]:
+def inputs_of_other_sizes(graph: Graph, like: Arrays, seed: int) -> list[dict[str, Array]]:
     """A random set of inputs for each of the sizes 1, 2 and a larger one that is no power of two, where sizes are known only when the
     model runs; see sizes.other_sizes(). `like` is a set of inputs, whose own sizes are left out."""
     shapes = {name: like[name].shape for name in graph.inputs}
@@ -214,7 +214,7 @@ _Runs = tuple[list[dict[str, Array]], list[dict[str, Array]]]
 
 def _run(
     graph: Graph, samples: int, seed: int, sizes: Mapping[str, int], largest: int,
-    run: Callable[[Mapping[str, Array]], dict[str, Array]], always: bool = False,
+    run: Callable[[Arrays], dict[str, Array]], always: bool = False,
 ) -> _Runs | None:  # fmt: skip
     """Random inputs and what the source computes from them; None if part of that is no number, unless they are taken `always`."""
     feeds, computed = random_inputs(graph, samples, seed, sizes=sizes, largest=largest), []
@@ -248,7 +248,7 @@ def _range(graph: Graph, readers: list[Op]) -> Interval | None:
     for op in (op for op in readers if kind_of(op).quantizes):
         tensor = graph[op.outputs[0]]
         if tensor.quantization is not None and tensor.dtype in _INTEGERS:
-            scale, zero_point = float(tensor.quantization.scale.flat[0]), int(tensor.quantization.zero_point.flat[0])
+            scale, zero_point = tensor.quantization.step, tensor.quantization.point
             low, high = integer_range(tensor.dtype)
             return (low - zero_point) * scale, (high - zero_point) * scale
     return None
@@ -336,7 +336,7 @@ def _integers(tensor: Tensor, bounds: Interval | None, largest: int) -> tuple[in
 
 def _on_quantization(quantization: Quantization, bounds: Interval, low: int, high: int) -> tuple[int, int]:
     """The stored integers from `low` to `high` whose float values are within bounds; all, if there are none."""
-    scale, zero_point = float(quantization.scale[0]), int(quantization.zero_point[0])
+    scale, zero_point = quantization.step, quantization.point
     least = max(low, ceil(bounds[0] / scale) + zero_point) if isfinite(bounds[0]) else low
     most = min(high, floor(bounds[1] / scale) + zero_point) if isfinite(bounds[1]) else high
     return (least, most) if least <= most else (low, high)

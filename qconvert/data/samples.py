@@ -32,7 +32,7 @@ from qconvert.errors import OptionError, format_count
 from qconvert.files.names import require_there
 from qconvert.graph import Array, Graph, Tensor
 
-__all__ = ["SUFFIXES", "Data", "InputFiles", "Samples", "batch_name", "load_inputs"]
+__all__ = ["SUFFIXES", "Data", "InputFiles", "Samples", "batch_name", "load_inputs", "require_samples"]
 
 _IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm")
 #: Suffixes of files that hold inputs; others in a folder are skipped.
@@ -180,6 +180,12 @@ def load_inputs(
     return list(found), found.notes
 
 
+def require_samples(count: int | None) -> None:
+    """Raises OptionError for a number of samples below 1; None asks for all of them."""
+    if count is not None and count < 1:
+        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
+
+
 def _list_files(paths: Sequence[str | Path]) -> tuple[list[Path], list[Path]]:
     """The files of inputs, and what else is in their folders."""
     files: list[Path] = []
@@ -237,8 +243,7 @@ class Samples:
     """
 
     def __init__(self, graph: Graph, data: Data, limit: int | None = None, preparation: Preparation | None = None) -> None:
-        if limit is not None and limit < 1:
-            raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
+        require_samples(limit)
         name = batch_name(graph)
         inputs = [replace(graph[one], shape=(1, *(graph[one].shape or ())[1:])) if name else graph[one] for one in graph.inputs]
         self._graph = Graph(graph.name, {tensor.name: tensor for tensor in inputs}, (), graph.inputs, graph.inputs)

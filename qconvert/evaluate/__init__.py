@@ -7,7 +7,7 @@ saturated. Sums of products run over whole steps and are exact below 2**53. The 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from qconvert.arithmetic import quantize
 from qconvert.arithmetic.storage import REALS
 from qconvert.errors import InvalidGraphError, OptionError, UnsupportedError
 from qconvert.evaluate.control import run_control
-from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor, numpy_dtype
 from qconvert.operators import KINDS, Call, ExactResult, kind_of
 
 __all__ = ["ExactResult", "evaluate", "evaluate_op", "known_inputs", "stored_inputs"]
@@ -26,12 +26,12 @@ __all__ = ["ExactResult", "evaluate", "evaluate_op", "known_inputs", "stored_inp
 Resolver = Callable[[Graph, Op, Sequence[Array | None]], Array | None]
 
 
-def stored_inputs(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[Array | None]:
+def stored_inputs(graph: Graph, op: Op, values: Arrays) -> list[Array | None]:
     """Return the stored values of the inputs of an operator, in order: constants, else what `values` has by name; None for the others."""
     return [None if not name else graph.constant(name) if graph[name].is_constant else values.get(name) for name in op.inputs]
 
 
-def known_inputs(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[Array | None] | None:
+def known_inputs(graph: Graph, op: Op, values: Arrays) -> list[Array | None] | None:
     """Return the inputs of stored_inputs(); None if one that the operator has is not known."""
     found = stored_inputs(graph, op, values)
     return None if any(name and value is None for name, value in zip(op.inputs, found, strict=True)) else found
@@ -114,7 +114,7 @@ def _result(op: Op, value: Array | ExactResult, tensor: Tensor) -> ExactResult:
 
 
 def evaluate(
-    graph: Graph, inputs: Mapping[str, Array], states: MutableMapping[str, Array] | None = None, kernels: Resolver | None = None
+    graph: Graph, inputs: Arrays, states: MutableMapping[str, Array] | None = None, kernels: Resolver | None = None
 ) -> dict[str, Array]:
     """Runs a whole graph; each operator gets the stored outputs of those before it.
 

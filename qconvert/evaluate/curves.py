@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.evaluate import evaluate_op
-from qconvert.graph import Array, Graph, Op, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor, integer_range, numpy_dtype
 from qconvert.operators import kind_of
 from qconvert.operators.properties import ELEMENTWISE
 
@@ -21,8 +21,7 @@ _CODES = ("int8", "uint8", "int16", "uint16")
 
 def has_codes(tensor: Tensor) -> bool:
     """Whether a tensor is computed at run time and stored as codes of one quantization, few enough to try them all."""
-    q = tensor.quantization
-    return tensor.dtype in _CODES and q is not None and q.is_per_tensor and not tensor.is_constant
+    return tensor.dtype in _CODES and tensor.per_tensor is not None and not tensor.is_constant
 
 
 def curve_roots(graph: Graph) -> dict[str, tuple[str, ...]]:
@@ -96,7 +95,7 @@ def codes_of(dtype: str) -> Array:
     return np.arange(low, high + 1).astype(numpy_dtype(dtype))
 
 
-def _value(graph: Graph, values: Mapping[str, Array], name: str) -> Array:
+def _value(graph: Graph, values: Arrays, name: str) -> Array:
     data = graph.constant(name)
     return values[name] if data is None else data.reshape(1)
 

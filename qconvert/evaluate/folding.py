@@ -8,7 +8,7 @@ computed, so a model cannot make a fold larger than LARGEST.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from qconvert.operators import KINDS, Call, kind_of
 from qconvert.operators.shapes_and_functions import output_shapes
 from qconvert.operators.sizes import MAX_RANK
 
-__all__ = ["LARGEST", "evaluate_constant"]
+__all__ = ["LARGEST", "evaluate_constant", "is_affordable"]
 
 #: Bytes of a result; results above SMALL are folded only up to GROWTH times the size of what they are made of.
 LARGEST = 64 * 2**20
@@ -51,7 +51,8 @@ def evaluate_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Ar
         return None
     try:
         shapes = output_shapes(given, op)
-        if not _fits(op, given, tensors, shapes):
+        dtypes = [str(op.attributes.get("to") or (tensors.get(name) or _data(op, given)).dtype) for name in op.outputs]
+        if not is_affordable(shapes, dtypes, [tensor.data for tensor in given.values()]):
             return None
         inputs = tuple(given[name] if name else None for name in op.inputs)
         results = tuple(tensors.get(name) or Tensor(name, _data(op, given).dtype, None) for name in op.outputs if name)
@@ -88,13 +89,12 @@ def _shape(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]
     return None if known is None or dtype not in ("int32", "int64") else [np.array(known, dtype)]
 
 
-def _fits(op: Op, given: Mapping[str, Tensor], tensors: Mapping[str, Tensor], shapes: Sequence[Shape | None]) -> bool:
+def is_affordable(shapes: Sequence[Shape | None], dtypes: Sequence[str], inputs: Iterable[Array | None], growth: int = GROWTH) -> bool:
     """Whether all results are small enough, and small enough next to the inputs."""
-    limit = min(LARGEST, max(SMALL, GROWTH * sum(tensor.data.nbytes for tensor in given.values() if tensor.data is not None)))
+    limit = min(LARGEST, max(SMALL, growth * sum(data.nbytes for data in inputs if data is not None)))
     total = 0
-    for name, shape in zip(op.outputs, shapes, strict=True):
+    for shape, dtype in zip(shapes, dtypes, strict=True):
         if shape is None or len(shape) > MAX_RANK or any(isinstance(size, str) or size < 0 for size in shape):
             return False
-        dtype = op.attributes.get("to") or (tensors[name].dtype if name in tensors else _data(op, given).dtype)
-        total += math.prod(int(size) for size in shape) * numpy_dtype(str(dtype)).itemsize
+        total += math.prod(int(size) for size in shape) * numpy_dtype(dtype).itemsize
     return total <= limit

@@ -5,22 +5,21 @@ Exporters put Constant, Identity, Cast, Reshape and ConstantOfShape between a sc
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from qconvert.errors import QConvertError
-from qconvert.evaluate.folding import evaluate_constant
+from qconvert.evaluate.folding import LARGEST, evaluate_constant, is_affordable
 from qconvert.evaluate.known_sizes import KnownSizes
-from qconvert.graph import Array, Graph, Op, Tensor, numpy_dtype
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import output_shapes
 
 __all__ = ["KnownValues"]
 
-#: Bytes of a result, and how many times larger it may be than what it is made of.
-_LARGEST, _GROWTH, _SMALL = 64 * 2**20, 4, 2**16
+#: How many times larger values may be than what they are made of.
+GROWTH = 4
 
 
 def compute_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Array | None]) -> list[Array] | None:
@@ -45,14 +44,8 @@ def compute_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Arr
         for name, value in zip(op.inputs, values, strict=True)
         if value is not None
     }
-    limit = min(_LARGEST, max(_SMALL, _GROWTH * sum(value.nbytes for value in values if value is not None)))
     try:
-        size = 0
-        for name, shape in zip(op.outputs, output_shapes(given, op), strict=True):
-            if shape is None or any(isinstance(item, str) or item < 0 for item in shape):
-                return None
-            size += math.prod(int(item) for item in shape) * numpy_dtype(tensors[name].dtype).itemsize
-        if size > limit:
+        if not is_affordable(output_shapes(given, op), [tensors[name].dtype for name in op.outputs], values, GROWTH):
             return None
         outputs = {name: tensors[name] for name in op.outputs if name}
         found = evaluate_op(Graph("", {**given, **outputs}, (op,), (), ()), op, values)
@@ -61,18 +54,13 @@ def compute_constant(op: Op, tensors: Mapping[str, Tensor], values: Sequence[Arr
     return [np.asarray(result.stored) for result in found] if len(found) == len(op.outputs) else None
 
 
-#: Bytes of all values together; more only where the model's constants are large themselves.
-LARGEST = 64 * 2**20
-GROWTH = 4
-
-
 class KnownValues:
     """The known values of a graph, each worked out once.
 
     Integers computed from sizes are known if they do not depend on dynamic sizes (known_sizes.py).
 
-    All of them together have at most LARGEST bytes, or GROWTH times the bytes of the constants: what would be more is not known. A file of
-    1 MB can name as many large values as it likes.
+    All of them together have at most LARGEST bytes, as a single one has, or GROWTH times the bytes of the constants: what would be more
+    is not known. A file of 1 MB can name as many large values as it likes.
 
     Args:
         tensors: every tensor by name. More may be added while this object is in use.

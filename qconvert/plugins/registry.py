@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
+from qconvert.errors import OptionError, RuntimeRefusedError, name_file_in_errors
 from qconvert.plugins.host import collect_items, operator_tables, plugin_cache
 from qconvert.plugins.options import READING, Option, check_options, fill_defaults, parse_options
 from qconvert.plugins.target import Derived, Target
 from qconvert.plugins.types import Codegen, Format, Pass, Runtime
+
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from qconvert.encodings import Encodings
@@ -57,7 +59,6 @@ def targets() -> Mapping[str, Target]:
     return {name: target for name, item in _unresolved_targets().items() if (target := _resolve_target(item)) is not None}
 
 
-@plugin_cache
 def _unresolved_targets() -> Mapping[str, Target | Derived]:
     return collect_items("qconvert_targets")
 
@@ -76,7 +77,6 @@ def _resolve_target(item: Target | Derived) -> Target | None:
     return found
 
 
-@plugin_cache
 def passes() -> Mapping[str, Pass]:
     """Every pass, by name."""
     return collect_items("qconvert_passes")
@@ -95,7 +95,6 @@ def declared_options() -> Mapping[str, Option]:
     return found
 
 
-@plugin_cache
 def runtimes() -> Mapping[str, Runtime]:
     """Every runtime, by name."""
     return collect_items("qconvert_runtimes")
@@ -103,12 +102,7 @@ def runtimes() -> Mapping[str, Runtime]:
 
 def codegen_of(target: str) -> Codegen | None:
     """What makes artefacts for a target of that name; None if nothing does, so that files of its format are written."""
-    return _codegens().get(target)
-
-
-@plugin_cache
-def _codegens() -> Mapping[str, Codegen]:
-    return collect_items("qconvert_codegen")
+    return collect_items("qconvert_codegen").get(target)
 
 
 def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
@@ -123,9 +117,7 @@ def operators(format: str, direction: str) -> Mapping[str, Callable[..., Any]]:
 
 def format_named(name: str) -> Format:
     """The format called `name`; raises OptionError, listing the known ones, if there is none."""
-    if name not in formats():
-        raise _unknown("format", name, formats())
-    return formats()[name]
+    return _find_named("format", name, formats())
 
 
 def format_of(path: Path) -> Format:
@@ -195,10 +187,8 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
         raise OptionError(f"files of the format {reader.name} cannot be read as encodings", file=str(path), rule="not-encodings")
     given = check_options(options, reader.read_options, f"nothing that reads {reader.name}")
     try:
-        found = reader.read_encodings(path, fill_defaults(given, reader.read_options))
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
+        with name_file_in_errors(path):
+            found = reader.read_encodings(path, fill_defaults(given, reader.read_options))
     except OSError as error:  # a plugin opens the file itself
         from qconvert.files.names import unreadable  # which imports numpy
 
@@ -213,12 +203,14 @@ def read_encodings(path: Path, format: str = "", options: Mapping[str, Any] = Ma
     return found
 
 
-def _unknown(what: str, name: str, known: Iterable[str]) -> OptionError:
-    """The error for a name that nothing has, with the nearest one and all."""
+def _find_named(what: str, name: str, known: Mapping[str, T]) -> T:
+    """What bears a name; raises OptionError, with the nearest name and all, if nothing does."""
+    if name in known:
+        return known[name]
     from qconvert.graph.names import quote_nearest  # without numpy until something is wrong
 
     kinds = {"pass": "passes"}.get(what, f"{what}s")
-    return OptionError(
+    raise OptionError(
         f"there is no {what} {quote_nearest([name], known)}", remedy=f"Known {kinds}: {', '.join(sorted(known))}.", rule=f"unknown-{what}"
     )
 
@@ -233,9 +225,7 @@ def target_named(name: str) -> Target:
             item = _unresolved_targets().get(item.base)
         why = "does not exist" if item is None else "derives from itself"
         raise OptionError(f"the target {name!r} derives from {seen[-1]!r}, which {why}", rule="unknown-target")
-    if name not in targets():
-        raise _unknown("target", name, targets())
-    return targets()[name]
+    return _find_named("target", name, targets())
 
 
 def options_named(text: str) -> dict[str, str]:
@@ -250,11 +240,8 @@ def pass_named(text: str) -> Pass:
     Raises:
         OptionError: there is no such pass, it has no such option, or the value is wrong; the known ones are listed.
     """
-    name = text.partition(":")[0]
-    if name not in passes():
-        raise _unknown("pass", name, passes())
-    found = passes()[name]
-    given = check_options(options_named(text), found.options, f"nothing in the pass {name}")
+    found = _find_named("pass", text.partition(":")[0], passes())
+    given = check_options(options_named(text), found.options, f"nothing in the pass {found.name}")
     if not given:
         return found
     options = tuple(replace(item, by_hand=given[item.name]) if item.name in given else item for item in found.options)

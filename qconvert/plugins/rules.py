@@ -162,47 +162,54 @@ def _mixed_sides(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
                 yield tensor.name, f"is {tensor.dtype} next to quantized data"
 
 
-def _wrong_weight_type(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    found = weights_of(graph, op)
-    if found is None:
-        return
-    data, weights = found
-    if not weights.is_quantized or weights.dtype not in target.storage.weight_dtypes.get(data.dtype, ()):
-        yield weights.name, f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} for data of {data.dtype}"
+def _of_weights(describe: Callable[[Abilities, Tensor, Tensor], str]) -> Callable[[Abilities, Graph, Op], Iterator[Breach]]:
+    """What finds wrong weights next to their data, where `describe` says how they are wrong."""
+
+    def find(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
+        found = weights_of(graph, op)
+        if found is not None and (words := describe(target, *found)):
+            yield found[1].name, words
+
+    return find
 
 
-def _asymmetric_weights(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    found = weights_of(graph, op)
-    if found is None or found[1].quantization is None or found[1].dtype.startswith("u"):
-        return
-    points = found[1].quantization.zero_point
-    if points.any():
-        yield found[1].name, f"has the zero point {int(points[points != 0][0])}"
+@_of_weights
+def _wrong_weight_type(target: Abilities, data: Tensor, weights: Tensor) -> str:
+    if weights.is_quantized and weights.dtype in target.storage.weight_dtypes.get(data.dtype, ()):
+        return ""
+    return f"is {'' if weights.is_quantized else 'plain '}{weights.dtype} for data of {data.dtype}"
 
 
-def _wrong_weight_scales(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    found = weights_of(graph, op)
-    if found is None or found[1].quantization is None:
-        return
-    weights, scales = found[1], found[1].quantization
+@_of_weights
+def _asymmetric_weights(target: Abilities, data: Tensor, weights: Tensor) -> str:
+    if weights.quantization is None or weights.dtype.startswith("u") or not weights.quantization.zero_point.any():
+        return ""
+    points = weights.quantization.zero_point
+    return f"has the zero point {int(points[points != 0][0])}"
+
+
+@_of_weights
+def _wrong_weight_scales(target: Abilities, data: Tensor, weights: Tensor) -> str:
+    scales, granularity = weights.quantization, target.storage.weight_granularity
+    if scales is None:
+        return ""
     if scales.block_size:
-        yield weights.name, f"has scales in blocks of {scales.block_size}"
-    elif scales.axis not in (None, 0):
-        yield weights.name, f"has scales along axis {scales.axis}"
-    elif scales.scale.size > 1 and target.storage.weight_granularity == "per_tensor":
-        yield weights.name, f"has {scales.scale.size} scales"
-    elif scales.scale.size > 1 and target.storage.weight_granularity == "per_axis_signed" and weights.dtype.startswith("u"):
-        yield weights.name, f"is {weights.dtype} with {scales.scale.size} scales"
+        return f"has scales in blocks of {scales.block_size}"
+    if scales.axis not in (None, 0):
+        return f"has scales along axis {scales.axis}"
+    if scales.scale.size > 1 and granularity == "per_tensor":
+        return f"has {scales.scale.size} scales"
+    is_unsigned = granularity == "per_axis_signed" and weights.dtype.startswith("u")
+    return f"is {weights.dtype} with {scales.scale.size} scales" if scales.scale.size > 1 and is_unsigned else ""
 
 
-def _wrong_range(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
-    found = weights_of(graph, op)
-    bounds = target.storage.quant_ranges.get(found[1].dtype) if found is not None else None
-    if found is None or bounds is None or found[1].data is None or not found[1].data.size:
-        return
-    low, high = int(found[1].data.min()), int(found[1].data.max())
-    if low < bounds[0] or high > bounds[1]:
-        yield found[1].name, f"goes from {low} to {high}"
+@_of_weights
+def _wrong_range(target: Abilities, data: Tensor, weights: Tensor) -> str:
+    bounds = target.storage.quant_ranges.get(weights.dtype)
+    if bounds is None or weights.data is None or not weights.data.size:
+        return ""
+    low, high = int(weights.data.min()), int(weights.data.max())
+    return f"goes from {low} to {high}" if low < bounds[0] or high > bounds[1] else ""
 
 
 def _wrong_bias(target: Abilities, graph: Graph, op: Op) -> Iterator[Breach]:
@@ -233,7 +240,7 @@ def _wrong_fixed_output(target: Abilities, graph: Graph, op: Op) -> Iterator[Bre
     result = graph[op.outputs[0]] if op.outputs and op.outputs[0] else None
     if result is None or result.quantization is None or (fixed := target.kernels.fixed_qparams(op.kind, result.dtype)) is None:
         return
-    scale, point = float(result.quantization.scale[0]), int(result.quantization.zero_point[0])
+    scale, point = result.quantization.step, result.quantization.point
     if (scale, point) != fixed:
         yield result.name, f"has scale {scale:g} and zero point {point}, not {fixed[0]:g} and {fixed[1]}"
 
