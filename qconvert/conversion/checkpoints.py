@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qconvert.arguments import Progress, no_progress
 from qconvert.checkpoints.config import FILE_OF_MODELOPT, FILES_OF_CONFIG
 from qconvert.checkpoints.repacking import Repacked
 from qconvert.checkpoints.safetensors import is_checkpoint
@@ -22,7 +23,6 @@ from qconvert.version import __version__
 
 __all__ = ["converted_checkpoint", "holds_checkpoint", "open_checkpoint", "repacks"]
 
-Progress = Callable[[str, int, int], None]
 #: Costs that are listed, the highest first.
 _LISTED = 1000
 
@@ -56,7 +56,7 @@ def converted_checkpoint(
     force: bool = False,
     target: str = "",
     passes: Sequence[str] = (),
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
 ) -> ConversionReport:
     """Convert the checkpoint that a file belongs to; see convert().
 

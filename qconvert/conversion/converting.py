@@ -7,12 +7,12 @@ import os
 import shlex
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.judging import LIMIT, Declared, Written, read_back, refuse_losses
 from qconvert.conversion.loading import load
@@ -20,7 +20,7 @@ from qconvert.conversion.loading import source_format as source_format_of
 from qconvert.conversion.normalizing import Observer, chosen_target, normalize, run_passes
 from qconvert.conversion.report import ConversionReport, carried_over, is_quantized, on_floats, provenance, refuse_floats, remarks
 from qconvert.conversion.saving import ScalesFile, require_place, target_with_scales, write_file
-from qconvert.errors import OptionError, QConvertError, WrongFormatError
+from qconvert.errors import OptionError, WrongFormatError, name_file_in_errors
 from qconvert.graph import Graph, Op, count_kinds
 from qconvert.graph.metadata import COMMAND, CORRESPONDENCE, SIDE_FILE
 from qconvert.graph.names import quote_nearest
@@ -125,9 +125,6 @@ def _takers(given: Mapping[str, Any], known: Mapping[str, Option]) -> str:
     return f"It belongs to {join_words(found)}." if found else ""
 
 
-Progress = Callable[[str, int, int], None]
-
-
 @with_checked_arguments
 def convert(
     source: Model,
@@ -141,7 +138,7 @@ def convert(
     min_tensor_sqnr: float = LIMIT,
     verify_each: bool = False,
     observer: Observer | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
     **options: Unpack[ConvertOptions],
 ) -> ConversionReport:
     """Converts a model file to another format, normalized for a target.
@@ -260,11 +257,8 @@ def _convert_file(
         if given.passes.get("no_float") and chosen is not None and chosen.knows_kernels:
             refuse_floats(written.graph, chosen)
 
-    try:
+    with name_file_in_errors(source):
         notes = write_file(graph, result, writer, force=force, provenance=origin, reads=reads, judge=judge, **given.write)
-    except QConvertError as error:
-        error.file = error.file or str(source)
-        raise
     if written.unread:
         notes += name_changes([f"note: operators were counted before they were written: {written.unread}"], by=writer.name)
     return ConversionReport(

@@ -16,7 +16,7 @@ from qconvert.graph import Graph
 from qconvert.graph.metadata import SOURCE_FORMAT
 from qconvert.plugins import Format, format_named, formats, runtimes
 
-__all__ = ["Model", "as_file", "model_title", "written_copy"]
+__all__ = ["Model", "as_file", "as_files", "model_title", "written_copy"]
 
 #: Where the graph's own format has no runtime, or cannot be written.
 _OTHERWISE = "onnx"
@@ -106,6 +106,15 @@ def as_file(model: Model, format: str = "", *, runs: bool = False) -> Iterator[P
                 error.file = model_title(model)
             error.remedy = error.remedy.replace(str(path), path.name)
             raise
+
+
+@contextmanager
+def as_files(source: Model, result: Model, formats: tuple[str, str]) -> Iterator[tuple[tuple[Path, Path], tuple[str, str]]]:
+    """The files of a source and its result, which runtimes take, and the names of their formats, "" where the file of a graph says it;
+    see as_file()."""
+    with as_file(source, formats[0], runs=True) as before, as_file(result, formats[1], runs=True) as after:
+        stated = ("" if isinstance(model, Graph) else name for model, name in zip((source, result), formats, strict=True))
+        yield (before, after), (next(stated), next(stated))
 
 
 def _graph_file(graph: Graph, folder: Path, runs: bool) -> Path:

@@ -11,7 +11,15 @@ from typing import Any, Unpack
 from qconvert.arguments import with_checked_arguments
 from qconvert.conversion.adapting import adapt_graph, pick_reader_options, pick_shared_options
 from qconvert.conversion.in_memory import Model, as_file
-from qconvert.errors import FileAccessError, InvalidGraphError, InvalidModelError, OptionError, QConvertError, WrongFormatError
+from qconvert.errors import (
+    FileAccessError,
+    InvalidGraphError,
+    InvalidModelError,
+    OptionError,
+    QConvertError,
+    WrongFormatError,
+    name_file_in_errors,
+)
 from qconvert.files import require_utf8
 from qconvert.files.names import unreadable
 from qconvert.graph import Graph
@@ -102,12 +110,9 @@ def read_literal_graph(path: Path, reader: Format, options: Mapping[str, Any]) -
     other = source_format(graph_file)
     shared = {option.name: options[option.name] for option in other.read_options if option.name in options and not option.about_graph}
     network = load(graph_file, **shared)
-    try:
+    with name_file_in_errors(f"{path} with {graph_file.name}"):
         graph = join_parameters(parameters, network, other.modules(graph_file) if other.modules is not None else {})
         return parameters.finished(pass_named("absorb_quantization").run(graph, None)[0])
-    except QConvertError as error:
-        error.file = error.file or f"{path} with {graph_file.name}"
-        raise
 
 
 def source_format(path: Path, format: str = "") -> Format:

@@ -6,7 +6,7 @@ network with states keeps them from one of its inputs to the next.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from qconvert.arithmetic import affine_range, dequantize, quantize
 from qconvert.conversion.normalizing import require_valid
 from qconvert.errors import InternalError, InvalidGraphError, UnsupportedError
 from qconvert.evaluate import evaluate
-from qconvert.graph import Array, Graph, Tensor, integer_range, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Tensor, integer_range, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.operators import kind_of
 from qconvert.passes import io_to_states
@@ -69,7 +69,7 @@ class Verifier:
         if feed.keys() == {*stored[0].inputs}:
             self._verify_claims(item, *stored, feed)
 
-    def _verify_claims(self, item: Pass, before: Graph, after: Graph, feed: Mapping[str, Array]) -> None:
+    def _verify_claims(self, item: Pass, before: Graph, after: Graph, feed: Arrays) -> None:
         """Compare the tensors of an exact pass one by one, each computed of the values before it (rewriting/claims.py).
 
         Raises:
@@ -138,7 +138,7 @@ def _random(tensor: Tensor, quantization: Tensor | None, rng: np.random.Generato
     return rng.integers(low_int, high_int + 1, shape).astype(dtype)
 
 
-def convert_feed(before: Graph, after: Graph, feed: Mapping[str, Array]) -> dict[str, Array]:
+def convert_feed(before: Graph, after: Graph, feed: Arrays) -> dict[str, Array]:
     """The same inputs for the graph after a pass: turned, stored as another type or real, where the pass changed its inputs."""
     return {name: _convert_values(after[name], before[name], _transpose_to_shape(feed[name], after[name])) for name in after.inputs}
 
@@ -161,7 +161,7 @@ def _transpose_to_shape(values: Array, tensor: Tensor) -> Array:
     return next((turned for turned in turns if turned.shape == wanted), values)
 
 
-def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, Array]) -> tuple[float, str]:
+def change(before: Graph, after: Graph, a: Arrays, b: Arrays) -> tuple[float, str]:
     """The largest mean change of an output as a share of its range, and that output; outputs keep their order and names."""
     found, unseen = [(0.0, "")], find_layout_changes(before.metadata, after.metadata)  # which the shapes of cubes do not show
     for (name, old), (_, new) in zip(_outputs(before, a), _outputs(after, b), strict=True):
@@ -172,7 +172,7 @@ def change(before: Graph, after: Graph, a: Mapping[str, Array], b: Mapping[str, 
     return max(found, key=lambda item: item[0])
 
 
-def _outputs(graph: Graph, values: Mapping[str, Array]) -> Sequence[tuple[str, Array]]:
+def _outputs(graph: Graph, values: Arrays) -> Sequence[tuple[str, Array]]:
     """Every output as real numbers; of float outputs next to integers, both are rounded to float32."""
     found = []
     for name in graph.outputs:

@@ -191,17 +191,11 @@ def rename_tensors(graph: Graph, pairs: Sequence[str], whole: Graph | None = Non
         OptionError: a name is not known, or would be that of two tensors.
     """
     new = new_names(graph, pairs, whole)
-
-    def map_names(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(new.get(name, name) for name in names)
-
+    renamed = graph.with_names(new)
     states = {new.get(name, name): replace(state, name=new.get(name, name)) for name, state in graph.states.items()}
     return replace(
-        graph,
-        tensors={new.get(name, name): replace(tensor, name=new.get(name, name)) for name, tensor in graph.tensors.items()},
-        ops=tuple(replace(rename_state(op, new), inputs=map_names(op.inputs), outputs=map_names(op.outputs)) for op in graph.ops),
-        inputs=map_names(graph.inputs),
-        outputs=map_names(graph.outputs),
+        renamed,
+        ops=tuple(rename_state(op, new) for op in renamed.ops),
         signatures=tuple(_signature(item, new) for item in graph.signatures),
         states=states,
         functions={

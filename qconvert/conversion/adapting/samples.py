@@ -114,14 +114,8 @@ class Samples:
             rows = kind_of(reader).samples.rows(reader, -1)
             places.update(axis for index, axis in rows.items() if axis >= 0 and reader.has(index) and reader.inputs[index] == op.outputs[0])
         axis = places.pop() if len(places) == 1 else 0
-        shape, data = state.static_shape, state.data
-        if shape is None or data is None or len(shape) < 2 or shape[axis] != self.old:
-            return None
-        first = data.take([0], axis)
-        if self.old > 1 and (data != first).any():
-            return None
-        values = np.repeat(first, self.new, axis)
-        return replace(state, shape=values.shape, data=values), axis
+        values = self._repeated_values(state, axis)
+        return None if values is None or values.ndim < 2 else (replace(state, shape=values.shape, data=values), axis)
 
     def scale_size(self, size: Size) -> Size:
         return int(size) // self.old * self.new
@@ -153,7 +147,7 @@ class Samples:
     def with_repeated(self, op: Op, index: int, axis: int) -> Op:
         """The operator with what it takes next to samples repeated for each. Raises OptionError where that is not one for each."""
         name = op.inputs[index]
-        values, shape = self._repeated_values(name, axis), self.tensors[name].static_shape
+        values, shape = self._repeated_values(self.graph[name], axis), self.tensors[name].static_shape
         if values is not None:
             return self.with_constant(op, index, values, self.graph[name])
         if self.graph[name].is_constant or shape is None or axis >= len(shape) or not shape[axis] == self.old == 1:
@@ -161,11 +155,11 @@ class Samples:
         repeats = self.add_constant(name, np.array([self.new if at == axis else 1 for at in range(len(shape))], np.int64), None)
         tiled = self.new_tensor(name, (*shape[:axis], self.new, *shape[axis + 1 :]), axis)
         self.ops.append(Op("Tile", (name, repeats), (tiled,), {}, op.source))
-        return replace(op, inputs=tuple(tiled if place == index else other for place, other in enumerate(op.inputs)))
+        return op.with_input(index, tiled)
 
-    def _repeated_values(self, name: str, axis: int) -> Array | None:
+    def _repeated_values(self, tensor: Tensor, axis: int) -> Array | None:
         """A constant for the old samples for the new ones; None if it is no constant, or differs from sample to sample."""
-        data = self.graph[name].data
+        data = tensor.data
         if data is None or axis >= data.ndim or data.shape[axis] != self.old:
             return None
         first = data.take([0], axis)
@@ -174,15 +168,14 @@ class Samples:
     def repeat_output(self, index: int, place: Place) -> bool:
         """Makes a constant that is an output one for each sample, if it can be."""
         name = self.graph.outputs[index]
-        values = self._repeated_values(name, place.axis) if place.before == 1 else None
+        values = self._repeated_values(self.graph[name], place.axis) if place.before == 1 else None
         if values is None:
             return False
         self.outputs[index] = self.add_constant(name, values, self.graph[name])
         return True
 
     def with_constant(self, op: Op, index: int, values: Array, like: Tensor | None = None) -> Op:
-        name = self.add_constant(op.inputs[index], values, like)
-        return replace(op, inputs=tuple(name if place == index else other for place, other in enumerate(op.inputs)))
+        return op.with_input(index, self.add_constant(op.inputs[index], values, like))
 
     def add_constant(self, hint: str, values: Array, like: Tensor | None) -> str:
         """Adds a constant, whose name is returned."""

@@ -178,7 +178,7 @@ class Rounding:
         point, (low, high) = np.float32(q.zero_point[0]), q.limits(quantization.dtype)
         parts: list[tuple[str, list[Any]]] = [("Div", [q.scale[0]]), ("Add", [point]), ("Round", []), ("Clip", [low, high])]
         for kind, numbers in [*parts, ("Sub", [point]), ("Mul", [q.scale[0]])]:
-            constants = [network.add(f"{called}/number", Tensor("", "float32", (), np.asarray(number, np.float32))) for number in numbers]
+            constants = [network.add_constant(f"{called}/number", np.asarray(number, np.float32)) for number in numbers]
             result = network.add(f"{called}/{kind.lower()}", Tensor("", "float32", network[name].shape))
             self._ops.append(Op(kind, (name, *constants), (result,), {}, ""))
             name = result
@@ -258,13 +258,13 @@ class _Rows:
         return name
 
     def _number(self, value: float) -> str:
-        return self._network.add(f"{self._name}/number", Tensor("", "float32", (), np.asarray(value, np.float32)))
+        return self._network.add_constant(f"{self._name}/number", np.asarray(value, np.float32))
 
     def _limits(self) -> list[str]:
         return [self._number(_LOWEST), self._number(_HIGHEST)]
 
     def _axis(self) -> str:
-        return self._network.add(f"{self._name}/axis", Tensor("", "int64", (1,), np.array([-1], np.int64)))
+        return self._network.add_constant(f"{self._name}/axis", np.array([-1], np.int64))
 
 
 def adjust_inputs(network: Network, layers: Mapping[str, str]) -> None:
@@ -315,7 +315,7 @@ class _Adjusted:
         source = before.inputs[0] if before is not None else name  # rows that each layer makes for itself
         key = op.kind, source, self._network[name].shape, values.tobytes()
         if key not in self._made:
-            constant = self._network.add(op.inputs[1], Tensor("", str(values.dtype), values.shape, values))
+            constant = self._network.add_constant(op.inputs[1], values)
             made = self._network.add(f"{name}/{op.kind.lower()}", Tensor("", self._network[name].dtype, self._network[name].shape))
             self.ops.append(replace(op, inputs=(name, constant), outputs=(made,)))
             self._made[key] = made

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from qconvert.graph import Graph, Op, Tensor
+from qconvert.graph import Array, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.plugins import Folding, Parameters, pass_named
 from qconvert.rewriting import dequantized_source, producer_of_kind
 
-__all__ = ["Network", "align_prefixes", "is_in_module", "module_of", "parts_of", "same_path", "with_linear_layers"]
+__all__ = ["Network", "align_prefixes", "is_in_module", "member", "module_of", "parts_of", "same_path", "with_linear_layers"]
 
 _MOST_PREFIXES = 64
 
@@ -22,6 +22,11 @@ _MOST_PREFIXES = 64
 def module_of(name: str) -> str:
     """The module of a tensor: "features.0" of "features.0.weight"."""
     return name.rpartition(".")[0]
+
+
+def member(module: str, name: str) -> str:
+    """The name of a tensor of a module; the network's own module has the name ""."""
+    return f"{module}.{name}".removeprefix(".")
 
 
 def is_in_module(module: str, other: str) -> bool:
@@ -71,23 +76,14 @@ def _best_prefix(names: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _rename_parameters(parameters: Parameters, new: Callable[[str], str]) -> Parameters:
-    def rename_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-        return {new(name): value for name, value in values.items()}
-
+    names = ("results", "inputs", "data", "functions", "dynamic", "orders", "factors", "decodings", "places")
+    renamed: dict[str, Any] = {name: {new(key): value for key, value in getattr(parameters, name).items()} for name in names}
     return replace(
         parameters,
         tensors={new(name): replace(tensor, name=new(name)) for name, tensor in parameters.tensors.items()},
         absent=frozenset(map(new, parameters.absent)),
         folded={new(name): _renamed_folding(folding, new) for name, folding in parameters.folded.items()},
-        results=rename_keys(parameters.results),
-        inputs=rename_keys(parameters.inputs),
-        data=rename_keys(parameters.data),
-        functions=rename_keys(parameters.functions),
-        dynamic=rename_keys(parameters.dynamic),
-        orders=rename_keys(parameters.orders),
-        factors=rename_keys(parameters.factors),
-        decodings=rename_keys(parameters.decodings),
-        places=rename_keys(parameters.places),
+        **renamed,
     )
 
 
@@ -162,7 +158,7 @@ class Network:
         """The module with tensors that an operator with constants is: by its scope, or by the names of the constants."""
         scope = self.scope(op)
         parts = parts_of(op)
-        if scope is not None and any(f"{scope}.{part}".removeprefix(".") in self.known for part in parts.values()):
+        if scope is not None and any(member(scope, part) in self.known for part in parts.values()):
             return scope
         for place in parts:
             name = op.inputs[place] if place < len(op.inputs) else ""
@@ -207,6 +203,10 @@ class Network:
         fresh = self.names.fresh(name)
         self.tensors[fresh] = Tensor(fresh, tensor.dtype, tensor.shape, tensor.data, tensor.quantization)
         return fresh
+
+    def add_constant(self, name: str, values: Array) -> str:
+        """Takes a new constant in under a free name; returns it."""
+        return self.add(name, Tensor("", str(values.dtype), values.shape, values))
 
     def data(self, op: Op) -> list[str]:
         """The data inputs of an operator that are neither constants nor dequantized weights."""

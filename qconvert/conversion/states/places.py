@@ -116,7 +116,7 @@ class Places:
         together."""
         reader = self._network.only_consumer(name)
         lowest = quantization.quantization.limits(quantization.dtype)[0]
-        if reader is not None and reader.kind == "Relu" and int(quantization.quantization.zero_point[0]) == lowest:
+        if reader is not None and reader.kind == "Relu" and quantization.quantization.point == lowest:
             self.inner.add(name)
             self._taken.add(name)
             name = reader.outputs[0]
@@ -259,7 +259,7 @@ class Places:
 
 def _is_unused(quantization: QParams) -> bool:
     """Whether a quantization is that of a module that never computed: PyTorch's FloatFunctionals have it from the start."""
-    return float(quantization.quantization.scale[0]) == 1.0 and int(quantization.quantization.zero_point[0]) == 0
+    return quantization.quantization.step == 1.0 and quantization.quantization.point == 0
 
 
 def _quote_candidates(names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from qconvert.conversion.states.network import Network, module_of, parts_of
+from qconvert.conversion.states.network import Network, member, module_of, parts_of
 from qconvert.errors import InvalidModelError, format_count
 from qconvert.graph import Array, Op, Shape, Tensor
 from qconvert.graph.names import quote_nearest
@@ -35,7 +35,7 @@ def decode_weight(network: Network, stored: str, decoding: Decoding, source: str
     parts = (shape[0], decoding.scales.shape[1], shape[1] // decoding.scales.shape[1])
 
     def constant(hint: str, values: Array) -> str:
-        return network.add(f"{stored}/{hint}", Tensor("", str(values.dtype), values.shape, values))
+        return network.add_constant(f"{stored}/{hint}", values)
 
     def add_op(kind: str, inputs: tuple[str, ...], dtype: str, sizes: tuple[int, ...], **attributes: int | str) -> str:
         made = network.add(f"{stored}/{kind.lower()}", Tensor("", dtype, sizes))
@@ -114,8 +114,8 @@ class Substitution:
         for module, folding in network.parameters.folded.items():
             found = folding.tensors(following.get(module, 0.0))
             self._tensors.update(found)
-            if f"{module}.bias".removeprefix(".") not in found:
-                self._absent.add(f"{module}.bias".removeprefix("."))
+            if member(module, "bias") not in found:
+                self._absent.add(member(module, "bias"))
 
     def _layer(self, op: Op) -> str | None:
         """The module of an operator with weights, if the file holds them."""
@@ -124,7 +124,7 @@ class Substitution:
         network = self._network
         scope = network.scope(op)
         for module in (scope, *(module_of(name) for name in op.inputs[1:] if name and network.constant(name) is not None)):
-            if module is not None and (module in network.parameters.folded or f"{module}.weight".removeprefix(".") in self._tensors):
+            if module is not None and (module in network.parameters.folded or member(module, "weight") in self._tensors):
                 return module
         return None
 
@@ -143,7 +143,7 @@ class Substitution:
 
     def _owner(self, op: Op) -> str | None:
         owner = self._network.owner(op)
-        return owner if owner is not None and f"{owner}.running_mean".removeprefix(".") in self._tensors else None
+        return owner if owner is not None and member(owner, "running_mean") in self._tensors else None
 
     def _replace_constants(self, op: Op) -> list[Op]:
         """An operator with the file's tensors, and what dequantizes them."""
@@ -168,7 +168,7 @@ class Substitution:
         """The name of the tensor in the file that a constant is."""
         part = parts_of(op).get(place)
         if owner is not None and part is not None:
-            own = f"{owner}.{part}".removeprefix(".")
+            own = member(owner, part)
             runs_in_float = _normalizes_data(op) and name != own  # an operator of which others are made
             if own in self._tensors and not (runs_in_float and self._tensors[own].shape != self._network[name].shape):
                 return own
@@ -213,7 +213,7 @@ class Substitution:
 
     def _with_bias(self, op: Op, inputs: list[str], owner: str) -> list[str]:
         """A bias where the file has one and the graph none, or where the graph's is computed; none where the module has none."""
-        key = f"{owner}.bias".removeprefix(".")
+        key = member(owner, "bias")
         has = len(inputs) > 2 and bool(inputs[2])
         if key in self._tensors and key not in self.used:
             shape = self._network[op.inputs[1]].shape
@@ -224,12 +224,7 @@ class Substitution:
             return [*inputs[:2], self._add_tensor(tensor, key)]
         if has and key in self._absent:
             return inputs[:2]
-        if (
-            has
-            and key not in self._tensors
-            and inputs[2] == op.inputs[2]
-            and self._tensors[f"{owner}.weight".removeprefix(".")].is_quantized
-        ):
+        if has and key not in self._tensors and inputs[2] == op.inputs[2] and self._tensors[member(owner, "weight")].is_quantized:
             self.unknown.setdefault(op.inputs[2], f"{op}, whose weights the file holds")
         return inputs
 
