@@ -7,13 +7,13 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, with_checked_arguments
 from qconvert.batches.jobs import BatchReport, Job, Outcome, Processes, read_record, run_job
 from qconvert.errors import FileAccessError, OptionError
 from qconvert.files import require_utf8, whole_file
@@ -140,7 +140,7 @@ def batch(
     scheduler: str = "",
     seconds: float = 600.0,
     memory: float = 8.0,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Progress | None = None,
     **options: Any,
 ) -> BatchReport:
     """Converts all models of a folder, each in a process of its own, and writes what came of them to `out`/qconvert-batch/results.json.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.conversion import convert, load
 from qconvert.conversion.loading import source_format
 from qconvert.data import random_inputs
@@ -184,7 +184,7 @@ def benchmark(
     threads: int = 1,
     seed: int = 0,
     format: str = "",
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = no_progress,
     **options: Unpack[ReadOptions],
 ) -> BenchmarkReport:
     """Measure how long a model and others made of it take in their runtimes, side by side.
@@ -251,7 +251,7 @@ class _File:
 
 
 def _conversions(
-    source: _File, targets: Sequence[str], folder: Path, options: Mapping[str, Any], progress: Callable[[str, int, int], None]
+    source: _File, targets: Sequence[str], folder: Path, options: Mapping[str, Any], progress: Progress
 ) -> tuple[list[_File], list[Measured]]:
     """The model's conversions for targets, each in a folder of its own, and those that are refused."""
     files, refused = list[_File](), list[Measured]()

@@ -11,12 +11,12 @@ from typing import Any, Literal, Self, Unpack
 
 import numpy as np
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.calibration.encodings_and_biases import Choices, drop_tiny_scales, encodings_of, with_corrected_biases
 from qconvert.calibration.layer_changes import equalize
 from qconvert.calibration.methods import observer
 from qconvert.calibration.observer import MinMax, Observer, Percentile
-from qconvert.calibration.observing import Progress, Watched, observe, unload_networks, write_for_runtime
+from qconvert.calibration.observing import Watched, observe, unload_networks, write_for_runtime
 from qconvert.calibration.places import Group, Plan, plan
 from qconvert.calibration.report import (
     Calibration,
@@ -35,7 +35,7 @@ from qconvert.conversion.normalizing import run_passes
 from qconvert.data import Preparation
 from qconvert.data.samples import Data, Samples
 from qconvert.encodings import Encoding, Encodings, Place, Range, quantization_of
-from qconvert.errors import LossError, OptionError, UnsupportedError
+from qconvert.errors import LossError, OptionError, UnsupportedError, require_word
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
 from qconvert.passes import compute_constants
@@ -170,7 +170,7 @@ def run_calibration(
     runtime: str = "onnxruntime",
     jobs: int = 1,
     scheduler: str = "",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
     **options: Any,
 ) -> Calibration:
     """Runs a float network on data, and chooses a quantization for each tensor that integer kernels read or write.
@@ -206,9 +206,8 @@ def run_calibration(
         QConvertError: the network or the data cannot be read, do not fit, or give NaN; or there is nothing to quantize.
         LossError: there is something to warn of, with `strict`.
     """
-    for what, given, known in (("activations", activations, ACTIVATIONS), ("weights", weights, WEIGHTS)):
-        if given not in known:
-            raise OptionError(f"{what} is {given!r}, which is unknown", remedy=f"Use one of {', '.join(known)}.", rule="unknown-word")
+    require_word("activations", activations, ACTIVATIONS)
+    require_word("weights", weights, WEIGHTS)
     if symmetric is None and target and target_named(target).needs_scales:
         symmetric = activations in target_named(target).storage.symmetric_activations or None
     makes = observer(method, **options), observer(method, of_input=True, **options)

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arguments import Progress
 from qconvert.calibration.layer_changes import ChannelMeans, correct_biases
-from qconvert.calibration.observing import Progress, normalize_for_runtime, observe, write_for_runtime
+from qconvert.calibration.observing import normalize_for_runtime, observe, write_for_runtime
 from qconvert.calibration.places import Plan, Weights
 from qconvert.calibration.report import TensorReport
 from qconvert.calibration.weights import weight_quantization
@@ -75,7 +76,7 @@ def encodings_of(graph: Graph, found: Plan, reports: tuple[TensorReport, ...], c
         QConvertError: weights are NaN or infinite.
     """
     entries = {Place(name): Encoding(report.qparams, origin=report.origin) for report in reports for name in report.names}
-    steps = {place.name: float(one.qparams.quantization.scale[0]) for place, one in entries.items() if one.qparams is not None}
+    steps = {place.name: one.qparams.quantization.step for place, one in entries.items() if one.qparams is not None}
     notes = []
     for item in found.weights:
         data = graph[item.name].data
@@ -101,16 +102,17 @@ def _widen_for_bias(graph: Graph, item: Weights, quantization: QParams, steps: d
     least = np.full(q.scale.shape, _SMALLEST)
     for data, bias in item.layers:
         values = graph.constant(bias) if bias else None
-        if values is not None and data in steps and values.size in (1, q.scale.size) and np.isfinite(values).all():
-            least = np.maximum(least, np.abs(values.reshape(-1).astype(np.float64)) / (steps[data] * _LARGEST_BIAS))
-        elif values is not None and data in steps and q.scale.size == 1 and np.isfinite(values).all():
-            least = np.maximum(least, float(np.abs(values).max(initial=0)) / (steps[data] * _LARGEST_BIAS))
+        if values is None or data not in steps or not np.isfinite(values).all():
+            continue
+        largest = np.abs(values.reshape(-1).astype(np.float64))
+        if q.scale.size == 1:
+            largest = largest.max(initial=0, keepdims=True)
+        if largest.size in (1, q.scale.size):
+            least = np.maximum(least, largest / (steps[data] * _LARGEST_BIAS))
     scale = np.maximum(q.scale, least.astype(np.float32))
-    return (
-        quantization
-        if np.array_equal(scale, q.scale)
-        else replace(quantization, quantization=replace(q, scale=_replace_infinite(scale, q.scale)))
-    )
+    if np.array_equal(scale, q.scale):
+        return quantization
+    return replace(quantization, quantization=replace(q, scale=_replace_infinite(scale, q.scale)))
 
 
 def _replace_infinite(scale: Array, otherwise: Array) -> Array:

@@ -10,7 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.products import is_dynamic
 
@@ -55,7 +55,7 @@ def _count_groups(op: Op) -> int:
     return int(op["group"]) if "group" in kind_of(op).attributes else 1
 
 
-def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tuple[str, ...]]:
+def correct_biases(graph: Graph, shifts: Arrays) -> tuple[Graph, tuple[str, ...]]:
     """Adds to the biases of layers in float, before they are quantized.
 
     Args:
@@ -83,7 +83,7 @@ def correct_biases(graph: Graph, shifts: Mapping[str, Array]) -> tuple[Graph, tu
         shared = not old or len(readers[old]) > 1 or old in graph.public
         name = names.fresh(f"{old or op.outputs[0]}/{'corrected' if old else 'bias'}") if shared else old
         made[name] = Tensor(name, "float32", data.shape, data)
-        ops[number] = replace(op, inputs=(*op.inputs[:2], name, *op.inputs[3:]))
+        ops[number] = op.with_input(2, name)
         count += 1
     return graph.evolve(tensors=made.values(), ops=ops), (f"{count} biases are corrected", *notes)
 
@@ -136,7 +136,7 @@ def _with_layers(graph: Graph, layers: Mapping[int, _Layer]) -> Graph:
             shared = len(readers[inputs[2]]) > 1 or inputs[2] in graph.public
             name = names.fresh(f"{inputs[2]}/equalized") if shared else inputs[2]
             made[name] = replace(graph[inputs[2]], name=name, shape=layer.bias.shape, data=layer.bias.astype(np.float32))
-            ops[number] = replace(ops[number], inputs=(*inputs[:2], name, *inputs[3:]))
+            ops[number] = ops[number].with_input(2, name)
     return graph.evolve(tensors=made.values(), ops=ops)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from qconvert.calibration.mnn import PACK, MnnAdmm, MnnKl
 from qconvert.calibration.observer import HALF, Counted, MinMax, MovingAverage, Observer, Percentile, require_between
 from qconvert.encodings import QParams, Range, quantization_of
-from qconvert.errors import OptionError
+from qconvert.errors import require_word
 from qconvert.graph import Array, integer_range
 from qconvert.plugins import Option
 from qconvert.plugins.options import check_options, fill_defaults
@@ -299,10 +299,7 @@ def observer(method: str, *, of_input: bool = False, **options: Any) -> Callable
         make = observer("percentile", percentile=99.9)
         observers = {name: make() for name in names}
     """
-    if method not in METHODS:
-        raise OptionError(
-            f"the calibration method is {method!r}, which is unknown", remedy=f"Use one of {', '.join(METHODS)}.", rule="unknown-method"
-        )
+    require_word("the calibration method", method, METHODS, "unknown-method")
     found = METHODS[method]
     given = {**(found.of_inputs if of_input else {}), **check_options(options, found.options, f"no calibration by {method}")}
     return partial(found.observer, **fill_defaults(given, found.options))

@@ -16,7 +16,7 @@ import numpy as np
 
 from qconvert.data import Preparation
 from qconvert.data.samples import Data
-from qconvert.errors import FileAccessError, InvalidModelError, OptionError
+from qconvert.errors import FileAccessError, InvalidModelError, OptionError, name_file_in_errors
 from qconvert.files import map_file
 from qconvert.files.documents import integer, json_of, list_of, number, object_of, sort_of, text
 from qconvert.files.names import require_there
@@ -57,16 +57,13 @@ def read_mnn_config(path: str | Path) -> MnnConfig:
         OptionError: it asks for what calibrate() does not do.
     """
     path = Path(path)
-    try:
+    with name_file_in_errors(path):
         found = json_of(bytes(map_file(path)), "the file")
         if not isinstance(found, dict):
             raise InvalidModelError(
                 "is not a configuration of MNN's quantizer, which is a JSON object with the key path", rule="not-a-configuration"
             )
         return _config(_Values(found), path.parent)
-    except (InvalidModelError, OptionError, FileAccessError) as error:
-        error.file = error.file or str(path)
-        raise
 
 
 class _Values:
@@ -154,13 +151,11 @@ def _sequence(folder: Path) -> Iterator[dict[str, Array]]:
     if not folder.is_dir():
         raise FileAccessError("is not a folder of samples", file=str(folder), rule="not-a-folder")
     for file in sorted(item / "input.json" for item in folder.iterdir() if (item / "input.json").is_file()):
-        try:
+        with name_file_in_errors(file):
             given = json_of(bytes(map_file(file)), "the file")
             inputs = given.get("inputs") if isinstance(given, dict) else None
-            yield dict(_values(file.parent, *item) for item in list_of(inputs, "inputs", lambda item, at: (item, at)))
-        except InvalidModelError as error:
-            error.file = error.file or str(file)
-            raise
+            sample = dict(_values(file.parent, *item) for item in list_of(inputs, "inputs", lambda item, at: (item, at)))
+        yield sample
 
 
 def _values(sample: Path, item: Any, at: str) -> tuple[str, Array]:

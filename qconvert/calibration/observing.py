@@ -16,16 +16,17 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.arguments import Progress, no_progress
 from qconvert.calibration.workers import Workers
 from qconvert.conversion import save
 from qconvert.conversion.normalizing import normalize
 from qconvert.data.samples import Samples, batch_name
 from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError, UnsupportedError
 from qconvert.files.system import release_memory, temporary_folder
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Arrays, Graph
 from qconvert.plugins import LoadedModel, ModelFile, Runtime, format_named, runtimes, target_named
 
-__all__ = ["Progress", "Watched", "Watching", "normalize_for_runtime", "observe", "unload_networks", "write_for_runtime"]
+__all__ = ["Watched", "Watching", "normalize_for_runtime", "observe", "unload_networks", "write_for_runtime"]
 
 #: Samples run together as long as what they give out stays below this.
 _BATCH_BYTES = 8 << 20
@@ -152,21 +153,21 @@ class Watching:
         file = ModelFile(path, found.kernels[0], threads=self._network.threads)
         return found.watch(file, frozenset(self._network.names) - {*self._network.inputs})
 
-    def values(self, feeds: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+    def values(self, feeds: Iterable[Arrays]) -> Iterator[dict[str, Array]]:
         """For each sample the wanted tensors, by name, in the order in which they are wanted."""
         waiting = iter(feeds)
         while group := list(islice(waiting, self._batch)):
             yield from self._run_each(group) if len(group) == 1 else self._run_together(group)
 
-    def _run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def _run(self, feed: Arrays) -> dict[str, Array]:
         given = dict(zip(self._model.inputs, (feed[name] for name in self._network.inputs), strict=True))
         found = {**self._model.run(given), **feed}
         return {name: found[name] for name in self._network.names if name in found}
 
-    def _run_each(self, group: Sequence[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+    def _run_each(self, group: Sequence[Arrays]) -> Iterator[dict[str, Array]]:
         return map(self._run, group)
 
-    def _run_together(self, group: Sequence[Mapping[str, Array]]) -> Iterator[dict[str, Array]]:
+    def _run_together(self, group: Sequence[Arrays]) -> Iterator[dict[str, Array]]:
         """Samples in one batch; one by one if the network does not take that, or mixes the samples, and ever after."""
         try:
             found = self._run({name: np.concatenate([feed[name] for feed in group]) for name in self._network.inputs})
@@ -177,7 +178,7 @@ class Watching:
             return self._run_each(group)
         return ({name: value[number : number + 1] for name, value in found.items()} for number in range(len(group)))
 
-    def _keeps_apart(self, first: Mapping[str, Array], found: Mapping[str, Array]) -> bool:
+    def _keeps_apart(self, first: Arrays, found: Arrays) -> bool:
         """Whether the first sample gives the same by itself, but for the order of sums; asked once."""
         if not self._is_tried:
             self._is_tried = True
@@ -195,7 +196,6 @@ def _is_near(a: Array, b: Array) -> bool:
     return bool(np.allclose(a, b, rtol=1e-3, atol=1e-4 * largest, equal_nan=True))
 
 
-Progress = Callable[[str, int, int], None]
 #: Samples that one worker sees in a row. It does not depend on how many workers there are, so neither do the scales.
 _PART = 16
 
@@ -247,7 +247,7 @@ def observe(
     samples: Samples,
     *,
     workers: Workers | None = None,
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
 ) -> tuple[tuple[Any, ...], int]:
     """The observers when they have seen all samples as often as they need, and how many samples there were.
 

@@ -5,18 +5,20 @@ tensor and in the outputs, and what quantizing a tensor by itself costs the outp
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
+from qconvert.arguments import Progress
+from qconvert.arithmetic import affine_range
 from qconvert.calibration.observer import Histogram
-from qconvert.calibration.observing import Progress, Watching, write_for_runtime
+from qconvert.calibration.observing import Watching, write_for_runtime
 from qconvert.encodings import Encodings, Place, QParams
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Arrays, Graph
 from qconvert.passes.apply_encodings import insert_qdq
 from qconvert.tables import Rows, Shown, format_sentence, format_text, numbers
 
@@ -31,7 +33,7 @@ __all__ = [
     "warning_of_tensors",
 ]
 
-Feeds = Sequence[Mapping[str, Array]]
+Feeds = Sequence[Arrays]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,8 @@ class TensorReport:
     @property
     def range(self) -> tuple[float, float]:
         """The float values that the smallest and the largest stored value stand for."""
-        q = self.qparams.quantization
-        low, high = (float((limit - int(q.zero_point[0])) * float(q.scale[0])) for limit in q.limits(self.qparams.dtype))
-        return low, high
+        low, high = affine_range(self.qparams.quantization, self.qparams.dtype)
+        return float(low[0]), float(high[0])
 
     @property
     def is_poor(self) -> bool:
@@ -239,7 +240,7 @@ class Noise:
         self._count += flat.size
 
     def _add(self, values: Array, quantization: QParams) -> None:
-        scale, point = np.float32(quantization.quantization.scale[0]), int(quantization.quantization.zero_point[0])
+        scale, point = np.float32(quantization.quantization.scale[0]), quantization.quantization.point
         low, high = quantization.quantization.limits(quantization.dtype)
         steps = np.rint(values / scale)
         np.clip(steps, low - point, high - point, out=steps)

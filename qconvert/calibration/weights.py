@@ -12,7 +12,7 @@ import numpy as np
 
 from qconvert.arithmetic import round_half_away
 from qconvert.encodings import QParams
-from qconvert.errors import InvalidModelError, OptionError
+from qconvert.errors import InvalidModelError, OptionError, require_word
 from qconvert.graph import Array, Quantization, integer_range
 
 __all__ = ["WEIGHT_METHODS", "WeightMethod", "admm_scales", "weight_quantization"]
@@ -57,12 +57,7 @@ def weight_quantization(
         OptionError: there is no such method, or the type is none of signed integers.
         InvalidModelError: weights are NaN or infinite; who knows their name fills in `where`.
     """
-    if method not in WEIGHT_METHODS:
-        raise OptionError(
-            f"the method for weights is {method!r}, which is unknown",
-            remedy=f"Use one of {', '.join(WEIGHT_METHODS)}.",
-            rule="unknown-method",
-        )
+    require_word("the method for weights", method, WEIGHT_METHODS, "unknown-method")
     low, high = integer_range(dtype)
     if low >= 0:
         raise OptionError(
