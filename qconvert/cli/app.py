@@ -319,7 +319,7 @@ def passes_command(
     """List the passes that --pass can run, and which of them are exact; with --costs, what they would cost a model."""
     if costs is not None:
         from qconvert import pass_costs
-        from qconvert.cli.reports import costs_document, print_costs, progress
+        from qconvert.cli.reports import print_costs, progress
         from qconvert.cli.streams import read_from
 
         prepared = preparation_of(mean=mean, std=std, pixel_range=pixel_range)
@@ -327,7 +327,7 @@ def passes_command(
         with read_from(costs, source_format) as path, progress(quiet or json) as step:
             found = pass_costs(path, format=source_format, progress=step, **arguments)
         if json:
-            print_document("passes-costs", costs_document(found))
+            print_document("passes-costs", [asdict(item) for item in found])
         elif not quiet:
             print_costs(found)
         return

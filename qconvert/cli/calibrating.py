@@ -145,7 +145,7 @@ def _calibrate(
 ) -> None:
     """Choose the scales of a float model from data, and write them, or the quantized model; the suffix says which."""
     from qconvert.calibration.files import calibrate_file
-    from qconvert.cli.reports import conversion_document, print_conversion, progress
+    from qconvert.cli.reports import print_conversion, progress
     from qconvert.cli.streams import read_from
     from qconvert.cli.viewing import pages_for
 
@@ -170,7 +170,7 @@ def _calibrate(
     found = replace(found, notes=(*told, *found.notes))
     page(found)
     if json:
-        said = [str(change) for change in written] if isinstance(written, tuple) else conversion_document(written)
+        said = [str(change) for change in written] if isinstance(written, tuple) else asdict(written)
         print_document("calibrate", {**calibration_document(found), "result": str(result), "written": said})
     elif not quiet:
         print_calibration(found)
@@ -210,7 +210,7 @@ def _tensor_document(item: TensorReport) -> dict[str, Any]:
     q = item.qparams.quantization
     return {
         "names": list(item.names), "lowest": item.lowest, "highest": item.highest, "dtype": item.qparams.dtype,
-        "scale": float(q.scale[0]), "zero_point": int(q.zero_point[0]), "sqnr_db": item.sqnr_db, "clipped": item.clipped,
+        "scale": q.step, "zero_point": q.point, "sqnr_db": item.sqnr_db, "clipped": item.clipped,
         "origin": item.origin,
     }  # fmt: skip
 
@@ -224,7 +224,7 @@ def print_calibration(found: Calibration) -> None:
         seen = "" if item.lowest == item.highest == 0 else f"{item.lowest:.5g} to {item.highest:.5g}"
         noise = "" if item.sqnr_db is None else f"{item.sqnr_db:.1f} dB"
         clipped = f"{100 * item.clipped:.3g}%" if item.clipped else ""
-        chosen = (f"{low:.5g} to {high:.5g}", f"{float(q.scale[0]):.6g}", str(int(q.zero_point[0])))
+        chosen = (f"{low:.5g} to {high:.5g}", f"{q.step:.6g}", str(q.point))
         rows.append((_shorten_names(item.names), seen, *chosen, noise, clipped))
     show(Rows(f"{found.encodings.origin}, {found.tensors[0].qparams.dtype}", columns, tuple(rows)))
     if found.sensitivity:

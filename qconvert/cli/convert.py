@@ -7,7 +7,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -141,7 +141,7 @@ def _run_conversion(
         source_format, result_format, arguments: of convert().
     """
     from qconvert import convert
-    from qconvert.cli.reports import conversion_document, print_conversion, progress
+    from qconvert.cli.reports import print_conversion, progress
     from qconvert.cli.streams import is_stream, read_from, write_nowhere, write_to
     from qconvert.cli.viewing import pages_for
 
@@ -156,7 +156,7 @@ def _run_conversion(
     report = replace(report, source=str(source), result="nothing" if dry_run else str(result))
     aside = is_stream(result) and not dry_run  # standard output has the model
     if json:
-        print_document("convert", conversion_document(report), aside=aside)
+        print_document("convert", asdict(report), aside=aside)
     elif not quiet:
         print_conversion(report, verbose, aside)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import typer
 
-from qconvert.errors import QConvertError, format_count, printable
+from qconvert.errors import QConvertError, format_count, name_file_in_errors, printable
 from qconvert.graph import Graph, Tensor
 from qconvert.graph.metadata import REGIONS, origin
 from qconvert.plugins import Format
@@ -113,11 +113,8 @@ def _checkpoint(path: Path, options: Mapping[str, Any]) -> dict[str, Any] | None
         return None
     from qconvert.checkpoints.source import checkpoint_summary
 
-    try:
+    with name_file_in_errors(path):
         return checkpoint_summary(file)
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
 
 
 def _describe_checkpoint(found: Mapping[str, Any], shown: str, *, everything: bool, width: int) -> list[str]:

@@ -26,15 +26,10 @@ if TYPE_CHECKING:
     from qconvert.targets.audit import AuditLine
 
 __all__ = [
-    "audit_document", "check_document", "conversion_document", "costs_document", "formats_document", "passes_document",
-    "plugins_document", "print_audit", "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
+    "audit_document", "check_document", "formats_document", "passes_document", "print_audit",
+    "print_check", "print_conversion", "print_costs", "print_formats", "print_passes", "print_plugins",
     "print_roundtrip", "progress", "roundtrip_document",
 ]  # fmt: skip
-
-
-def conversion_document(report: ConversionReport) -> dict[str, Any]:
-    """A ConversionReport as plain data."""
-    return asdict(report)
 
 
 def print_conversion(report: ConversionReport, verbose: bool, aside: bool = False) -> None:
@@ -302,11 +297,6 @@ def print_passes() -> None:
     )
 
 
-def costs_document(found: Sequence[PassCost]) -> list[dict[str, Any]]:
-    """What each pass costs, as plain data."""
-    return [asdict(item) for item in found]
-
-
 def print_costs(found: Sequence[PassCost]) -> None:
     """A table of passes, the cheapest first, and a line for each that did not run."""
     rows = []
@@ -326,11 +316,6 @@ def _pass_call(item: PassCost) -> str:
     """The pass as --pass takes it."""
     options = ",".join(f"{name}={value}" for name, value in item.options.items())
     return f"{item.name}:{options}" if options else item.name
-
-
-def plugins_document() -> list[dict[str, Any]]:
-    """Every plugin with its origin, the problem if it was skipped, and the objects of other plugins that it replaces."""
-    return [asdict(item) for item in list_plugins()]
 
 
 def print_plugins() -> None:

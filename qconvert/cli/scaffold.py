@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -270,10 +271,11 @@ def _write(place: Path, files: dict[str, str]) -> None:
 
 def _plugins(json: JsonFlag = False) -> None:
     """List the loaded plugins with their origins, and the skipped ones with the reasons."""
-    from qconvert.cli.reports import plugins_document, print_plugins
+    from qconvert.cli.reports import print_plugins
+    from qconvert.plugins import list_plugins
 
     if json:
-        print_document("plugins", plugins_document())
+        print_document("plugins", [asdict(item) for item in list_plugins()])
     else:
         print_plugins()
 

@@ -70,24 +70,32 @@ def take_config_flag(words: list[str]) -> tuple[list[str], Path | None]:
     Raises:
         OptionError: --config has no file after it.
     """
-    kept: list[str] = []
-    named, wanted = "", True
+    words, named = _take_flag(words, "--config", FILE)
+    own = words[: words.index("--")] if "--" in words else words
+    if "--no-config" in own:
+        return [word for word in own if word != "--no-config"] + words[len(own) :], None
+    return words, Path(named[-1]) if named else Path(FILE) if Path(FILE).exists() else None
+
+
+def _take_flag(words: list[str], flag: str, example: str) -> tuple[list[str], list[str]]:
+    """The words of a command line without a flag and its values, and these values.
+
+    Raises:
+        OptionError: the flag has no file after it.
+    """
+    kept, found = list[str](), list[str]()
     rest = iter(words)
     for word in rest:
         name, is_assigned, value = word.partition("=")
         if word == "--":
             kept += [word, *rest]
-        elif word == "--no-config":
-            wanted = False
-        elif name == "--config":
-            named = value if is_assigned else next(rest, "")
-            if not named:
-                raise OptionError("--config has no file after it", remedy=f"Write --config {FILE}.")
+        elif name == flag:
+            found.append(value if is_assigned else next(rest, ""))
+            if not found[-1]:
+                raise OptionError(f"{flag} has no file after it", remedy=f"Write {flag} {example}.")
         else:
             kept.append(word)
-    if not wanted:
-        return kept, None
-    return kept, Path(named) if named else Path(FILE) if Path(FILE).exists() else None
+    return kept, found
 
 
 def defaults_for(file: Path, command: str, callbacks: Mapping[str, Callable[..., Any]], words: Sequence[str]) -> Defaults:
@@ -186,7 +194,7 @@ def _one(flag: _Flag, name: str, value: Any, file: Path) -> Any:
 
 
 def _value_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)[:80]
+    return _text(value) if isinstance(value, bool) else repr(value)[:80]
 
 
 def _text(value: Any) -> str:
@@ -246,21 +254,12 @@ def register_plugins() -> None:
     Raises:
         OptionError: --plugin has no file after it.
     """
-    kept, words = sys.argv[:1], iter(sys.argv[1:])
-    for word in words:
-        name, is_assigned, value = word.partition("=")
-        if name == "--plugin":
-            from qconvert.plugins.plugin_files import register_file
+    sys.argv[1:], files = _take_flag(sys.argv[1:], "--plugin", "FILE.py")
+    if files:
+        from qconvert.plugins.plugin_files import register_file
 
-            file = value if is_assigned else next(words, "")
-            if not file:
-                raise OptionError("--plugin has no file after it", remedy="Write --plugin FILE.py.")
+        for file in files:
             register_file(Path(file))
-        else:
-            kept.append(word)
-            if word == "--":
-                kept += words
-    sys.argv[:] = kept
 
 
 def apply_config(app: typer.Typer) -> tuple[str, dict[str, Any]]:
