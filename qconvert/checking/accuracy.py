@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.checking.adapted_files import write_adapted_copy
 from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.outputs import Border
-from qconvert.conversion.in_memory import Model, as_file, model_title
+from qconvert.conversion.in_memory import Model, as_files, model_title
 from qconvert.data import InputFiles, Preparation
+from qconvert.data.labels import Labelled, read_labels
 from qconvert.data.labels import class_names as read_names
-from qconvert.data.labels import read_labels
+from qconvert.data.samples import require_samples
 from qconvert.errors import OptionError
 from qconvert.files.system import temporary_folder
 from qconvert.graph import Array, Graph
@@ -158,7 +159,7 @@ def accuracy(
     label_offset: int = 0,
     class_names: str | Path = "",
     kernels: str | Sequence[str] = (),
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+    progress: Progress = no_progress,
     **options: Unpack[ReadOptions],
 ) -> Accuracy:
     """Runs source and result on labelled inputs, each in its own runtime, one input after the other.
@@ -180,71 +181,66 @@ def accuracy(
     Raises:
         QConvertError: a file cannot be read or run, the inputs or labels do not fit.
     """
-    if samples is not None and samples < 1:
-        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
-    formats = ("" if isinstance(source, Graph) else source_format, "" if isinstance(result, Graph) else result_format)
-    with (
-        temporary_folder() as folder,
-        as_file(source, source_format, runs=True) as first,
-        as_file(result, result_format, runs=True) as second,
-    ):
-        (before, after), note = sides_of(first, second, kernels, options, formats)
+    require_samples(samples)
+    title, names = model_title(source), read_names(Path(class_names)) if class_names else ()
+    with temporary_folder() as folder, as_files(source, result, (source_format, result_format)) as (files, formats):
+        (before, after), note = sides_of(*files, kernels, options, formats)
         copy = write_adapted_copy(before, Path(folder))
         if copy is not None:
             note = "; ".join(filter(None, (note, *copy.notes, *copy.problems)))
             before = copy.side
-        arguments = (data, labels, preparation, samples, scores, label_offset, class_names, progress)
-        found = _measure_accuracy((before, after), note, model_title(source), *arguments)
-    return replace(found, source=model_title(source), result=model_title(result))
-
-
-def _measure_accuracy(
-    sides: tuple[Side, Side],
-    note: str,
-    source: str,
-    data: str | Path,
-    labels: str | Path,
-    preparation: Preparation | None,
-    samples: int | None,
-    scores: str,
-    label_offset: int,
-    class_names: str | Path,
-    progress: Callable[[str, int, int], None],
-) -> Accuracy:
-    """Run both sides on the labelled inputs; see accuracy()."""
-    before, after = sides
-    if before.graph.states or after.graph.states:
-        raise OptionError("the model has states; accuracy requires outputs that depend on one input alone", file=source, rule="has-states")
-    names = read_names(Path(class_names)) if class_names else ()
-    found = read_labels(Path(data), labels, names)
-    files = found.files if samples is None else found.files[:samples]
-    inputs = InputFiles(_set_batch_to_one(before.graph), files, samples, (preparation or Preparation()).with_stretch())
-    if len(inputs) > len(found.labels) or (samples is None and len(inputs) < len(found.labels)):
-        raise OptionError(f"there are {len(found.labels)} labels for {len(inputs)} inputs", file=str(labels or data), rule="label-count")
-    border = Border.of(before.graph, after.graph, declared_names(after.graph, before.graph))
-    models = before.open(), after.open()
-    output, rows = scores or _find_scores_output(before.graph), list[tuple[int, int, int, int, int]]()
-    if output not in before.graph.outputs:
-        raise OptionError(f"the model has no output {output!r}", file=source, remedy=_remedy(before.graph), rule="unknown-output")
-    for index in range(len(inputs)):
-        feed = inputs[index]
-        given = {name: feed[name] for name in models[0].inputs}
-        pairs = border.pair_outputs(models[0].run(given), models[1].run(border.convert_inputs(given, models[1])))
-        pair = next((a, b) for name, a, b in pairs if name == output)
-        if found.counted and not index and found.counted + label_offset != pair[0].size:
-            remedy = "Name the classes with --class-names FILE, one per line, or use --label-offset 1 if class 0 is the background."
+        if before.graph.states or after.graph.states:
             raise OptionError(
-                f"there are folders for {found.counted} classes, but {output!r} has {pair[0].size} scores",
-                file=str(data),
-                remedy=remedy,
+                "the model has states; accuracy requires outputs that depend on one input alone", file=title, rule="has-states"
+            )
+        labelled = read_labels(Path(data), labels, names)
+        prepared = (preparation or Preparation()).with_stretch()
+        inputs = InputFiles(_set_batch_to_one(before.graph), labelled.files[:samples], samples, prepared)
+        count = len(labelled.labels)
+        if len(inputs) > count or (samples is None and len(inputs) < count):
+            raise OptionError(f"there are {count} labels for {len(inputs)} inputs", file=str(labels or data), rule="label-count")
+        output = scores or _find_scores_output(before.graph)
+        if output not in before.graph.outputs:
+            raise OptionError(f"the model has no output {output!r}", file=title, remedy=_remedy(before.graph), rule="unknown-output")
+        rows, classes, notes = _run_inputs((before, after), inputs, labelled, output, label_offset, str(data), progress)
+    places = [inputs.where(index) for index in range(len(rows))]
+    return _report(rows, places, label_offset, classes,
+                   {"source": title, "result": model_title(result), "output": output, "kernels": (before.choice, after.choice),
+                    "names": names, "notes": tuple(filter(None, (note, *inputs.notes, *notes)))})  # fmt: skip
+
+
+#: (label, the source's class, the result's, the rank that each gives the label) of an input.
+_Row = tuple[int, int, int, int, int]
+
+
+def _run_inputs(
+    sides: tuple[Side, Side],
+    inputs: InputFiles,
+    labelled: Labelled,
+    output: str,
+    label_offset: int,
+    data: str,
+    progress: Progress,
+) -> tuple[list[_Row], int, tuple[str, ...]]:
+    """Run both sides on the labelled inputs; return a row for each, how many classes there are, and notes."""
+    graph, other = (side.graph for side in sides)
+    border = Border.of(graph, other, declared_names(other, graph))
+    first, second = (side.open() for side in sides)
+    rows: list[_Row] = []
+    for index, feed in enumerate(inputs):
+        given = {name: feed[name] for name in first.inputs}
+        pairs = border.pair_outputs(first.run(given), second.run(border.convert_inputs(given, second)))
+        pair = next((a, b) for name, a, b in pairs if name == output)
+        if labelled.counted and not index and labelled.counted + label_offset != pair[0].size:
+            raise OptionError(
+                f"there are folders for {labelled.counted} classes, but {output!r} has {pair[0].size} scores",
+                file=data,
+                remedy="Name the classes with --class-names FILE, one per line, or use --label-offset 1 if class 0 is the background.",
                 rule="class-count",
             )
-        rows.append(_compare_scores(pair, found.labels[index] + label_offset, inputs.where(index), output))
+        rows.append(_compare_scores(pair, labelled.labels[index] + label_offset, inputs.where(index), output))
         progress("inputs", index + 1, len(inputs))
-    notes = tuple(filter(None, (note, *inputs.notes, *border.problems, *(model.note for model in models))))
-    return _report(rows, [inputs.where(index) for index in range(len(rows))], label_offset, pair[0].size,
-                   {"source": source, "result": str(after.path), "output": output, "kernels": (before.choice, after.choice),
-                    "names": names, "notes": notes})  # fmt: skip
+    return rows, pair[0].size, (*border.problems, first.note, second.note)
 
 
 def _set_batch_to_one(graph: Graph) -> Graph:
@@ -255,8 +251,8 @@ def _set_batch_to_one(graph: Graph) -> Graph:
     )
 
 
-def _report(rows: Sequence[tuple[int, ...]], places: Sequence[str], offset: int, classes: int, said: Mapping[str, Any]) -> Accuracy:
-    """What the answers come to: (label, the source's class, the result's, the rank that each gives the label) of each input."""
+def _report(rows: Sequence[_Row], places: Sequence[str], offset: int, classes: int, said: Mapping[str, Any]) -> Accuracy:
+    """What the answers come to."""
     table = np.array(rows, np.int64)
     total, ranks = len(table), table[:, 3:]
 
@@ -271,7 +267,7 @@ def _report(rows: Sequence[tuple[int, ...]], places: Sequence[str], offset: int,
                     lost=int((right[:, 0] & ~right[:, 1]).sum()), changed=changed, **said)  # fmt: skip
 
 
-def _compare_scores(pair: tuple[Array, Array], label: int, where: str, output: str) -> tuple[int, int, int, int, int]:
+def _compare_scores(pair: tuple[Array, Array], label: int, where: str, output: str) -> _Row:
     rows = [np.asarray(value).reshape(-1) for value in pair]
     if rows[0].shape != rows[1].shape or rows[0].size < 2:
         raise OptionError(

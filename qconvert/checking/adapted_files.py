@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 
 from qconvert.checking.file_in_runtime import Side, model_file
+from qconvert.checking.outputs import absolute_difference
 from qconvert.conversion.adapting import pick_reader_options, pick_shared_options
 from qconvert.conversion.adapting.named_tensors import new_names
 from qconvert.conversion.in_memory import written_copy
 from qconvert.data import accepted_inputs
 from qconvert.errors import QConvertError, RuntimeRefusedError, UnsupportedError
-from qconvert.graph import Array, Graph, Op, Shape, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import custom_name, is_custom
 from qconvert.plugins import runtime_of
@@ -85,7 +86,8 @@ def write_adapted_copy(source: Side, folder: Path, seed: int = 0) -> AdaptedSour
         opened = source.format.name == "onnx" and source.file.options.get("input_shape")
         resizable = _make_sizes_dynamic(original, place) if opened else original
         problems, how = _compare_copy(resizable, source, copy, seed)
-        if problems and (ones := _set_batch_to_one(original.graph, source)) is not None:
+        is_batch = "batch" in pick_shared_options(source.format, source.file.options)
+        if problems and is_batch and (ones := _Pair.of(original, source).set_batch_to_one()) is not None:
             # The file says that it takes any batch, and does not: what it computes of one sample is beyond doubt.
             problems, how = _compare_copy(resizable.use_graph(ones), source, copy, seed)
     except QConvertError as error:
@@ -95,37 +97,126 @@ def write_adapted_copy(source: Side, folder: Path, seed: int = 0) -> AdaptedSour
 
 def _compare_copy(original: Side, source: Side, copy: Side, seed: int) -> tuple[list[str], str]:
     """Where the copy gives something else than the file, and how both were run, in words."""
-    options = pick_shared_options(source.format, source.file.options)
-    whole, graph = original.graph, source.graph
-    new = new_names(whole, options.get("rename", ()))
-    old = {name: before for before, name in new.items()}
-    times = _count_runs(whole, graph, old)
-    if options.get("subgraph"):
-        given, expected, how = _run_part(original, graph, old, times, seed)
-    elif times > 1:
-        given, expected, how = _run_samples(original, graph, old, times, accepted_inputs(graph, 1, seed, copy.open().run)[0][0])
+    graph, pair = source.graph, _Pair.of(original, source)
+    if pick_shared_options(source.format, source.file.options).get("subgraph"):
+        given, expected, how = pair.run_part(seed)
+    elif pair.count_runs() > 1:
+        given, expected, how = pair.run_samples(accepted_inputs(graph, 1, seed, copy.open().run)[0][0])
     else:
-        given, expected, how = _run_same_inputs(original, graph, old, copy, seed)
+        given, expected, how = pair.run_same_inputs(copy, seed)
     found = copy.open().run(given)
     problems = []
     for name in graph.outputs:
-        other = expected.get(old.get(name, name))
+        other = expected.get(pair.name(name))
         if other is not None and name in found and (text := _difference(graph[name], found[name], other)):
             problems.append(f"the copy of {original.path.name} returns {name!r} with other values than the file: {text}")
     return problems, how
 
 
-def _run_same_inputs(
-    original: Side, graph: Graph, old: Mapping[str, str], copy: Side, seed: int
-) -> tuple[dict[str, Array], dict[str, Array], str]:
-    """The file run on what the copy gets."""
+#: Stored inputs of the copy, what the file gives for them by its names, and how it was run, in words.
+_Run = tuple[dict[str, Array], dict[str, Array], str]
 
-    def run(feed: Mapping[str, Array]) -> dict[str, Array]:
-        copy.open().run(feed)
-        return original.open().run({old.get(name, name): value for name, value in feed.items()})
 
-    feeds, found, _ = accepted_inputs(graph, 1, seed, run, "one of both")
-    return feeds[0], found[0], "the file returns the same"
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A file and what its reader makes of it with the options that ask for changes.
+
+    Attributes:
+        original: the file, whose graph is that without the changes.
+        graph: with the changes.
+        old: the file's names of the tensors that are called otherwise then.
+    """
+
+    original: Side
+    graph: Graph
+    old: Mapping[str, str]
+
+    @classmethod
+    def of(cls, original: Side, source: Side) -> _Pair:
+        """The pair of a file and of the side that its reader makes of it."""
+        new = new_names(original.graph, pick_shared_options(source.format, source.file.options).get("rename", ()))
+        return cls(original, source.graph, {name: before for before, name in new.items()})
+
+    def name(self, name: str) -> str:
+        """The file's name of a tensor."""
+        return self.old.get(name, name)
+
+    def find_axis(self, name: str) -> int | None:
+        """The one axis along which a tensor has another size than in the file."""
+        sizes = zip(self.original.graph[self.name(name)].shape or (), self.graph[name].shape or (), strict=False)
+        axes = [axis for axis, (before, after) in enumerate(sizes) if before != after]
+        return axes[0] if len(axes) == 1 else None
+
+    def count_runs(self) -> int:
+        """How many runs of the file make one of the copy; 1 where that is not a matter of runs."""
+        for name in self.graph.inputs:
+            before, after = self.original.graph[self.name(name)].shape, self.graph[name].shape
+            if before is not None and after is not None and before != after:
+                axis = self.find_axis(name)
+                old, size = (before[axis], after[axis]) if axis is not None else (0, 0)
+                return size // old if isinstance(size, int) and isinstance(old, int) and old and size % old == 0 else 1
+        return 1
+
+    def set_batch_to_one(self) -> Graph | None:
+        """The file's graph with one sample in each input where a batch is asked for of a file that leaves it open; else None."""
+        whole, tensors = self.original.graph, []
+        for name in self.graph.inputs:
+            tensor, axis = whole[self.name(name)], self.find_axis(name)
+            shape = tensor.shape or ()
+            if axis is not None and isinstance(shape[axis], str):
+                tensors.append(replace(tensor, shape=(*shape[:axis], 1, *shape[axis + 1 :])))
+        return replace(whole, tensors={**whole.tensors, **{tensor.name: tensor for tensor in tensors}}) if tensors else None
+
+    def run_same_inputs(self, copy: Side, seed: int) -> _Run:
+        """The file run on what the copy gets."""
+
+        def run(feed: Arrays) -> dict[str, Array]:
+            copy.open().run(feed)
+            return self.original.open().run({self.name(name): value for name, value in feed.items()})
+
+        feeds, found, _ = accepted_inputs(self.graph, 1, seed, run, "one of both")
+        return feeds[0], found[0], "the file returns the same"
+
+    def run_samples(self, feed: Arrays) -> _Run:
+        """The file run on one sample after the other, of those that the copy gets at once."""
+        runs = []
+        for number in range(min(self.count_runs(), _RUNS)):
+            part = {}
+            for name in self.graph.inputs:
+                axis, shape = self.find_axis(name), self.original.graph[self.name(name)].shape or ()
+                size = 0 if axis is None else int(shape[axis])
+                part[self.name(name)] = feed[name] if axis is None else feed[name].take(range(number * size, (number + 1) * size), axis)
+            runs.append(self.original.open().run(part))
+        return dict(feed), self._concatenate_runs(runs), "the file returns the same for one sample after the other"
+
+    def run_part(self, seed: int) -> _Run:
+        """What the file has at both ends of a part of it, in as many runs as make one of the copy."""
+        original, whole = self.original, self.original.graph
+        inside = original.inside(whole)
+        needed = {self.name(name) for name in (*self.graph.inputs, *self.graph.outputs)}
+        if inside is None or not inside.names.union(whole.inputs, whole.outputs) >= needed:
+            raise RuntimeRefusedError(
+                f"{original.runtime.title} does not return the inputs and outputs of the part", rule="tensors-not-given"
+            )
+        model = original.open()
+        feeds = accepted_inputs(whole, self.count_runs(), seed, model.run)[0]
+        runs = [{**inside.values(feed), **feed} for feed in feeds]
+        if needed - runs[0].keys():
+            runs = [{**model.run(feed), **run} for feed, run in zip(feeds, runs, strict=True)]
+            if missing := sorted(needed - runs[0].keys()):
+                raise RuntimeRefusedError(f"{original.runtime.title} does not return {missing[0]!r}", rule="tensors-not-given")
+        joined = self._concatenate_runs(runs)
+        given = {name: joined[self.name(name)] for name in self.graph.inputs}
+        return given, joined, "the file returns the same at the tensors that it has too"
+
+    def _concatenate_runs(self, runs: Sequence[Arrays]) -> dict[str, Array]:
+        """Values of several runs as one batch, by their names in the file."""
+        found = {}
+        for name in (*self.graph.inputs, *self.graph.outputs):
+            values, axis = [run[self.name(name)] for run in runs if self.name(name) in run], self.find_axis(name)
+            if values:
+                found[self.name(name)] = values[0] if axis is None else np.concatenate(values, axis)
+        return found
 
 
 def _make_sizes_dynamic(original: Side, folder: Path) -> Side:
@@ -136,109 +227,21 @@ def _make_sizes_dynamic(original: Side, folder: Path) -> Side:
     return original if path is None else original.replace_path(path).use_graph(original.graph)
 
 
-def _count_runs(whole: Graph, graph: Graph, old: Mapping[str, str]) -> int:
-    """How many runs of the file make one of the copy; 1 where that is not a matter of runs."""
-    for name in graph.inputs:
-        before, after = whole[old.get(name, name)].shape, graph[name].shape
-        if before is not None and after is not None and before != after:
-            axis = _find_differing_axis(before, after)
-            old_size, size = (before[axis], after[axis]) if axis is not None else (0, 0)
-            return size // old_size if isinstance(size, int) and isinstance(old_size, int) and old_size and size % old_size == 0 else 1
-    return 1
-
-
-def _set_batch_to_one(whole: Graph, source: Side) -> Graph | None:
-    """The file's graph with one sample in each input where a batch is asked for of a file that leaves it open; else None."""
-    if "batch" not in pick_shared_options(source.format, source.file.options):
-        return None
-    old = {name: before for before, name in new_names(whole, source.file.options.get("rename", ())).items()}
-    tensors = []
-    for name in source.graph.inputs:
-        tensor = whole[old.get(name, name)]
-        before, after = tensor.shape or (), source.graph[name].shape or ()
-        axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
-        if len(axes) == 1 and isinstance(before[axes[0]], str):
-            tensors.append(replace(tensor, shape=(*before[: axes[0]], 1, *before[axes[0] + 1 :])))
-    return replace(whole, tensors={**whole.tensors, **{tensor.name: tensor for tensor in tensors}}) if tensors else None
-
-
-def _find_differing_axis(before: Shape, after: Shape) -> int | None:
-    """The one axis along which sizes differ."""
-    axes = [axis for axis, (a, b) in enumerate(zip(before, after, strict=False)) if a != b]
-    return axes[0] if len(axes) == 1 else None
-
-
-def _run_samples(
-    original: Side, graph: Graph, old: Mapping[str, str], times: int, feed: Mapping[str, Array]
-) -> tuple[dict[str, Array], dict[str, Array], str]:
-    """The file run on one sample after the other, of those that the copy gets at once."""
-    whole, runs = original.graph, []
-    for number in range(times if times <= _RUNS else _RUNS):
-        part = {}
-        for name in graph.inputs:
-            before, after = whole[old.get(name, name)].shape, graph[name].shape
-            axis = _find_differing_axis(before, after) if before is not None and after is not None and before != after else None
-            size = 0 if axis is None or before is None else int(before[axis])
-            part[old.get(name, name)] = feed[name] if axis is None else feed[name].take(range(number * size, (number + 1) * size), axis)
-        runs.append(original.open().run(part))
-    return dict(feed), _concatenate_runs(graph, old, whole, runs), "the file returns the same for one sample after the other"
-
-
-def _run_part(
-    original: Side, graph: Graph, old: Mapping[str, str], times: int, seed: int
-) -> tuple[dict[str, Array], dict[str, Array], str]:
-    """What the file has at both ends of a part of it, in as many runs as make one of the copy."""
-    whole = original.graph
-    inside = original.inside(whole)
-    needed = {old.get(name, name) for name in (*graph.inputs, *graph.outputs)}
-    if inside is None or not inside.names.union(whole.inputs, whole.outputs) >= needed:
-        raise RuntimeRefusedError(f"{original.runtime.title} does not return the inputs and outputs of the part", rule="tensors-not-given")
-    model = original.open()
-    feeds = accepted_inputs(whole, times, seed, model.run)[0]
-    runs = [{**inside.values(feed), **feed} for feed in feeds]
-    if missing := sorted(needed - runs[0].keys()):
-        outputs = [model.run(feed) for feed in feeds]
-        runs = [{**output, **run} for output, run in zip(outputs, runs, strict=True)]
-        if missing := sorted(needed - runs[0].keys()):
-            raise RuntimeRefusedError(f"{original.runtime.title} does not return {missing[0]!r}", rule="tensors-not-given")
-    joined = _concatenate_runs(graph, old, whole, runs)
-    return {name: joined[old.get(name, name)] for name in graph.inputs}, joined, "the file returns the same at the tensors that it has too"
-
-
-def _concatenate_runs(graph: Graph, old: Mapping[str, str], whole: Graph, runs: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
-    """Values of several runs as one batch, by their names in the file."""
-    found = {}
-    for name in (*graph.inputs, *graph.outputs):
-        before, after = whole[old.get(name, name)].shape, graph[name].shape
-        values = [run[old.get(name, name)] for run in runs if old.get(name, name) in run]
-        axis = _find_differing_axis(before, after) if before is not None and after is not None and before != after else None
-        if values:
-            found[old.get(name, name)] = values[0] if axis is None else np.concatenate(values, axis)
-    return found
-
-
 def _difference(tensor: Tensor, found: Array, expected: Array) -> str:
     """By how much a value is off, in words; "" where it is near enough. Of a batch as many samples are compared as were run."""
-    if found.shape != expected.shape:
-        if found.ndim != expected.ndim:
-            return f"the shape {found.shape} instead of {expected.shape}"
-        found = found[tuple(slice(size) for size in expected.shape)]
+    found = found[tuple(slice(size) for size in expected.shape)] if found.ndim == expected.ndim else found
     if found.shape != expected.shape:
         return f"the shape {found.shape} instead of {expected.shape}"
     if not found.size:
         return ""
-    a, b = found.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(all="ignore"):
-        off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-        off = np.where(np.isnan(off), np.inf, off)
-    largest = float(off.max())
+    largest = float(absolute_difference(found, expected).max())
     if found.dtype.kind == "f" and largest:
-        spread = float(np.ptp(b[np.isfinite(b)])) if np.isfinite(b).any() else 0.0
+        finite = expected[np.isfinite(expected)].astype(np.float64)
+        spread = float(np.ptp(finite)) if finite.size else 0.0
         largest = largest / spread * 255 if spread else float("inf")
     return f"by up to {largest:.3g} {'LSB' if tensor.is_quantized else 'of 255 parts of its range'}" if largest > _MOST else ""
 
 
-_Pair = tuple[Op, Op]
 _NAMED = 8
 
 
@@ -318,7 +321,7 @@ def _can_run(side: Side) -> bool:
     return True
 
 
-def _pair_operators(own: Sequence[Op], others: Sequence[Op]) -> tuple[list[_Pair], list[str]]:
+def _pair_operators(own: Sequence[Op], others: Sequence[Op]) -> tuple[list[tuple[Op, Op]], list[str]]:
     """The operators that stand for each other: by what they compute, else in their order; or what is wrong with their number."""
     by_outputs = {op.outputs: op for op in others}
     found = {id(op): by_outputs.pop(op.outputs) for op in own if op.outputs in by_outputs}
@@ -349,7 +352,7 @@ def _differences(graph: Graph, op: Op, result: Graph, other: Op) -> Iterator[str
                 yield from (f"{what} {index} ({name!r}): {text}" for text in tensor_differences(a, b, shapes=shapes))
 
 
-def _list_border_tensors(graph: Graph, result: Graph, pairs: Sequence[_Pair]) -> tuple[list[_Tensor], list[_Tensor]]:
+def _list_border_tensors(graph: Graph, result: Graph, pairs: Sequence[tuple[Op, Op]]) -> tuple[list[_Tensor], list[_Tensor]]:
     """The further inputs of both models, and all their outputs."""
     inputs = [(a, b) for op, other in pairs for a, b in zip(op.outputs, other.outputs, strict=False) if a and b]
     outputs = list(zip(graph.outputs, result.outputs, strict=False))

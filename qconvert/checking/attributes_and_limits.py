@@ -118,7 +118,7 @@ def _activation_limits(tensor: Tensor, activation: str) -> tuple[float, float]:
     """The float values of the lowest and the highest integer that an activation leaves."""
     assert tensor.quantization is not None
     low, high = clip_range(tensor, ACTIVATIONS[activation])
-    zero_point, scale = int(tensor.quantization.zero_point.flat[0]), float(tensor.quantization.scale.flat[0])
+    zero_point, scale = tensor.quantization.point, tensor.quantization.step
     return (low - zero_point) * scale, (high - zero_point) * scale
 
 
@@ -156,11 +156,11 @@ def _compare_numbers(op: Op, pair: Op, factor: float) -> list[str]:
 def has_same_steps(a: Tensor, b: Tensor) -> bool:
     """Whether the quantizations of two tensors have the same steps, stored in types of one width: one scale, and zero points as far above
     the lowest integer."""
-    if a.quantization is None or b.quantization is None or not (a.quantization.is_per_tensor and b.quantization.is_per_tensor):
+    own, its = a.per_tensor, b.per_tensor
+    if own is None or its is None:
         return False
     (low, high), (other_low, other_high) = integer_range(a.dtype), integer_range(b.dtype)
-    shifted = int(a.quantization.zero_point[0]) - low == int(b.quantization.zero_point[0]) - other_low
-    return shifted and high - low == other_high - other_low and bool(a.quantization.scale[0] == b.quantization.scale[0])
+    return own.point - low == its.point - other_low and high - low == other_high - other_low and own.step == its.step
 
 
 def is_storage(graph: Graph, op: Op) -> bool:
@@ -255,16 +255,14 @@ class _Ends:
 
 
 def _quantized_range(tensor: Tensor) -> Limits:
-    quantization = tensor.quantization
-    if quantization is None or not quantization.is_per_tensor or "int" not in tensor.dtype:
+    if tensor.per_tensor is None or "int" not in tensor.dtype:
         return -inf, inf
-    low, high = affine_range(quantization, tensor.dtype)
+    low, high = affine_range(tensor.per_tensor, tensor.dtype)
     return float(low[0]), float(high[0])
 
 
 def _step_size(tensor: Tensor) -> float:
-    quantization = tensor.quantization
-    return float(quantization.scale[0]) if quantization is not None and quantization.is_per_tensor else 0.0
+    return 0.0 if tensor.per_tensor is None else tensor.per_tensor.step
 
 
 def operator_limits(graph: Graph, op: Op | None, *, closest: bool = False) -> Limits:

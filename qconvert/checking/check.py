@@ -7,22 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.checking.adapted_files import Around, cut_around_custom, write_adapted_copy
 from qconvert.checking.file_in_runtime import Side, sides_of
 from qconvert.checking.findings import CheckReport
-from qconvert.checking.side_check import Demands, Progress, SideCheck
-from qconvert.checking.stand_ins import (
-    StandIn,
-    find_stand_in,
-    quantize_source,
-)
-from qconvert.conversion.in_memory import Model, as_file, model_title
+from qconvert.checking.side_check import Demands, SideCheck
+from qconvert.checking.stand_ins import StandIn, find_stand_in, quantize_source
+from qconvert.conversion.in_memory import Model, as_files, model_title
 from qconvert.data import Preparation
+from qconvert.data.samples import require_samples
 from qconvert.data.texts import are_texts
 from qconvert.errors import MissingPackageError, OptionError, RuntimeRefusedError
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Graph
 from qconvert.plugins.options import ReadOptions
 
 __all__ = ["check"]
@@ -45,7 +41,7 @@ def check(
     min_sqnr: float | None = None,
     seed: int = 0,
     encodings: str | Path = "",
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
     **options: Unpack[ReadOptions],
 ) -> CheckReport:
     """Compares a source model and its conversion, and gives a verdict.
@@ -86,8 +82,7 @@ def check(
     Raises:
         QConvertError: a file cannot be read, or the inputs do not fit.
     """
-    if samples < 1:
-        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
+    require_samples(samples)
     if max_lsb is not None and not max_lsb >= 0:  # NaN is neither
         raise OptionError(
             f"max_lsb is {max_lsb}; it must be at least 0", remedy="Give a number of steps, such as 1.", rule="tolerance-negative"
@@ -102,10 +97,9 @@ def check(
         )
     if quick and per_op:
         raise OptionError("both --quick and --per-op are given", remedy="Leave out --quick or --per-op.", rule="quick-and-per-op")
-    formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
-    with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
+    with as_files(source, result, (source_format, result_format)) as (files, formats):
         demands = Demands(data, preparation or Preparation(), samples, seed, per_op, quick, max_lsb, min_sqnr)
-        found = _check_files((before, after), formats, kernels, Path(encodings) if encodings else None, options, progress, demands)
+        found = _check_files(files, formats, kernels, Path(encodings) if encodings else None, options, progress, demands)
     return replace(found, source=model_title(source), result=model_title(result))
 
 
@@ -123,7 +117,7 @@ def _add_proof(found: CheckReport, sides: tuple[Side, Side]) -> CheckReport:
 
 def _check_files(
     files: tuple[Path, Path],
-    formats: tuple[str, ...],
+    formats: tuple[str, str],
     kernels: str | Sequence[str],
     scales: Path | None,
     options: Mapping[str, Any],
@@ -132,7 +126,7 @@ def _check_files(
 ) -> CheckReport:
     """The check of two files."""
     try:
-        named, note = sides_of(*files, kernels, options, (formats[0], formats[1]))
+        named, note = sides_of(*files, kernels, options, formats)
         with temporary_folder() as folder:
             sides = named
             copy = write_adapted_copy(named[0], Path(folder), demands.seed) if scales is None else None

@@ -11,16 +11,17 @@ The tolerances of kernels are in their rows (kernels/).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from qconvert.checking.attributes_and_limits import declared_roundings, is_storage, rounding_of
 from qconvert.checking.findings import KERNELS, Finding
+from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.errors import QConvertError
-from qconvert.evaluate import evaluate_op, known_inputs
-from qconvert.graph import Array, Graph, Op
+from qconvert.evaluate import evaluate, evaluate_op, known_inputs
+from qconvert.graph import Array, Arrays, Graph, Op
 from qconvert.operators import is_dynamic, kind_of
 from qconvert.operators.shapes_and_functions import called_functions
 from qconvert.plugins import Runtime, kernels_named
@@ -62,10 +63,10 @@ def _add_up_roundings(other: Graph, ops: list[Op], shared: set[str], declared: C
         if kind_of(op).rule == "move" and op.outputs[0] in onto:
             onto.update(op.inputs[:1] if other[op.inputs[0]].quantization == other[op.outputs[0]].quantization else ())
     for op in ops:
-        output = other[op.outputs[0]] if op.outputs else None
-        if output is None or output.quantization is None or not output.quantization.is_per_tensor:
+        quantization = other[op.outputs[0]].per_tensor if op.outputs else None
+        if quantization is None:
             continue
-        step = float(output.quantization.scale[0])
+        step = quantization.step
         before = max((inner.get(name, 0.0) for name in op.inputs if name not in shared), default=0.0)
         rounds = kind_of(op).rule in ("real", "convert") and not is_storage(other, op)
         coarse = 0.5 if op.kind == "Requantize" and rounds and before else 0.0
@@ -84,7 +85,7 @@ def _bias_tolerance(graph: Graph, op: Op) -> float:
         return 0.0
     quantizations = [graph[name].quantization for name in op.inputs[:2]]
     steps = [float(np.max(quantization.scale)) for quantization in quantizations if quantization is not None]
-    return 0.5 * steps[0] * steps[1] / float(result.scale[0]) if len(steps) == len(quantizations) else 0.0
+    return 0.5 * steps[0] * steps[1] / result.step if len(steps) == len(quantizations) else 0.0
 
 
 _TIE = 1e-6
@@ -121,7 +122,7 @@ def classify(
     if exact is None or tensor.quantization is None:
         verdict, reason = ("unexplained", "moved or compared integers differ") if differing.any() else ("equal", "integers are moved")
         return Finding(verdict, reason, equal, largest, 0.0, int(differing.sum()))
-    scale, zero_point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
+    scale, zero_point = tensor.quantization.step, tensor.quantization.point
     low, high = tensor.quantization.limits(tensor.dtype)
     steps = exact / scale
     sums = steps if summed is None or summed.shape != steps.shape else summed / scale
@@ -132,7 +133,7 @@ def classify(
     position = np.clip(steps + zero_point, low, high)
     undefined = np.isnan(position)  # what integer NaN becomes, nothing says
     if undefined.any() and (differing & undefined).any():
-        return Finding(KERNELS, "each runtime converts NaN to another integer", equal, largest, 1.0, 0)
+        return Finding(KERNELS, "each runtime converts NaN to another integer", equal, largest, 1.0)
     missed_source = np.abs(source - position) > 0.5 + source_tolerance
     missed_result = np.abs(result - position) > 0.5 + result_tolerance
     with np.errstate(invalid="ignore"):  # log(0) is infinite
@@ -143,7 +144,7 @@ def classify(
         side = "the source's kernel is outside its known arithmetic" if not (differing & missed_result).any() else "the result is wrong"
         return Finding("unexplained", side, equal, largest, predicted, unexplained)
     if not differing.any():
-        return Finding("equal", "", equal, largest, predicted, 0)
+        return Finding("equal", "", equal, largest, predicted)
     ties = from_tie[differing] <= _TIE
     coarse = coarse_source or coarse_result or often
     reason = "rounding tie" if ties.all() else "order of requantization"
@@ -151,7 +152,7 @@ def classify(
         reason = f"coarse arithmetic of {runtimes[0 if coarse_source else 1][0].title}'s kernel"
     if often and not (coarse_source or ties.all()):
         reason = "rounded more than once, because several operators replace one"
-    return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted, 0)
+    return Finding("approximate" if coarse else "one rounding", reason, equal, largest, predicted)
 
 
 def resolve_runtime(side: str) -> tuple[Runtime, str]:
@@ -183,20 +184,17 @@ def classify_sums(source: Array, result: Array, own: Sequence[Sum], its: Sequenc
         source, result: what the kernels gave.
         own, its: what the source, and the result, may have computed, one at least; each of both has to be explained by one as a whole.
     """
-    a, b = source.astype(np.float64), result.astype(np.float64)
-    differing = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+    a, b, off = source.astype(np.float64), result.astype(np.float64), absolute_difference(source, result)
+    differing = off > 0
     (way, missed), (other, wrong) = (_find_nearest_sum(item, ways, differing) for item, ways in ((a, own), (b, its)))
-    scale = float(np.abs(a[np.isfinite(a)]).max(initial=0)) or 1.0
-    with np.errstate(invalid="ignore"):
-        difference = np.where(differing, np.abs(a - b), 0.0) / scale
-    largest, equal = float(np.nan_to_num(difference, nan=np.inf).max(initial=0)), 1.0 - float(differing.mean())
+    largest, equal = float(off.max(initial=0)) / (largest_magnitude(a) or 1.0), 1.0 - float(differing.mean())
     unexplained = int((missed | wrong).sum())
     if unexplained:
         reason = "the result is wrong" if wrong.any() else "the source's kernel is outside its known arithmetic"
         return Finding("unexplained", reason, equal, largest, 1.0, unexplained)
     if way != other:
-        return Finding("dynamic range", f"{_ROUNDINGS[way]} compared with {_ROUNDINGS[other]}", equal, largest, 1.0, 0)
-    return Finding("approximate", "float arithmetic", equal, largest, 1.0, 0)
+        return Finding("dynamic range", f"{_ROUNDINGS[way]} compared with {_ROUNDINGS[other]}", equal, largest, 1.0)
+    return Finding("approximate", "float arithmetic", equal, largest, 1.0)
 
 
 #: What numbers below the smallest normal float32 may come to: XNNPACK takes them for zero, on both sides of a sum.
@@ -230,13 +228,13 @@ _SHARES = {"float16": 2.0**-10}
 _SHARE = 1e-5
 
 
-def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Array], like: Array) -> list[Sum]:
+def sums_of_functions(graph: Graph, op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:
     """Return the results of functions that quantize float data at run time: with quantized data, and in float; [] for other functions."""
     inputs = known_inputs(graph, op, values) if _has_inner_rounding(graph, op) else None
     if inputs is None:
         return []
-    found = []
-    for way, side in (("dynamic", graph), ("", _use_float_data(graph))):
+    found, functions = [], {name: replace(inner, ops=_use_float_data(inner.ops)) for name, inner in graph.functions.items()}
+    for way, side in (("dynamic", graph), ("", replace(graph, functions=functions))):
         try:
             exact = np.asarray(evaluate_op(side, op, inputs)[index].stored, np.float64)
         except (QConvertError, ArithmeticError):
@@ -247,32 +245,32 @@ def sums_of_functions(graph: Graph, op: Op, index: int, values: Mapping[str, Arr
     return found
 
 
-def sums_of_piece(
-    graphs: tuple[Graph, Graph], writers: Mapping[str, Op], op: Op, index: int, values: Mapping[str, Array], like: Array
-) -> list[Sum]:
+def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Arrays, like: Array) -> list[Sum]:
     """What an operator gives after several that round real data: as they say, and of the data as they are; nothing otherwise.
 
     Two layers of an LSTM, or its two ways, are one piece where the result has nothing that could be compared between them.
 
     Args:
         graphs: of source and result, which has to compute in float by declaration.
-        writers: the operator that computes each of the source's tensors.
         op: the last operator of the piece.
         index: of its output.
         values: stored values of the source's tensors; whatever they have is not computed again.
         like: what the source gave.
     """
-    graph, other = graphs
-    piece = _collect_piece(graph, writers, op, values)
+    (graph, other), name = graphs, op.outputs[index]
+    piece = computable_ops(graph, {*values, name}, frozenset([name]))
     rounding = [item for item in piece if is_dynamic(item)]
     if like.dtype.kind != "f" or not rounding or not _is_float_declared(graph, other, rounding):
         return []
-    real = [item.with_attributes(arithmetic="") if is_dynamic(item) else item for item in piece]
-    ways = ((rounding_of(rounding[0]), piece), ("", real))
+    fed = tuple({item for part in piece for item in part.inputs} & values.keys())
     found = []
-    for way, ops in ways:
-        exact = _evaluate_ops(graph, ops, values, op.outputs[index])
-        if exact is None or exact.shape != like.shape:
+    for way, ops in ((rounding_of(rounding[0]), tuple(piece)), ("", _use_float_data(piece))):
+        try:
+            part = graph.evolve(ops=ops, inputs=fed, outputs=(name,), signatures=(), states={})
+            exact = np.asarray(evaluate(part, values)[name], np.float64)
+        except (QConvertError, AttributeError):
+            return []
+        if exact.shape != like.shape:
             return []
         found.append(_sum(way, exact, like))
     return found
@@ -281,39 +279,6 @@ def sums_of_piece(
 def _is_float_declared(graph: Graph, other: Graph, ops: Sequence[Op]) -> bool:
     """Whether the result may compute in float where each of the operators rounds it; recurrent ones: sums have bounds of their own."""
     return all(not kind_of(item).sums_products and "" in declared_roundings(graph, other, item.outputs, rounding_of(item)) for item in ops)
-
-
-def _collect_piece(graph: Graph, writers: Mapping[str, Op], op: Op, values: Mapping[str, Array]) -> list[Op]:
-    """The operators from known values to `op`, in the order of the graph; none where something is not known."""
-    found: dict[int, Op] = {}
-    waiting = [op]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in found:
-            continue
-        found[id(item)] = item
-        for name in item.inputs:
-            if not name or graph[name].is_constant or name in values:
-                continue
-            if name not in writers:
-                return []
-            waiting.append(writers[name])
-    return [item for item in graph.ops if id(item) in found]
-
-
-def _evaluate_ops(graph: Graph, ops: Sequence[Op], values: Mapping[str, Array], name: str) -> Array | None:
-    """A tensor in real numbers, computed by operators from values."""
-    known: dict[str, Array] = dict(values)
-    for op in ops:
-        inputs = known_inputs(graph, op, known)
-        if inputs is None:
-            return None
-        try:
-            results = evaluate_op(graph, op, inputs)
-        except (QConvertError, ArithmeticError, AttributeError):
-            return None
-        known.update({item: result.stored for item, result in zip(op.outputs, results, strict=True) if item})
-    return np.asarray(known[name], np.float64) if ops and name in known else None
 
 
 def _sum(way: str, exact: Array, like: Array) -> Sum:
@@ -326,10 +291,6 @@ def _has_inner_rounding(graph: Graph, op: Op) -> bool:
     return any(is_dynamic(inner) for name in called_functions(graph, [op]) for inner in graph.functions[name].ops)
 
 
-def _use_float_data(graph: Graph) -> Graph:
-    """The graph whose functions compute with real data as they are."""
-    functions = {
-        name: replace(inner, ops=tuple(op.with_attributes(arithmetic="") if is_dynamic(op) else op for op in inner.ops))
-        for name, inner in graph.functions.items()
-    }
-    return replace(graph, functions=functions)
+def _use_float_data(ops: Iterable[Op]) -> tuple[Op, ...]:
+    """The operators, where they compute with real data as they are."""
+    return tuple(op.with_attributes(arithmetic="") if is_dynamic(op) else op for op in ops)

@@ -101,18 +101,12 @@ def _remove_identities(graph: Graph) -> Graph:
     if not gone:
         return graph
 
-    def resolve_name(name: str) -> str:
-        while name in renamed:
-            name = renamed[name]
-        return name
-
-    tensors = [replace(graph[name], name=resolve_name(name)) for name in renamed if resolve_name(name) in graph.public]
-    ops = [
-        replace(op, inputs=tuple(resolve_name(name) for name in op.inputs), outputs=tuple(resolve_name(name) for name in op.outputs))
-        for op in graph.ops
-        if id(op) not in gone
-    ]
-    return graph.evolve(tensors=tensors, ops=ops)
+    for name, new in renamed.items():
+        while new in renamed:
+            new = renamed[new]
+        renamed[name] = new
+    tensors = [replace(graph[name], name=new) for name, new in renamed.items() if new in graph.public]
+    return graph.evolve(tensors=tensors, ops=[op.with_names(renamed) for op in graph.ops if id(op) not in gone])
 
 
 def to_plain_form(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
@@ -158,7 +152,7 @@ def _simplify_activation(graph: Graph, op: Op) -> Op:
     6)."""
     name = str(op.attributes.get("activation", ""))
     tensor = graph[op.outputs[0]] if op.outputs else None
-    if not name or tensor is None or tensor.quantization is None or not tensor.quantization.is_per_tensor:
+    if not name or tensor is None or tensor.per_tensor is None:
         return op
     found = simplest_activation(tensor, ACTIVATIONS[name])
     return op if found == name else op.with_attributes(activation=found)

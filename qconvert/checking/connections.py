@@ -106,7 +106,7 @@ def _is_part_of(name: str, other: Graph, tensor: Tensor, declared: Collection[st
     declared one."""
     quantization = tensor.quantization
     return name.startswith(f"{tensor.name}/") and (
-        name in declared or (quantization is not None and _scale(other, name) == float(quantization.scale.flat[0]))
+        name in declared or (quantization is not None and _scale(other, name) == quantization.step)
     )
 
 
@@ -145,13 +145,13 @@ def _is_near_table(graph: Graph, other: Graph, lookup: Lookup, name: str, expect
     stored = dequantize(expected, before.quantization)
     cost = float(np.abs(stored - curve_float_values(graph, graph.producers(), name, lookup.root)).max())
     inside = np.flatnonzero((places >= given[0]) & (places <= given[-1]))
-    around = float(own.quantization.scale[0]) * (1 + 1e-6)
+    around = own.quantization.step * (1 + 1e-6)
     first = np.searchsorted(given, places[inside] - around)
     last = np.searchsorted(given, places[inside] + around, "right") - 1
     near = np.stack([stored[np.minimum(first + step, last)] for step in range(3)])
     ends = dequantize(np.array(after.quantization.limits(after.dtype)), after.quantization)
     low, high = (np.clip(values, *ends) for values in (near.min(axis=0), near.max(axis=0)))
-    allowed = 2 * cost + float(after.quantization.scale[0]) / 2 * (1 + 1e-6)
+    allowed = 2 * cost + after.quantization.step / 2 * (1 + 1e-6)
     found = dequantize(lookup.values, after.quantization)[inside]
     return bool(((found >= low - allowed) & (found <= high + allowed)).all())
 
@@ -233,12 +233,12 @@ def _values_key(tensor: Tensor) -> tuple[object, ...]:
     if quantization is None or not quantization.is_per_tensor or tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
         return tensor.dtype, quantization and quantization.key
     low, high = integer_range(tensor.dtype)
-    return high - low, float(quantization.scale[0]), int(quantization.zero_point[0]) - low, quantization.quant_min, quantization.quant_max
+    return high - low, quantization.step, quantization.point - low, quantization.quant_min, quantization.quant_max
 
 
 def _scale(graph: Graph, name: str) -> float:
     quantization = graph[name].quantization
-    return 0.0 if quantization is None else float(quantization.scale.flat[0])
+    return 0.0 if quantization is None else quantization.step
 
 
 def _find_roots(graph: Graph, first: Mapping[str, str]) -> dict[str, str]:

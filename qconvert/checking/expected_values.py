@@ -7,7 +7,7 @@ bounds for that come from runs of the operator with hidden values that are off b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,9 +15,10 @@ import numpy as np
 from qconvert.arithmetic import dequantize, dynamic_steps
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs, stored_inputs
-from qconvert.graph import Array, Graph, Op, Tensor, in_bytes, integer_range
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor, in_bytes, integer_range
 from qconvert.kernels import Kernels
 from qconvert.operators import Call, is_dynamic, kind_of, range_axes
+from qconvert.operators.call import Result
 
 __all__ = [
     "Overflowed",
@@ -40,7 +41,7 @@ _OF_DYNAMIC_RANGE = 4
 _ROUNDS = ("activation", "arithmetic")
 
 
-def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, writers: Mapping[str, Op]) -> tuple[Array, Op] | None:
+def exact_value(graph: Graph, op: Op, values: Arrays, index: int, writers: Mapping[str, Op]) -> tuple[Array, Op] | None:
     """Output `index` of an operator in real numbers, and the operator that rounds them; None where that is not known.
 
     A move, Relu, Clip, or sum with something known, of something that `values` does not have is traced back to that: none enlarges
@@ -70,13 +71,19 @@ def exact_value(graph: Graph, op: Op, values: Mapping[str, Array], index: int, w
         return None
     given, tensors = list[Array | None](inputs), [graph[name] if name else None for name in op.inputs]
     given[passed[0]], tensors[passed[0]] = before[0], _make_float_tensor(graph[op.inputs[passed[0]]])
-    function = kind_of(op).evaluate
-    try:
-        moved = None if function is None else function(Call(op, tuple(given), tuple(tensors), (_make_float_tensor(graph[op.outputs[0]]),)))
-    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
-        return None
+    moved = _compute_real(graph, op, given, tensors)
     found = moved[index] if isinstance(moved, list) else moved
     return (found, before[1]) if isinstance(found, np.ndarray) else None
+
+
+def _compute_real(graph: Graph, op: Op, inputs: Sequence[Array | None], tensors: Sequence[Tensor | None]) -> Result | None:
+    """What an operator gives in real numbers for inputs that `tensors` describe; None where that cannot be computed."""
+    function = kind_of(op).evaluate
+    outputs = tuple(_make_float_tensor(graph[name]) for name in op.outputs if name)
+    try:
+        return None if function is None else function(Call(op, tuple(inputs), tuple(tensors), outputs))
+    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
+        return None
 
 
 def find_passed_inputs(graph: Graph, op: Op) -> Collection[int]:
@@ -87,7 +94,7 @@ def find_passed_inputs(graph: Graph, op: Op) -> Collection[int]:
     return range(1) if single or kind_of(op).clips else ()
 
 
-def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+def sum_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
     """By how much a result in floats may differ from the exact one, whatever the order of its sums: (n + 4) * eps * sum of |x * w|.
 
     n is the number of terms of a sum (Higham, Accuracy and Stability of Numerical Algorithms, section 3.1: gamma_n times the sum of
@@ -107,25 +114,22 @@ def sum_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None
     return (_count_terms(graph, op, values, found) + further) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * found
 
 
-def _normalized_bound(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+def _normalized_bound(graph: Graph, op: Op, values: Arrays) -> Array | None:
     """x * factor + (bias - mean * factor), factor being scale / sqrt(var + epsilon): each product has the roundings of the factor (the sum
     with epsilon, the root, the quotient) besides its own and those of the two sums."""
     inputs = [_find_value(graph, name, values) for name in op.inputs]
-    function = kind_of(op).evaluate
-    if function is None or len(inputs) != 5 or any(value is None or value.dtype.kind != "f" for value in inputs):
+    if len(inputs) != 5 or any(value is None or value.dtype.kind != "f" for value in inputs):
         return None
     data, scale, bias, mean, variance = (np.asarray(value, np.float64) for value in inputs)
     # |x| - (-|mean|) is what may cancel.
     signed = (np.abs(data), np.abs(scale), np.abs(bias), -np.abs(mean), variance)
-    found = function(
-        Call(op, signed, tuple(_make_float_tensor(graph[name]) for name in op.inputs), (_make_float_tensor(graph[op.outputs[0]]),))
-    )
+    found = _compute_real(graph, op, signed, [_make_float_tensor(graph[name]) for name in op.inputs])
     if not isinstance(found, np.ndarray):
         return None
     return (3 + _FURTHER_ROUNDINGS) * _EPSILON.get(graph[op.outputs[0]].dtype, 2.0**-23) * np.abs(found)
 
 
-def bound_ties(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | float:
+def bound_ties(graph: Graph, op: Op, values: Arrays) -> Array | float:
     """By how much ties may move the result of an operator of dynamic range: by a step of each of its data that is near one, times |w|.
 
     A kernel that multiplies by a reciprocal, where another divides, may round them to the other side.
@@ -143,12 +147,12 @@ def bound_ties(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | flo
     return 0.0 if found is None else found
 
 
-def propagate_errors(graph: Graph, op: Op, errors: Array, values: Mapping[str, Array]) -> Array | None:
+def propagate_errors(graph: Graph, op: Op, errors: Array, values: Arrays) -> Array | None:
     """By how much float values that its data are off by may move the result of an operator with weights: these, times |w|."""
     return _evaluate_absolute(graph, replace(op, inputs=op.inputs[:2]), {**values, op.inputs[0]: errors})
 
 
-def _evaluate_absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Array | None:
+def _evaluate_absolute(graph: Graph, op: Op, values: Arrays) -> Array | None:
     """The operator, without its activation, on the absolute values of what it sums."""
     kind = kind_of(op)
     plain = Op(op.kind, op.inputs, op.outputs, {**op.attributes, **{key: "" for key in _ROUNDS if op.attributes.get(key)}}, op.source)
@@ -166,25 +170,20 @@ def _evaluate_absolute(graph: Graph, op: Op, values: Mapping[str, Array]) -> Arr
             tensor = _make_float_tensor(tensor)
         inputs.append(value)
         tensors.append(tensor)
-    try:
-        found = None if kind.evaluate is None else kind.evaluate(
-            Call(plain, tuple(inputs), tuple(tensors), tuple(_make_float_tensor(graph[name]) for name in op.outputs))
-        )  # fmt: skip
-    except (ArithmeticError, AssertionError, IndexError, KeyError, TypeError, ValueError):
-        return None
+    found = _compute_real(graph, plain, inputs, tensors)
     return np.abs(found) if isinstance(found, np.ndarray) else None
 
 
 def _zero_point_value(tensor: Tensor) -> float:
     """What a zero point stands for: without it the sum is larger, and a bias takes it off again (pass shift_to_symmetric)."""
-    q = tensor.quantization
-    if q is None or not q.is_per_tensor:
+    q = tensor.per_tensor
+    if q is None:
         return 0.0
     middle = sum(integer_range(tensor.dtype)) // 2 + 1 if tensor.dtype.startswith("u") else 0
-    return float(abs(int(q.zero_point[0]) - middle) * float(q.scale[0]))
+    return float(abs(q.point - middle) * q.step)
 
 
-def _count_terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Array) -> float:
+def _count_terms(graph: Graph, op: Op, values: Arrays, result: Array) -> float:
     """How many terms a sum has at most."""
     if kind_of(op).sum_sign:
         return 1
@@ -199,7 +198,7 @@ def _count_terms(graph: Graph, op: Op, values: Mapping[str, Array], result: Arra
     return 1 if data is None else data.size / max(result.size, 1)
 
 
-def _find_value(graph: Graph, name: str, values: Mapping[str, Array]) -> Array | None:
+def _find_value(graph: Graph, name: str, values: Arrays) -> Array | None:
     if name in values:
         return values[name]
     return graph.constant(name) if graph[name].is_constant else None
@@ -219,7 +218,7 @@ _MARGIN = 2.0
 _LENGTHS, _HIDDEN, _CELL = 4, 5, 6
 
 
-def bound_step_ties(graph: Graph, op: Op, index: int, rounder: Op, values: Mapping[str, Array], writers: Mapping[str, Op]) -> Array | None:
+def bound_step_ties(graph: Graph, op: Op, index: int, rounder: Op, values: Arrays, writers: Mapping[str, Op]) -> Array | None:
     """Bound the error of output `index` of `op`, which is `rounder` or data movement after it; None if `rounder` is no such LSTM.
 
     Args:
@@ -239,7 +238,7 @@ def bound_step_ties(graph: Graph, op: Op, index: int, rounder: Op, values: Mappi
     return np.asarray(_MARGIN * np.max([np.abs(value - found[0]) for value in found], axis=0))
 
 
-def _follow_movement(graph: Graph, name: str, run: Mapping[str, Array], writers: Mapping[str, Op]) -> Array:
+def _follow_movement(graph: Graph, name: str, run: Arrays, writers: Mapping[str, Op]) -> Array:
     """What operators that move them make of the outputs of a run."""
     data = run.get(name, graph.constant(name))
     if data is not None:
@@ -249,7 +248,7 @@ def _follow_movement(graph: Graph, name: str, run: Mapping[str, Array], writers:
     return np.asarray(evaluate_op(graph, op, inputs)[op.outputs.index(name)].stored)
 
 
-def _run_perturbed(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[dict[str, Array]] | None:
+def _run_perturbed(graph: Graph, op: Op, values: Arrays) -> list[dict[str, Array]] | None:
     """The outputs of the operator by name: as it is, and with hidden values that are off."""
     given = known_inputs(graph, op, values)
     if given is None or len(given) <= _CELL or given[_LENGTHS] is not None or op["layout"] != 0 or op["direction"] == "bidirectional":
@@ -260,7 +259,7 @@ def _run_perturbed(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[di
     tensors = [graph[name] if name else None for name in op.inputs]
     call = Call(op, tuple(given), tuple(tensors), tuple(graph[name] for name in op.outputs if name))
     real = [None if value is None else call.values(place) for place, value in enumerate(given)]
-    plainly = tuple(None if tensor is None else Tensor(tensor.name, "float64", tensor.shape) for tensor in tensors)
+    plainly = tuple(None if tensor is None else _make_float_tensor(tensor) for tensor in tensors)
     rng, shown = np.random.default_rng(0), []
 
     def draw_errors(hidden: Array) -> Array:
@@ -289,7 +288,7 @@ def _run_perturbed(graph: Graph, op: Op, values: Mapping[str, Array]) -> list[di
     return found
 
 
-def is_score_tie(graph: Graph, op: Op, values: Mapping[str, Array], chosen: Array) -> bool:
+def is_score_tie(graph: Graph, op: Op, values: Arrays, chosen: Array) -> bool:
     """Whether a SelectBoxes of `values`, by name, may give `chosen`, had it the boxes of equal score in another order.
 
     LiteRT takes boxes from a std::priority_queue that compares scores alone (non_max_suppression.h), so that the order of equal ones is
@@ -324,7 +323,7 @@ class Overflowed:
 
     forms: tuple[Array, ...]
     meant: Array
-    values: Mapping[str, Array]
+    values: Arrays
     places: tuple[Op, ...]
     fault: str
 
@@ -335,9 +334,7 @@ class Overflowed:
         return bool(np.any([form == found for form in self.forms], axis=0).all())
 
 
-def compute_overflow(
-    graph: Graph, op: Op, index: int, values: Mapping[str, Array], writers: Mapping[str, Op], kernels: Kernels
-) -> Overflowed | None:
+def compute_overflow(graph: Graph, op: Op, index: int, values: Arrays, writers: Mapping[str, Op], kernels: Kernels) -> Overflowed | None:
     """Compute output `index` of an operator if its kernel overflows on these values; None if none does. An operator before it counts too if
     `values` lack its result, as of a computed constant.
 
@@ -361,7 +358,7 @@ def compute_overflow(
 @dataclass(slots=True)
 class _Made:
     graph: Graph
-    values: Mapping[str, Array]
+    values: Arrays
     writers: Mapping[str, Op]
     kernels: Kernels
     stored: dict[str, Array] = field(default_factory=dict)

@@ -18,8 +18,8 @@ from qconvert.conversion.in_memory import Model, as_file
 from qconvert.conversion.loading import source_format
 from qconvert.data import Preparation, load_inputs, random_inputs
 from qconvert.data.arrays import fit_values
-from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError
-from qconvert.graph import Array, Graph
+from qconvert.errors import OptionError, QConvertError, RuntimeRefusedError, name_file_in_errors
+from qconvert.graph import Array, Arrays, Graph
 from qconvert.graph.metadata import TARGET
 from qconvert.graph.names import quote_nearest
 from qconvert.plugins import Format, Inside, LoadedModel, ModelFile, Runtime, runtime_of, runtimes, runtimes_of_target, targets
@@ -233,16 +233,13 @@ def _use_target_runtime(side: Side, kernels: str | Sequence[str]) -> Side:
 
 
 def _side(path: Path, format: Format, kernels: str | Sequence[str], options: Mapping[str, Any]) -> Side:
-    try:
-        runtime, chosen = runtime_of(format.name, kernels)
-    except RuntimeRefusedError as error:
-        if format.read is not None:
-            load(path, format.name, **options)  # what is wrong with the file itself comes first
-        error.file = str(path)
-        raise
-    except QConvertError as error:
-        error.file = error.file or str(path)
-        raise
+    with name_file_in_errors(path):
+        try:
+            runtime, chosen = runtime_of(format.name, kernels)
+        except RuntimeRefusedError:
+            if format.read is not None:
+                load(path, format.name, **options)  # what is wrong with the file itself comes first
+            raise
     return Side(model_file(path, format, chosen, options), format, runtime)
 
 
@@ -326,9 +323,7 @@ def run_files(
     return _run_side(side, feeds, tensors, every, dequantized), tuple(notes), side.choice
 
 
-def _run_side(
-    side: Side, feeds: Sequence[Mapping[str, Array]], tensors: Sequence[str], every: bool, dequantized: bool
-) -> list[dict[str, Array]]:
+def _run_side(side: Side, feeds: Sequence[Arrays], tensors: Sequence[str], every: bool, dequantized: bool) -> list[dict[str, Array]]:
     graph, loaded = side.graph, side.open()
     inside = side.inside(graph) if tensors or every else None
     if (tensors or every) and inside is None:

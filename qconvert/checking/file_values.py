@@ -4,7 +4,7 @@ they do not, the file was not read as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from qconvert.arithmetic.storage import Quantization
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.findings import Finding
 from qconvert.checking.memory import Splitting
+from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import Inside
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 
-def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
+def complete_values(graph: Graph, values: Arrays, states: MutableMapping[str, Array] | None = None) -> dict[str, Array]:
     """`values` with every tensor that the evaluator can work out from them, such as those that the reader added; the rest are absent.
 
     Args:
@@ -46,7 +47,7 @@ def complete_values(graph: Graph, values: Mapping[str, Array], states: MutableMa
     return _evaluate_ops(graph, values, lambda op: True, states)
 
 
-def complete_settled(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+def complete_settled(graph: Graph, values: Arrays) -> dict[str, Array]:
     """`values` with the tensors that a runtime may not give out although they are beyond doubt: what is only moved, and sizes."""
 
     def follows(op: Op) -> bool:
@@ -57,7 +58,7 @@ def complete_settled(graph: Graph, values: Mapping[str, Array]) -> dict[str, Arr
 
 
 def _evaluate_ops(
-    graph: Graph, values: Mapping[str, Array], takes: Callable[[Op], bool], states: MutableMapping[str, Array] | None = None
+    graph: Graph, values: Arrays, takes: Callable[[Op], bool], states: MutableMapping[str, Array] | None = None
 ) -> dict[str, Array]:
     """Return `values` with what the operators that are taken compute from them, where the evaluator knows it."""
     found = dict(values)
@@ -142,7 +143,7 @@ def find_varying(graph: Graph) -> set[str]:
     return graph.tensors.keys() - fixed
 
 
-def keep_varying(graph: Graph, values: Mapping[str, Array]) -> dict[str, Array]:
+def keep_varying(graph: Graph, values: Arrays) -> dict[str, Array]:
     """Without the tensors that do not depend on the graph's inputs: a runtime that folds them may leave what it gives out unwritten, as
     XNNPACK does with weights of float16 after a DEQUANTIZE."""
     kept = find_varying(graph)
@@ -155,7 +156,7 @@ _FLOAT_SHARE = 1e-5
 _FEW = 2
 
 
-def find_reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Mapping[str, Array]) -> dict[str, Finding]:
+def find_reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Arrays) -> dict[str, Finding]:
     """The tensors that the pieces do not compute as the file does, each from the file's own tensors.
 
     Args:
@@ -181,9 +182,9 @@ def find_reading_errors(side: Side, inside: Inside, pieces: Splitting, feed: Map
 
 def _count_float_ties(tensor: Tensor, own: Array) -> float:
     """How many elements may round to the next integer where the floats in front, of another kernel, differ by their share."""
-    if tensor.quantization is None or not tensor.quantization.is_per_tensor:
+    if tensor.per_tensor is None:
         return 0.0
-    steps = np.abs(own.astype(np.int64) - int(tensor.quantization.zero_point[0])).max(initial=0)
+    steps = np.abs(own.astype(np.int64) - tensor.per_tensor.point).max(initial=0)
     return float(_FEW + 2 * _FLOAT_SHARE * steps * own.size)
 
 
@@ -196,11 +197,9 @@ def _count_differing(own: Array, again: Array) -> tuple[int, float]:
     if own.dtype.kind not in "iuf":
         wrong = int((own != again).sum())
         return wrong, float(bool(wrong))
-    a, b = own.astype(np.float64), again.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    allowed = _FLOAT_SHARE * float(np.abs(a[np.isfinite(a)]).max(initial=0)) if own.dtype.kind == "f" else 0.0
-    return int((~(difference <= allowed)).sum()), float(np.nan_to_num(difference, nan=np.inf).max(initial=0))
+    difference = absolute_difference(own, again)
+    allowed = _FLOAT_SHARE * largest_magnitude(own.astype(np.float64)) if own.dtype.kind == "f" else 0.0
+    return int((difference > allowed).sum()), float(difference.max(initial=0))
 
 
 def differing_constants(graph: Graph, model: Any) -> dict[str, str]:

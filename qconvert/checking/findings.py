@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import numpy as np
 
 from qconvert.checking.proof.classes import Proof
 from qconvert.errors import format_count
@@ -31,9 +29,9 @@ __all__ = [
     "CheckReport",
     "Finding",
     "OutputComparison",
-    "explain_by_kernels",
     "find_judged_together",
     "join_findings",
+    "lowest_sqnr",
     "make_left_out_findings",
     "operators_table",
     "outputs_table",
@@ -71,49 +69,49 @@ class Finding:
     """
 
     verdict: str
-    reason: str
-    equal: float
-    largest: float
-    predicted_rate: float
-    unexplained: int
+    reason: str = ""
+    equal: float = 0.0
+    largest: float = 0.0
+    predicted_rate: float = 0.0
+    unexplained: int = 0
     operator: str = ""
     output: str = ""
     sqnr_db: float | None = None
 
+    @property
+    def rank(self) -> int:
+        """The place of the verdict among CLASSES."""
+        return CLASSES.index(self.verdict)
 
-def explain_by_kernels(found: Finding, title: str, kernels: tuple[str, str], values: tuple[Array, Array]) -> Finding:
-    """The finding for an operator that a runtime computes otherwise by another set of its kernels, which the other side's result explains.
+    @property
+    def is_fault(self) -> bool:
+        """Whether nothing explains the difference."""
+        return self.verdict == "unexplained"
 
-    A difference of one step is one of rounding; what is more cannot be told from a fault of the runtime, and is not judged.
-
-    Args:
-        found: of the kernels that ran.
-        title: of the runtime.
-        kernels: those that ran, and the others.
-        values: what each of them gives.
-    """
-    integers = values[0].dtype.kind in "iu"
-    with np.errstate(invalid="ignore"):
-        off = np.nan_to_num(np.abs(values[0].astype(np.float64) - values[1].astype(np.float64)), nan=np.inf).max(initial=0)
-    rounded = integers and found.largest <= 1 and off <= 1
-    steps = f"{off:g} {'step' if off == 1 else 'steps'}" if integers else f"{off:.4g}"
-    reason = f"{title}'s own kernels, {kernels[0]} and {kernels[1]}, differ by {steps}"
-    return replace(found, verdict="approximate" if rounded else KERNELS, reason=reason, predicted_rate=1.0, unexplained=0)
+    @classmethod
+    def of_shapes(cls, a: Array, b: Array) -> Finding:
+        """Of results of two shapes, the source's and the other."""
+        return cls("unexplained", f"shape {b.shape} instead of {a.shape}", largest=float("inf"), unexplained=a.size)
 
 
 def join_findings(op: Op, name: str, runs: Sequence[Finding]) -> Finding:
     """The findings of one output of an operator in several runs: the worst verdict, the largest difference, the mean share."""
-    worst = max(runs, key=lambda item: CLASSES.index(item.verdict))
+    worst = max(runs, key=lambda item: item.rank)
     return replace(
         worst,
         equal=sum(item.equal for item in runs) / len(runs),
         largest=max(item.largest for item in runs),
         predicted_rate=max(item.predicted_rate for item in runs),
         unexplained=sum(item.unexplained for item in runs),
-        sqnr_db=min((item.sqnr_db for item in runs if item.sqnr_db is not None), default=None),
+        sqnr_db=lowest_sqnr(runs),
         operator=op.label,
         output=name,
     )
+
+
+def lowest_sqnr(items: Iterable[Finding | OutputComparison]) -> float | None:
+    """The lowest signal to difference, in dB; None where nothing differs."""
+    return min((item.sqnr_db for item in items if item.sqnr_db is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +255,7 @@ class CheckReport(Shown):
     def _describe_distance(self) -> str:
         """How far the outputs are apart, in words."""
         worst = max(self.outputs, key=lambda item: item.largest if item.unit == "LSB" else 255 * item.largest)
-        sqnr = min((item.sqnr_db for item in self.outputs if item.sqnr_db is not None), default=None)
+        sqnr = lowest_sqnr(self.outputs)
         unit = ("step" if worst.largest == 1 else "steps") if worst.unit == "LSB" else worst.unit
         steps = f"{worst.largest:.4g} {unit}"
         return f"outputs differ by up to {steps}" + ("" if sqnr is None else f", SQNR {sqnr:.1f} dB")
@@ -359,5 +357,5 @@ def make_left_out_findings(
             continue
         reason = next((refused[name] for name in op.outputs if name in refused), "no output has the same name in both files")
         name = next(name for name in op.outputs if name)
-        found[name] = Finding(NOT_COMPARED, reason, 0.0, 0.0, 0.0, 0, op.label, name)
+        found[name] = Finding(NOT_COMPARED, reason, operator=op.label, output=name)
     return dict(reversed(found.items()))

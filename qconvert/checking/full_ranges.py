@@ -6,7 +6,7 @@ result does there, such as a Clip that is missing or one too many, shows in no r
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from qconvert.conversion.saving import save
 from qconvert.data import extreme_inputs
 from qconvert.errors import QConvertError
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph
+from qconvert.graph import Array, Arrays, Graph
 from qconvert.operators import kind_of
 from qconvert.rewriting.parts import cut
 
@@ -30,7 +30,7 @@ _PASSING = ("move", "relabel", "convert")
 
 
 def run_full_ranges(
-    source: Side, other: Graph, shared: Collection[str], known: Mapping[str, Array]
+    source: Side, other: Graph, shared: Collection[str], known: Arrays
 ) -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
     """Yield pairs of tensors by name: values over the full ranges of the tensors at which the source is cut, with all results between the
     cuts; and the results at the cuts.
@@ -65,7 +65,7 @@ def run_full_ranges(
         return
     back = {own: name for name, own in part.computed.items()}
 
-    def run(feed: Mapping[str, Array]) -> dict[str, Array]:
+    def run(feed: Arrays) -> dict[str, Array]:
         """The tensors that the part computes, by their names in the whole graph."""
         return {back.get(name, name): value for name, value in inside.values(feed).items() if name not in feed}
 

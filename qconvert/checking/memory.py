@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from qconvert.data.input_limits import number_of
 from qconvert.errors import QConvertError
-from qconvert.graph import Array, Graph, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, numpy_dtype
 from qconvert.plugins import Pieces
 
 __all__ = ["MOST", "OtherKernels", "Room", "Splitting", "first_fitting", "nbytes", "sizes_of"]
@@ -60,7 +60,7 @@ class Room:
         return min(_AT_ONCE, max(0, self.bytes - held) // _MULTIPLE)
 
 
-def sizes_of(graph: Graph, feed: Mapping[str, Array]) -> dict[str, int]:
+def sizes_of(graph: Graph, feed: Arrays) -> dict[str, int]:
     """The numbers that the names of sizes have with these inputs."""
     pairs = ((graph[name].shape or (), value.shape) for name, value in feed.items() if name in graph)
     return {size: found for shape, sizes in pairs for size, found in zip(shape, sizes, strict=False) if isinstance(size, str)}

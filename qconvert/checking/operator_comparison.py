@@ -11,19 +11,15 @@ from qconvert.checking.classify import further_tolerance
 from qconvert.checking.exchanged_values import Exchange
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import complete_settled, complete_values, find_settled, find_varying, keep_varying
-from qconvert.checking.findings import (
-    CLASSES,
-    OVERFLOW,
-    Finding,
-    explain_by_kernels,
-)
+from qconvert.checking.findings import CLASSES, KERNELS, OVERFLOW, Finding
 from qconvert.checking.memory import OtherKernels, Splitting
 from qconvert.checking.operator_finding import Judge
+from qconvert.checking.outputs import absolute_difference
 from qconvert.checking.recurrent import judge_float_lstm, restart
 from qconvert.checking.requantized_operators import Requantized
 from qconvert.errors import InvalidModelError, QConvertError
 from qconvert.evaluate import evaluate
-from qconvert.graph import Array, Graph, Op, in_bytes
+from qconvert.graph import Array, Arrays, Graph, Op, in_bytes
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside
 from qconvert.rewriting.parts import cut
@@ -48,7 +44,7 @@ class SourceValues:
         side = self.side.use_kernels(kernels)
         return SourceValues(side, side.inside(self.graph))
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         """Stored values by name, of all tensors that are beyond doubt: those that its runtime computed, and what follows from them."""
         if self.inside is None:
             return complete_values(self.graph, feed, self.states)
@@ -62,13 +58,13 @@ class SourceValues:
         sure = find_settled(self.graph, measured.keys() | feed.keys() | (states_by_reader(self.graph).keys() & found.keys()))
         return {name: value for name, value in found.items() if name in sure}
 
-    def compute_pieces(self, values: Mapping[str, Array]) -> dict[str, Array]:
+    def compute_pieces(self, values: Arrays) -> dict[str, Array]:
         if self.pieces is not None:
             return self.pieces.run(_make_lookup(values))
         return dict(values)
 
 
-def _make_lookup(values: Mapping[str, Array], change: Callable[[str, Array], Array] = lambda name, value: value) -> Callable[[str], Array]:
+def _make_lookup(values: Arrays, change: Callable[[str, Array], Array] = lambda name, value: value) -> Callable[[str], Array]:
     """The function that gives a tensor's value, or says that it has none."""
 
     def look_up(name: str) -> Array:
@@ -84,11 +80,11 @@ class _Run:
     """A run: the source's values, the same with the quantizations that the result declares, and with what follows from them; the
     result's own values, as the source stores them; and those of the source's file by other kernels."""
 
-    values: Mapping[str, Array]
-    stored: Mapping[str, Array]
-    known: Mapping[str, Array]
+    values: Arrays
+    stored: Arrays
+    known: Arrays
     own: dict[str, Array] = field(default_factory=dict)
-    by: dict[str, Mapping[str, Array]] = field(default_factory=dict)
+    by: dict[str, Arrays] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +136,7 @@ class Comparison:
         return cls(left, pieces, change, restated, restated.find_affected(shared | sure), judge, judge_restated, others)
 
     def findings(
-        self, values: Mapping[str, Array], progress: Callable[[int, int], None], references: Mapping[str, Array] | None = None
+        self, values: Arrays, progress: Callable[[int, int], None], references: Arrays | None = None
     ) -> Iterator[tuple[str, Finding]]:
         """The finding for each output that both sides have, from the source's tensors in one run; with `references`, what it computes at
         the cuts, from other values than those of a run."""
@@ -158,7 +154,7 @@ class Comparison:
                     if name in results:
                         pair = in_bytes(references[name]), in_bytes(results[name][1])
                         found = self._judge_output(op, index, pair, run)
-                        if found.verdict == "unexplained" and not self.others.useless:
+                        if found.is_fault and not self.others.useless:
                             found = self._explain_by_kernels(op, index, pair, run, found)
                         yield name, found
                         reached = position
@@ -167,9 +163,7 @@ class Comparison:
                 del run.own[name]  # what nothing reads any more need not be held
         progress(len(graph.ops), len(graph.ops))
 
-    def is_graph_difference(
-        self, name: str, other: Graph, shared: Collection[str], values: Mapping[str, Array], references: Mapping[str, Array]
-    ) -> bool:
+    def is_graph_difference(self, name: str, other: Graph, shared: Collection[str], values: Arrays, references: Arrays) -> bool:
         """Whether a difference is in the result's graph as it is evaluated, not only in how a runtime computes it, or in pieces that
         compute for themselves what the source is fed with."""
         run = _Run(values, self.restated.values(values), complete_settled(self.left.graph, values))
@@ -181,13 +175,13 @@ class Comparison:
             pair = in_bytes(references[name]), in_bytes(self.change.to_source(self.left.graph[name], result, references[name]))
         except (QConvertError, KeyError):
             return True
-        return self._judge_output(writer, list(writer.outputs).index(name), pair, run).verdict == "unexplained"
+        return self._judge_output(writer, list(writer.outputs).index(name), pair, run).is_fault
 
     def _make_feed_lookup(self, run: _Run) -> Callable[[str], Array]:
         """The values with which the result's pieces are fed."""
         return _make_lookup(run.stored, lambda name, value: self.change.to_result(self.restated.graph[name], value))
 
-    def _convert_results(self, results: Mapping[str, Array], references: Mapping[str, Array]) -> dict[str, tuple[Array, Array]]:
+    def _convert_results(self, results: Arrays, references: Arrays) -> dict[str, tuple[Array, Array]]:
         """What the result computed, as the source stores it, and as it would with the quantizations that the result declares."""
         found: dict[str, tuple[Array, Array]] = {}
         for name in (name for name in results if name in references):
@@ -204,7 +198,7 @@ class Comparison:
         found = self.judge.finding(op, index, run.known, pair)
         if found.verdict != "equal" and (real := judge_float_lstm(self.left.graph, self.judge.other, op, index, run.known, pair)):
             return real
-        return self.judge.explain_by_own_values(op, index, run.known, pair, run.own, found) if found.verdict == "unexplained" else found
+        return self.judge.explain_by_own_values(op, index, run.known, pair, run.own, found) if found.is_fault else found
 
     def _explain_by_kernels(self, op: Op, index: int, pair: tuple[Array, Array], run: _Run, found: Finding) -> Finding:
         """The finding, which names a fault, unless a side computes, by other kernels of its runtime and from the same values, what the
@@ -229,8 +223,8 @@ class Comparison:
                 chosen = [*sides[:place], side.use_kernels(kernels), *sides[place + 1 :]]
                 judges = replace(self.judge, sides=(chosen[0], chosen[1])), replace(self.judge_restated, sides=(chosen[1], chosen[1]))
                 again = replace(self, judge=judges[0], judge_restated=judges[1])._judge_output(op, index, (pairs[0], pairs[1]), run)
-                if CLASSES.index(again.verdict) < CLASSES.index(OVERFLOW):
-                    return explain_by_kernels(found, side.runtime.title, (side.kernels, kernels), (pair[place], pairs[place]))
+                if again.rank < CLASSES.index(OVERFLOW):
+                    return _explain_by_kernels(found, side.runtime.title, (side.kernels, kernels), (pair[place], pairs[place]))
         self.others.useless = True
         return found
 
@@ -247,6 +241,25 @@ class Comparison:
         found = run.by[kernels]
         given = [item for item in op.inputs if item and not self.left.graph[item].is_constant]
         return found.get(name) if all(_is_equal(found.get(item), run.values.get(item)) for item in given) else None
+
+
+def _explain_by_kernels(found: Finding, title: str, kernels: tuple[str, str], values: tuple[Array, Array]) -> Finding:
+    """The finding for an operator that a runtime computes otherwise by another set of its kernels, which the other side's result explains.
+
+    A difference of one step is one of rounding; what is more cannot be told from a fault of the runtime, and is not judged.
+
+    Args:
+        found: of the kernels that ran.
+        title: of the runtime.
+        kernels: those that ran, and the others.
+        values: what each of them gives.
+    """
+    integers = values[0].dtype.kind in "iu"
+    off = absolute_difference(*values).max(initial=0)
+    rounded = integers and found.largest <= 1 and off <= 1
+    steps = f"{off:g} {'step' if off == 1 else 'steps'}" if integers else f"{off:.4g}"
+    reason = f"{title}'s own kernels, {kernels[0]} and {kernels[1]}, differ by {steps}"
+    return replace(found, verdict="approximate" if rounded else KERNELS, reason=reason, predicted_rate=1.0, unexplained=0)
 
 
 def _is_equal(a: Array | None, b: Array | None) -> bool:

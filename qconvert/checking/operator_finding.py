@@ -20,10 +20,11 @@ from qconvert.checking.expected_values import (
     sum_bound,
 )
 from qconvert.checking.file_in_runtime import Side
-from qconvert.checking.findings import CLASSES, OVERFLOW, Finding
+from qconvert.checking.findings import OVERFLOW, Finding
+from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
-from qconvert.graph import Array, Graph, Op, Quantization
+from qconvert.graph import Array, Arrays, Graph, Op, Quantization
 from qconvert.graph.metadata import has_tflite_history
 from qconvert.operators import is_dynamic, kind_of
 
@@ -77,7 +78,7 @@ class Judge:
     settled: Collection[str]
     fixed: Collection[str] = ()
 
-    def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
+    def finding(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array]) -> Finding:
         """The finding for output `index` of an operator. What is equal needs no exact evaluation.
 
         Args:
@@ -92,48 +93,51 @@ class Judge:
             pair = a, b
         if a.shape == b.shape and np.array_equal(a, b, equal_nan=a.dtype.kind == "f"):
             moves = kind_of(op).rule in ("move", "relabel") and a.dtype.kind in "iu"
-            return Finding("equal", "integers are moved" if moves else "", 1.0, 0.0, 0.0, 0)
+            return Finding("equal", "integers are moved" if moves else "", 1.0)
         if a.shape != b.shape:
-            return Finding("unexplained", f"shape {b.shape} instead of {a.shape}", 0.0, float("inf"), 0.0, a.size)
+            return Finding.of_shapes(a, b)
         if op.kind == "Opaque":
             return self._judge_block_product(op, values, pair) or _compare_inexact(a, b)
         if op.kind == "SelectBoxes" and index == 0 and all(is_score_tie(self.graph, op, values, chosen) for chosen in pair):
             largest = float(np.abs(a.astype(np.int64) - b).max())
-            return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0, 0)
+            return Finding("approximate", "boxes of equal score in another order", float((a == b).mean()), largest, 1.0)
         if (unrounded := self._judge_unrounded(op, values, pair)) is not None:
             return unrounded
         if a.dtype == np.float32 and self._has_half_floats():
             return _compare_inexact(a, b, share=_LARGEST_SHARE_HALF)
         fixed = self._dequantize_weights(op)
         found = self._judge_pair(op, index, {**values, **fixed}, pair)
-        if found.verdict == "unexplained" and any(item and item in values and item not in self.settled for item in op.inputs):
-            cut = {item: value for item, value in values.items() if item in self.settled or self.graph[item].is_constant}
-            found = min((found, self._judge_pair(op, index, {**cut, **fixed}, pair)), key=lambda item: CLASSES.index(item.verdict))
-        if found.verdict == "unexplained" and op.kind == "Dequantize":
+        if found.is_fault and any(item and item in values and item not in self.settled for item in op.inputs):
+            found = min(found, self._judge_pair(op, index, {**self._settle(values), **fixed}, pair), key=lambda item: item.rank)
+        if found.is_fault and op.kind == "Dequantize":
             found = self._judge_quantized_floats(op, values, pair) or found
-        if found.verdict == "unexplained":
+        if found.is_fault:
             found = self._explain_by_constants(op, index, {**values, **fixed}, pair, found)
-        return self._explain_by_overflow(op, index, values, pair, found) if found.verdict == "unexplained" else found
+        return self._explain_by_overflow(op, index, values, pair, found) if found.is_fault else found
+
+    def _settle(self, values: Arrays) -> dict[str, Array]:
+        """Those of some values with which both sides are fed, or that follow from these."""
+        return {name: value for name, value in values.items() if name in self.settled or self.graph[name].is_constant}
 
     def _has_half_floats(self) -> bool:
         """Whether a side has float values in the precision of float16."""
         return any(side.runtime.rows(side.kernels).half_floats for side in self.sides)
 
-    def _judge_quantized_floats(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _judge_quantized_floats(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
         """Judge dequantized values that one side rounds otherwise within the same piece, as results of the operator before."""
         name = op.inputs[0]
         before, quantization = self.writers.get(name), self.graph[name].quantization
         if before is None or quantization is None or not quantization.is_per_tensor or not all(np.isfinite(value).all() for value in pair):
             return None
         a, b = (quantize(value.astype(np.float64), quantization, self.graph[name].dtype) for value in pair)
-        near = float(quantization.scale[0]) * _NEAR_STEP
+        near = quantization.step * _NEAR_STEP
         if any((np.abs(dequantize(stored, quantization) - value) > near).any() for stored, value in zip((a, b), pair, strict=True)):
             return None
-        known = {item: value for item, value in values.items() if item != name and (item in self.settled or self.graph[item].is_constant)}
+        known = self._settle({item: value for item, value in values.items() if item != name})
         found = self._judge_pair(before, before.outputs.index(name), {**known, **self._dequantize_weights(before)}, (a, b))
-        return None if found.verdict == "unexplained" else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
+        return None if found.is_fault else replace(found, largest=float(np.abs(pair[0] - pair[1]).max(initial=0)))
 
-    def _judge_unrounded(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _judge_unrounded(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
         """Judge dequantized values against floats that the result does not quantize: quantized the same way they must be correct."""
         name = op.inputs[0] if op.inputs else ""
         before, quantization = self.writers.get(name), self.graph[name].quantization if name else None
@@ -149,7 +153,7 @@ class Judge:
         found = self.finding(before, before.outputs.index(name), values, (a, b))
         beyond = self._count_wrong_clipped(before, before.outputs.index(name), values, pair[1], b, quantization)
         off = np.abs(pair[0].astype(np.float64) - pair[1]).max(initial=0) / float(np.abs(pair[0]).max(initial=0) or 1)
-        if found.verdict == "unexplained":
+        if found.is_fault:
             return replace(found, reason=f"{found.reason}, after quantization with the source's scale")
         if beyond:
             return replace(
@@ -159,20 +163,17 @@ class Judge:
         return replace(found, verdict=kept, reason="floats, which the source quantizes", equal=float((pair[0] == pair[1]).mean()),
                        largest=float(off), predicted_rate=1.0)  # fmt: skip
 
-    def _count_wrong_clipped(
-        self, op: Op, index: int, values: Mapping[str, Array], found: Array, stored: Array, quantization: Quantization
-    ) -> int:
+    def _count_wrong_clipped(self, op: Op, index: int, values: Arrays, found: Array, stored: Array, quantization: Quantization) -> int:
         """How many float values that a quantization cuts off are neither its end nor near to the exact ones."""
-        known = {name: value for name, value in values.items() if name in self.settled or self.graph[name].is_constant}
-        exact = exact_value(self.graph, op, {**known, **self._dequantize_weights(op)}, index, self.writers)
+        exact = exact_value(self.graph, op, {**self._settle(values), **self._dequantize_weights(op)}, index, self.writers)
         if exact is None or exact[0].shape != found.shape or not quantization.is_per_tensor:
             return 0
         low, high = quantization.limits(self.graph[op.outputs[index]].dtype)
-        steps = float(quantization.scale[0])
+        steps = quantization.step
         off = np.minimum(np.abs(found - exact[0]), np.abs(found - dequantize(stored, quantization)))
         return int((((stored == low) | (stored == high)) & (off > _BEYOND[0] * steps + _BEYOND[1] * np.abs(exact[0]))).sum())
 
-    def _judge_block_product(self, op: Op, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding | None:
+    def _judge_block_product(self, op: Op, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
         """Compare a source product that may round its data with a result product that does not."""
         if (op["domain"], op["op_type"]) != ("com.microsoft", "MatMulNBits") or op.inputs[0] not in values or pair[0].dtype.kind != "f":
             return None
@@ -187,16 +188,14 @@ class Judge:
         plain = Sum("", exact, fine)
         return classify_sums(*pair, [plain, Sum("blocks", exact, coarse)], [plain])
 
-    def _explain_by_constants(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
+    def _explain_by_constants(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array], found: Finding) -> Finding:
         """Return `found`, a fault, unless the result is right for constants that the conversion computed and rounded otherwise."""
         held = {name: data for name in op.inputs if name in self.fixed and (data := self._find_held_constant(name, values)) is not None}
         if not held:
             return found
         return self._judge_with_values(held, op, index, values, pair, found, "is computed in the conversion, and differs by a rounding")
 
-    def explain_by_own_values(
-        self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], own: Mapping[str, Array], found: Finding
-    ) -> Finding:
+    def explain_by_own_values(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array], own: Arrays, found: Finding) -> Finding:
         """Return `found`, a fault, unless the result is right for its own values of inputs with which it could not be fed; these inputs
         have findings of their own.
 
@@ -222,7 +221,7 @@ class Judge:
         return found & set(self.cuts)
 
     def _judge_with_values(
-        self, held: Mapping[str, Array], op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding,
+        self, held: Arrays, op: Op, index: int, values: Arrays, pair: tuple[Array, Array], found: Finding,
         why: str,
     ) -> Finding:  # fmt: skip
         """The finding if some inputs have values of the result; as it was if that explains nothing."""
@@ -234,13 +233,13 @@ class Judge:
         except (QConvertError, AttributeError):
             return found
         if np.array_equal(meant, pair[1]):
-            again = Finding("one rounding", "", 0.0, 0.0, 1.0, 0)
+            again = Finding("one rounding")
         else:
             again = self._judge_pair(op, index, {**values, **held}, (meant, pair[1]))
         kept = replace(found, verdict=again.verdict, reason=f"{', '.join(map(repr, held))} {why}", predicted_rate=1.0, unexplained=0)
-        return found if again.verdict == "unexplained" else kept
+        return found if again.is_fault else kept
 
-    def _find_held_constant(self, name: str, values: Mapping[str, Array]) -> Array | None:
+    def _find_held_constant(self, name: str, values: Arrays) -> Array | None:
         """Return the result's constant for a tensor that the source computes from constants, if it differs by roundings alone: within the
         tolerances of _compare_inexact()."""
         own, other, measured = self.graph[name], self.other.tensors.get(name), values.get(name)
@@ -248,9 +247,9 @@ class Judge:
             return None
         if own.dtype != other.dtype or own.quantization != other.quantization:
             return None
-        return None if _compare_inexact(measured, other.data).verdict == "unexplained" else other.data
+        return None if _compare_inexact(measured, other.data).is_fault else other.data
 
-    def _explain_by_overflow(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], found: Finding) -> Finding:
+    def _explain_by_overflow(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array], found: Finding) -> Finding:
         """Return `found`, a fault, unless the source overflows as its kernels do, to the last bit, and the result is correct."""
         source = self.sides[0]
         if pair[0].dtype.kind not in "biu":
@@ -260,7 +259,7 @@ class Judge:
             return found
         if not np.array_equal(made.meant, pair[1]):
             again = self._judge_pair(op, index, {**made.values, **values}, (made.meant, pair[1]))
-            if again.verdict == "unexplained":
+            if again.is_fault:
                 return again
         where = ", ".join(dict.fromkeys(place.label for place in made.places))
         reason = f"{source.runtime.title}'s own kernel {made.fault} in {where}"
@@ -281,7 +280,7 @@ class Judge:
             before = self.writers.get(near[0]) if near else None
         return found
 
-    def _judge_pair(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]) -> Finding:
+    def _judge_pair(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array]) -> Finding:
         """Two outputs of one shape that differ."""
         a, b = pair
         name = op.outputs[index]
@@ -297,18 +296,18 @@ class Judge:
                 rounder = replace(rounder, outputs=(name,))
                 own, its = self._find_kernels(rounder, name)
                 judged = classify(self.graph, rounder, a, b, real, (own, its), self.further.get(name, 0.0), summed)
-                if judged.verdict == "unexplained" and has_tflite_history(self.other.metadata):
+                if judged.is_fault and has_tflite_history(self.other.metadata):
                     judged = classify(self.graph, rounder, a, b, real, (own, _LITERT), self.further.get(name, 0.0), summed)
                 return judged
         known = all(self.graph[item].is_constant or item in values for item in op.inputs if item)
         if known and kind_of(op).rule in ("move", "relabel", "index") and a.dtype.kind in "iu":
             return classify(self.graph, replace(op, outputs=op.outputs[index:]), a, b, None, self._find_kernels(op, name))
         plain = _compare_inexact(a, b)
-        if plain.verdict == "unexplained" and (alike := sums_of_piece((self.graph, self.other), self.writers, op, index, values, a)):
+        if plain.is_fault and (alike := sums_of_piece((self.graph, self.other), op, index, values, a)):
             return classify_sums(a, b, alike[:1], alike)
         return plain
 
-    def _sum_before_activation(self, op: Op, index: int, rounder: Op, values: Mapping[str, Array]) -> Array | None:
+    def _sum_before_activation(self, op: Op, index: int, rounder: Op, values: Arrays) -> Array | None:
         """What an operator of 16 bits sums before its activation cuts it off: float32 loses more of the large than of what is left."""
         if op != rounder or not op.attributes.get("activation") or self.graph[op.outputs[index]].dtype not in ("int16", "uint16"):
             return None
@@ -320,9 +319,7 @@ class Judge:
         result = self.sides[1]
         return self.sides[0].kernels_of(name), result.choice_for(name) if kind_of(op).chooses else result.kernels_of(name, with_parts=True)
 
-    def _judge_floats(
-        self, op: Op, index: int, rounder: Op, values: Mapping[str, Array], pair: tuple[Array, Array], stated: Array
-    ) -> Finding:
+    def _judge_floats(self, op: Op, index: int, rounder: Op, values: Arrays, pair: tuple[Array, Array], stated: Array) -> Finding:
         """Two outputs in floats that differ: those of `rounder`, or what `op` moved of them; `stated` are the exact ones, as it rounds."""
         a, b = pair
         ways = self._list_roundings(op, rounder)
@@ -331,29 +328,29 @@ class Judge:
             item = sums[way] = self._compute_sum(op, index, rounder, way, values, a, stated, bounds)
             if way in both and item is not None:
                 found = classify_sums(a, b, [item], [item])
-                if found.verdict != "unexplained":
+                if not found.is_fault:
                     return found
         own, its = ([item for way in sorted(side) if (item := sums[way]) is not None] for side in ways)
         if not own or not its:
             return _compare_inexact(a, b, _NEAR_ZERO.get(rounder.kind, 0.0))
         found = classify_sums(a, b, own, its)
-        if found.verdict != "unexplained" or not any(way.startswith("dynamic") for way in sums):
+        if not found.is_fault or not any(way.startswith("dynamic") for way in sums):
             return found
         widened = dict[str, Sum]()  # one after the other: each is several times as large as the result
         for way, item in sorted(sums.items(), key=lambda pair: (pair[0] not in both, pair[0])):
             if item is not None:
                 widened[way] = self._add_data_ties(op, rounder, item, values)
                 found = classify_sums(a, b, [widened[way]], [widened[way]]) if way in both else found
-                if way in both and found.verdict != "unexplained":
+                if way in both and not found.is_fault:
                     return found
         own, its = ([widened[item.rounding] for item in side] for side in (own, its))
         found = classify_sums(a, b, own, its)
-        if found.verdict != "unexplained" or not is_dynamic(rounder):
+        if not found.is_fault or not is_dynamic(rounder):
             return found
         own, its = ([self._add_step_ties(op, index, rounder, item, values) for item in side] for side in (own, its))
         return classify_sums(a, b, own, its)
 
-    def _add_step_ties(self, op: Op, index: int, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
+    def _add_step_ties(self, op: Op, index: int, rounder: Op, found: Sum, values: Arrays) -> Sum:
         """A sum with what ties between its steps may move."""
         if not found.rounding:
             return found
@@ -371,7 +368,7 @@ class Judge:
         return _add_kernel_roundings({stated}, self.sides[0]), _add_kernel_roundings(its, self.sides[1])
 
     def _compute_sum(
-        self, op: Op, index: int, rounder: Op, way: str, values: Mapping[str, Array], like: Array, stated: Array,
+        self, op: Op, index: int, rounder: Op, way: str, values: Arrays, like: Array, stated: Array,
         bounds: dict[bool, Array | None],
     ) -> Sum | None:  # fmt: skip
         """Compute output `index` of `op`, which is `rounder` or data movement after it, where `rounder` rounds its data in one way; None if
@@ -395,7 +392,7 @@ class Judge:
             bound = bound + np.abs(real) * 2.0**-23  # of a bias that is added after
         return Sum(way, real, bound)
 
-    def _add_data_ties(self, op: Op, rounder: Op, found: Sum, values: Mapping[str, Array]) -> Sum:
+    def _add_data_ties(self, op: Op, rounder: Op, found: Sum, values: Arrays) -> Sum:
         """A sum with what ties of its data may move."""
         ties = bound_ties(self.graph, _set_rounding(rounder, found.rounding), values) if kind_of(rounder).sums_products else 0.0
         wide = self._reshape_bound(op, rounder, ties, found.exact) if isinstance(ties, np.ndarray) else None
@@ -448,14 +445,10 @@ def _compare_inexact(a: Array, b: Array, least: float = 0.0, share: float = 0.0)
     equal = 1.0 - float(differing.mean())
     if a.dtype.kind not in "biuf":
         return Finding("unexplained", UNKNOWN, equal, float("inf"), 0.0, int(differing.sum()))
-    difference = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    difference = absolute_difference(a, b)
     if a.dtype.kind == "f":
-        scale, allowed, reason = (
-            max(float(np.abs(a[np.isfinite(a)]).max(initial=0)), least) or 1.0,
-            share or _allowed_share(a),
-            "float arithmetic",
-        )
-        difference = np.where(np.isnan(difference), np.where(differing & ~(np.isnan(a) & np.isnan(b)), np.inf, 0.0), difference) / scale
+        allowed, reason = share or _allowed_share(a), "float arithmetic"
+        difference /= max(largest_magnitude(a), least) or 1.0
     else:
         allowed, reason = (_LARGEST_STEPS if a.dtype.name in _STORED else 0), "compared without an exact value"
     wrong = int((difference > allowed).sum())
@@ -471,7 +464,7 @@ def add_changed_findings(graph: Graph, changed: Mapping[str, str], findings: dic
         for name in op.outputs:
             own = [*reasons, *([changed[name]] if name in changed else [])]
             if own:
-                nothing = Finding("unexplained", "", 0.0, 0.0, 0.0, 0, op.label, name)
+                nothing = Finding("unexplained", operator=op.label, output=name)
                 findings[name] = replace(findings.get(name, nothing), verdict="unexplained", reason=", ".join(own))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
@@ -13,11 +13,11 @@ from qconvert.arithmetic import dequantize, quantize
 from qconvert.checking.exchanged_values import SAME_CODES, shift_codes, to_float
 from qconvert.checking.findings import OutputComparison
 from qconvert.errors import OptionError, format_count
-from qconvert.graph import Array, Graph, Tensor, numpy_dtype
+from qconvert.graph import Array, Arrays, Graph, Tensor, numpy_dtype
 from qconvert.graph.metadata import find_layout_changes
 from qconvert.plugins import LoadedModel
 
-__all__ = ["Border", "compare_output"]
+__all__ = ["Border", "absolute_difference", "compare_output", "largest_magnitude"]
 
 _TO_FIRST, _TO_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 #: Of a step: a float value that is nearer to a multiple of a scale than this is that multiple.
@@ -55,7 +55,7 @@ class Border:
         turned = find_layout_changes(graph.metadata, other.metadata)
         return cls(graph, other, inputs, outputs, (*wrong_inputs, *wrong_outputs), turned, requantized)
 
-    def convert_inputs(self, feed: Mapping[str, Array], runtime: LoadedModel) -> dict[str, Array]:
+    def convert_inputs(self, feed: Arrays, runtime: LoadedModel) -> dict[str, Array]:
         """The source's stored inputs as the result's runtime takes them: as its type, with its quantization, in its layout."""
         own_names = dict(zip(self.other.inputs, runtime.inputs, strict=True))
         matched = {}
@@ -64,9 +64,9 @@ class Border:
             there = own_names[other.name]
             stored = _convert_storage(self.graph[name], other, value, name in self.requantized)
             matched[there] = _transpose_to_layout(stored, runtime.inputs[there][1], name in self.turned)
-        return matched
+        return {name: matched[name] for name in runtime.inputs if name in matched}
 
-    def pair_outputs(self, expected: Mapping[str, Array], actual: Mapping[str, Array]) -> list[tuple[str, Array, Array]]:
+    def pair_outputs(self, expected: Arrays, actual: Arrays) -> list[tuple[str, Array, Array]]:
         """(name, the source's values, the result's in the source's layout)."""
         there = dict(zip(self.other.outputs, actual.values(), strict=True))
         found = []
@@ -76,6 +76,14 @@ class Border:
             if b.ndim == a.ndim == 4 and turned.shape == a.shape and (b.shape != a.shape or name in self.turned):
                 b = turned
             found.append((name, a, b.reshape(a.shape) if b.size == a.size else b))
+        return found
+
+    def pair_runs(self, runs: Iterable[tuple[Arrays, Arrays]]) -> dict[str, list[tuple[Array, Array]]]:
+        """The source's values and the result's of each output, a pair for each run, from the outputs of both in these runs."""
+        found: dict[str, list[tuple[Array, Array]]] = {}
+        for expected, actual in runs:
+            for name, a, b in self.pair_outputs(expected, actual):
+                found.setdefault(name, []).append((a, b))
         return found
 
     def compare_output(self, name: str, pairs: Sequence[tuple[Array, Array]]) -> OutputComparison:
@@ -145,13 +153,9 @@ def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Arra
     if shapes:
         return OutputComparison(own.name, 0.0, np.inf, np.inf, on.unit, -np.inf, None, shapes=shapes)
     left, right = (np.concatenate([on.steps(tensor, pair[side]).reshape(-1) for pair in pairs]) for side, tensor in ((0, own), (1, other)))
-    with np.errstate(invalid="ignore"):
-        difference = np.abs(left - right)
-    nan = np.isnan(left) & np.isnan(right)
-    difference[(left == right) | nan] = 0  # infinities of both sides are equal
+    difference, nan = absolute_difference(left, right), np.isnan(left) & np.isnan(right)
     if pairs[0][0].dtype == pairs[0][1].dtype == np.int64:  # two that are one float64
         difference[(difference == 0) & np.concatenate([(a != b).reshape(-1) for a, b in pairs])] = 1
-    difference[np.isnan(difference)] = np.inf
     finite = left[np.isfinite(left)]
     scale = 1.0 if on.unit != "of range" else float(finite.max(initial=0) - finite.min(initial=0)) or 1.0
     noise = float(np.square(difference).mean()) if difference.size else 0.0
@@ -170,6 +174,19 @@ def compare_output(own: Tensor, other: Tensor, pairs: Sequence[tuple[Array, Arra
         _varying_share([a for a, _ in pairs]),
         on.quantizations,
     )
+
+
+def absolute_difference(a: Array, b: Array) -> Array:
+    """|a - b| in float64: 0 where both are equal or neither is a number, infinite where one alone is a number."""
+    first, second = a.astype(np.float64), b.astype(np.float64)
+    with np.errstate(all="ignore"):
+        off = np.where((first == second) | (np.isnan(first) & np.isnan(second)), 0.0, np.abs(first - second))
+    return np.where(np.isnan(off), np.inf, off)
+
+
+def largest_magnitude(values: Array) -> float:
+    """The largest magnitude among finite values; 0 without any."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0))
 
 
 def _varying_share(values: list[Array]) -> float:
@@ -219,11 +236,11 @@ def _choose_scale(own: Tensor, other: Tensor, pair: tuple[Array, Array], requant
     floats = [values.dtype.kind == "f" for values in pair]
     if a is not None and b is not None and not any(floats):
         if not requantized and _has_same_width(own, other):
-            return _Scale("LSB", offset=float(a.zero_point[0]), dtype=own.dtype)
+            return _Scale("LSB", offset=a.point, dtype=own.dtype)
         steps = [float(np.max(quantization.scale)) for quantization in (a, b)]
         return _Scale("LSB", max(steps), quantizations=f"steps of {steps[0]:.6g} and {steps[1]:.6g}")
     if a is not None and not floats[0] and floats[1]:
-        return _Scale("LSB", float(a.scale[0]), float(a.zero_point[0]))
+        return _Scale("LSB", a.step, a.point)
     if b is not None and floats[0] and not floats[1]:
         return _Scale("LSB", float(np.max(b.scale)))
     return _Scale("of range") if floats[0] else _Scale("LSB")

@@ -6,25 +6,27 @@ onnxruntime on the same inputs. Where the target does not take it, the evaluator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.arithmetic import scale_and_zero_point
+from qconvert.checking.findings import lowest_sqnr
 from qconvert.checking.outputs import Border
 from qconvert.conversion import load, normalize, run_passes
 from qconvert.conversion.in_memory import Model
 from qconvert.conversion.normalizing import chosen_target
 from qconvert.conversion.saving import write_file
 from qconvert.data import Preparation, accepted_inputs, load_inputs
-from qconvert.errors import OptionError, QConvertError
+from qconvert.data.samples import require_samples
+from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Arrays, Graph, Tensor
 from qconvert.passes.linear import weight_uses
 from qconvert.plugins import Change, Cost, LoadedModel, ModelFile, Pass, format_named, pass_named, passes, runtime_of
 from qconvert.plugins.options import ReadOptions
@@ -34,7 +36,6 @@ from qconvert.targets.audit import refuse_violations
 __all__ = ["PassCost", "pass_costs"]
 
 _FORMAT = "onnx"
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +77,8 @@ def pass_costs(
     preparation: Preparation | None = None,
     samples: int = 8,
     seed: int = 0,
-    feeds: Sequence[Mapping[str, Array]] = (),
-    progress: Progress = lambda what, done, total: None,
+    feeds: Sequence[Arrays] = (),
+    progress: Progress = no_progress,
     **options: Unpack[ReadOptions],
 ) -> tuple[PassCost, ...]:
     """What each pass that is not exact would cost a model, the cheapest first; those that change nothing are left out.
@@ -97,13 +98,12 @@ def pass_costs(
     Raises:
         QConvertError: the model cannot be read, the inputs do not fit, or nothing runs the model.
     """
-    if samples < 1:
-        raise OptionError("samples is less than 1; at least 1 sample is needed", rule="samples-not-positive")
+    require_samples(samples)
     graph = load(model, format, **options)
     tried = [(item, chosen) for item in _choose_passes(names) for chosen in item.tried]
     with temporary_folder() as folder:
         source = _Running.of(graph, Path(folder) / "source.onnx")
-        inputs: Sequence[Mapping[str, Array]] = feeds
+        inputs: Sequence[Arrays] = feeds
         if data and not feeds:
             inputs, _ = load_inputs(graph, data, samples, (preparation or Preparation()).with_stretch())
         if inputs:
@@ -122,7 +122,7 @@ def _choose_passes(names: Sequence[str]) -> Iterable[Pass]:
 
 
 def _try_pass(
-    item: Pass, chosen: Mapping[str, Any], graph: Graph, runs: tuple[Sequence[Mapping[str, Array]], list[dict[str, Array]]], path: Path
+    item: Pass, chosen: Mapping[str, Any], graph: Graph, runs: tuple[Sequence[Arrays], list[dict[str, Array]]], path: Path
 ) -> list[PassCost]:
     """The cost of one pass with some options; nothing if it finds nothing to do."""
     try:
@@ -141,19 +141,15 @@ def _try_pass(
 
 
 def _measure_outputs(
-    said: PassCost, graph: Graph, running: _Running, feeds: Sequence[Mapping[str, Array]], expected: Sequence[dict[str, Array]]
+    said: PassCost, graph: Graph, running: _Running, feeds: Sequence[Arrays], expected: Sequence[dict[str, Array]]
 ) -> PassCost:
     """The cost with what its outputs are, next to those expected."""
     border = Border.of(graph, running.graph, {*graph.inputs, *graph.outputs})
-    pairs: dict[str, list[tuple[Array, Array]]] = {}
-    for feed, wanted in zip(feeds, expected, strict=True):
-        given = running.run(feed) if running.model is None else running.model.run(border.convert_inputs(feed, running.model))
-        for name, a, b in border.pair_outputs(wanted, given):
-            pairs.setdefault(name, []).append((a, b))
-    outputs = [border.compare_output(name, found) for name, found in pairs.items()]
-    sqnr = min((item.sqnr_db for item in outputs if item.sqnr_db is not None), default=None)
+    model = running.model
+    given = (running.run(feed) if model is None else model.run(border.convert_inputs(feed, model)) for feed in feeds)
+    outputs = [border.compare_output(name, found) for name, found in border.pair_runs(zip(expected, given, strict=True)).items()]
     top1 = min((item.same_top1 for item in outputs if item.same_top1 is not None), default=None)
-    return replace(said, sqnr_db=sqnr, same_top1=top1, ran=running.by)
+    return replace(said, sqnr_db=lowest_sqnr(outputs), same_top1=top1, ran=running.by)
 
 
 def _count_changed_weights(graph: Graph, changed: Graph) -> int:
@@ -164,14 +160,10 @@ def _count_changed_weights(graph: Graph, changed: Graph) -> int:
 
 
 def _has_other_integers(a: Tensor, b: Tensor) -> bool:
-    if a.data is None or b.data is None or a.quantization is None or a.data.shape != b.data.shape:
+    if a.data is None or b.data is None or a.quantization is None or b.quantization is None or a.data.shape != b.data.shape:
         return True
-    steps = [tensor.data.astype(np.int64) if tensor.data is not None else np.zeros(0) for tensor in (a, b)]
-    quantizations = a.quantization, b.quantization
-    if quantizations[1] is None:
-        return True
-    points = [scale_and_zero_point(quantization, a.data.shape)[1] for quantization in quantizations if quantization is not None]
-    return not np.array_equal(steps[0] - points[0], steps[1] - points[1])
+    stored = (a.data, a.quantization), (b.data, b.quantization)
+    return not np.array_equal(*(data.astype(np.int64) - scale_and_zero_point(q, data.shape)[1] for data, q in stored))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +194,7 @@ class _Running:
         except QConvertError:
             return cls(graph, "the evaluator")
 
-    def run(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, feed: Arrays) -> dict[str, Array]:
         """The stored outputs in order; `feed` is by the graph's names."""
         if self.model is not None:
             return self.model.run(dict(zip(self.model.inputs, (feed[name] for name in self.graph.inputs), strict=True)))

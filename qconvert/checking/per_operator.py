@@ -8,11 +8,11 @@ away, else the piece of the file.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from time import monotonic
 
+from qconvert.arguments import Progress
 from qconvert.checking.exchanged_values import SAME_CODES, Exchange, Form, find_transposed
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import find_reading_errors, find_settled, find_varying
@@ -33,7 +33,7 @@ from qconvert.checking.recurrent import restart
 from qconvert.checking.renamed_tensors import find_forms, match_tensors, rename_tensors
 from qconvert.conversion.canonical_pieces import canonical_pieces, computed_names
 from qconvert.errors import InvalidModelError, QConvertError
-from qconvert.graph import Array, Graph, Tensor
+from qconvert.graph import Array, Arrays, Graph, Tensor
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Inside, LoadedModel
 
@@ -47,10 +47,6 @@ SECONDS = 60.0
 _COARSE = 4
 
 
-def _report_progress(progress: Callable[[str, int, int], None], run: int, runs: int, done: int, ops: int) -> None:
-    progress("operators", run * ops + done, runs * ops)
-
-
 def check_operators(
     source: Side,
     result: Side,
@@ -59,8 +55,8 @@ def check_operators(
     border: Border,
     changed: Mapping[str, str],
     declared: frozenset[str],
-    progress: Callable[[str, int, int], None],
-    further: Sequence[Mapping[str, Array]] = (),
+    progress: Progress,
+    further: Sequence[Arrays] = (),
 ) -> tuple[tuple[Finding, ...], tuple[str, ...]]:
     """A finding for each operator output of the source that both sides have, one for each operator that could not be compared, and lines
     on how it was done.
@@ -80,7 +76,7 @@ def check_operators(
     """
     whole = source.graph
     runs = _cut_sides(source, result, feeds[0], model, border, declared)
-    runs.compare(feeds, model, border, progress)
+    runs.compare(feeds, progress)
     runs.compare_further(further)
     writers = whole.producers()
     findings = {name: join_findings(writers[name], name, found) for name, found in runs.found.items()}
@@ -96,9 +92,7 @@ def check_operators(
     return tuple(findings.values()), notes
 
 
-def _cut_sides(
-    source: Side, result: Side, feed: Mapping[str, Array], model: LoadedModel, border: Border, declared: frozenset[str]
-) -> _Runs:
+def _cut_sides(source: Side, result: Side, feed: Arrays, model: LoadedModel, border: Border, declared: frozenset[str]) -> _Runs:
     """Cut both sides at the tensors that they share, as far as they fit into memory, and compute the values of the first run.
 
     Args:
@@ -114,7 +108,7 @@ def _cut_sides(
     names = match_tensors(graph, result.graph, declared)
     probed = graph.evolve(tensors=[result.graph[own] for own in names.values()], outputs=(*graph.outputs, *names.values()))
     inside, said = _open_inside(result, probed)
-    forms = _find_forms(graph, result, inside, names, first, border.convert_inputs(feed, model), model)
+    forms = _find_forms(graph, result, inside, names, first, border.convert_inputs(feed, model))
     if result.graph.states:
         restart(inside)
     names = {name: own for name, own in names.items() if name in forms}
@@ -143,7 +137,7 @@ def _cut_sides(
         return _make_pieces(side, opened, shared, sizes, at_once, {name})
 
     comparison = Comparison.of((source, result), left, pieces, change, OtherKernels(cut_for_kernels), shared, declared)
-    return _Runs(comparison, (result, inside), shared, ranged, ranged >= shared.intersection(sizes), notes, said, first)
+    return _Runs(comparison, (result, inside), model, border, shared, ranged, ranged >= shared.intersection(sizes), notes, said, first)
 
 
 @dataclass(slots=True)
@@ -153,6 +147,7 @@ class _Runs:
     Attributes:
         comparison: of both sides.
         result: the result, with the source's names, and its inner tensors.
+        model, border: as in check_operators().
         shared: the tensors at which both sides are cut.
         ranged: those of them that fit into memory with values over their ranges.
         is_ranged: whether these are all.
@@ -168,27 +163,25 @@ class _Runs:
 
     comparison: Comparison
     result: tuple[Side, Inside | None]
+    model: LoadedModel
+    border: Border
     shared: set[str]
     ranged: set[str]
     is_ranged: bool
     notes: tuple[str, ...]
     said: tuple[str, ...]
-    first: Mapping[str, Array] | None
+    first: Arrays | None
     until: float = 0.0
     found: dict[str, list[Finding]] = field(default_factory=dict)
     misread: dict[str, Finding] = field(default_factory=dict)
     missed: dict[str, str] = field(default_factory=dict)
     late: list[str] = field(default_factory=list)
 
-    def compare(self, feeds: list[dict[str, Array]], model: LoadedModel, border: Border, progress: Callable[[str, int, int], None]) -> None:
-        """Compare the operators in each run, and with values over the ranges of tensors after the first one.
-
-        Args:
-            feeds, model, border, progress: as in check_operators().
-        """
+    def compare(self, feeds: list[dict[str, Array]], progress: Progress) -> None:
+        """Compare the operators in each run, and with values over the ranges of tensors after the first one."""
         comparison = self.comparison
         computed = comparison.pieces.output_names  # before any run: of one that is not finished, pieces that wait are none
-        is_split = bool(getattr(model, "parts", {}))  # parts of a split network may run as they are alone
+        is_split = bool(getattr(self.model, "parts", {}))  # parts of a split network may run as they are alone
         self.until = monotonic() + SECONDS
         for run, feed in enumerate(feeds):
             if run and monotonic() > self.until:
@@ -196,7 +189,11 @@ class _Runs:
                 break
             # The values of a large network are held for one run at a time.
             values, self.first = comparison.left.values(feed) if self.first is None else self.first, None
-            for name, finding in comparison.findings(values, partial(_report_progress, progress, run, len(feeds))):
+
+            def report(done: int, ops: int, run: int = run) -> None:
+                progress("operators", run * ops + done, len(feeds) * ops)
+
+            for name, finding in comparison.findings(values, report):
                 self.found.setdefault(name, []).append(finding)
                 if monotonic() > self.until:
                     self.missed = self.missed if run else dict.fromkeys(computed - self.found.keys(), OUT_OF_TIME)
@@ -206,9 +203,9 @@ class _Runs:
             if not run and monotonic() > self.until:
                 self.late.append("not with all values over the ranges of tensors")
             del values
-            self._compare_with_file(feed, model, border)
+            self._compare_with_file(feed)
 
-    def compare_further(self, feeds: Sequence[Mapping[str, Array]]) -> None:
+    def compare_further(self, feeds: Sequence[Arrays]) -> None:
         """Compare the operators for inputs that are not likely ones."""
         for feed in feeds:
             if monotonic() > self.until:
@@ -232,13 +229,13 @@ class _Runs:
         for name, finding in findings:
             self.found[name] = [*self.found.get(name, []), finding]
 
-    def _compare_with_file(self, feed: Mapping[str, Array], model: LoadedModel, border: Border) -> None:
+    def _compare_with_file(self, feed: Arrays) -> None:
         """Compare what the result's pieces compute with what its file does, for inputs of the source."""
         side, inside = self.result
         if inside is None or inside.cuts:
             return
-        own = border.convert_inputs(feed, model)
-        self.misread.update(find_reading_errors(side, inside, self.comparison.pieces, {name: own[name] for name in model.inputs}))
+        fed = self.border.convert_inputs(feed, self.model)
+        self.misread.update(find_reading_errors(side, inside, self.comparison.pieces, fed))
         if not side.graph.states:
             restart(inside)  # which gives back what its process holds of the run
 
@@ -264,9 +261,7 @@ def _find_dropped_identities(graph: Graph, border: Border) -> set[int]:
     }
 
 
-def _check_full_ranges(
-    comparison: Comparison, shared: set[str], values: Mapping[str, Array], until: float
-) -> Iterator[tuple[str, Finding]]:
+def _check_full_ranges(comparison: Comparison, shared: set[str], values: Arrays, until: float) -> Iterator[tuple[str, Finding]]:
     """Yield the unexplained findings for values over the full range of each tensor. Explained and declared differences count in likely runs
     alone: declared ones cost more at the limits of a range."""
     if monotonic() > until:
@@ -274,7 +269,7 @@ def _check_full_ranges(
     source, other = comparison.left.side, comparison.judge.other
     for given, references in run_full_ranges(source, other, shared, values):
         for name, finding in comparison.findings(given, lambda done, ops: None, references):
-            if finding.verdict != "unexplained" or _is_coarse(finding) or name in comparison.concerned:
+            if not finding.is_fault or _is_coarse(finding) or name in comparison.concerned:
                 continue
             if comparison.is_graph_difference(name, other, shared, given, references):
                 yield name, finding
@@ -295,15 +290,12 @@ def _open_inside(side: Side, graph: Graph) -> tuple[Inside | None, tuple[str, ..
         return None, (f"{side.runtime.title} does not return the inner tensors of {side.path.name}: {' '.join(error.reason.split())}",)
 
 
-def _find_forms(
-    graph: Graph, result: Side, inside: Inside | None, names: Mapping[str, str], first: Mapping[str, Array], fed: Mapping[str, Array],
-    model: LoadedModel,
-) -> dict[str, Form]:  # fmt: skip
+def _find_forms(graph: Graph, result: Side, inside: Inside | None, names: Mapping[str, str], first: Arrays, fed: Arrays) -> dict[str, Form]:
     """How the result holds the tensors that it has under other names, by the values of the first run."""
     if inside is None or not names:
         return {}
     try:
-        found = inside.values({name: fed[name] for name in model.inputs})
+        found = inside.values(fed)
     except QConvertError:
         return {}
     return find_forms(graph, result.graph, names, first, found)
@@ -348,7 +340,7 @@ def _is_comparable(a: Tensor, b: Tensor, reshaped: bool, declared: bool) -> bool
     """Whether two tensors of one name hold values that can be exchanged; integers of another width by the quantizations that both state."""
     if a.is_constant or b.is_constant or (not reshaped and a.rank is not None and b.rank is not None and a.rank != b.rank):
         return False
-    stored_as_real = "float32" in (a.dtype, b.dtype) and a.quantization is not None and a.quantization.is_per_tensor
+    stored_as_real = "float32" in (a.dtype, b.dtype) and a.per_tensor is not None
     other_width = declared and a.is_quantized and b.is_quantized
     return a.dtype == b.dtype or {a.dtype, b.dtype} in SAME_CODES or stored_as_real or other_width
 

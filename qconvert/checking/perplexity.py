@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from qconvert.arguments import Progress
 from qconvert.arithmetic.rounding import dequantize
 from qconvert.checking.findings import TextComparison
 from qconvert.checking.outputs import Border
@@ -17,9 +16,7 @@ from qconvert.plugins import LoadedModel
 __all__ = ["compare_texts"]
 
 
-def compare_texts(
-    texts: TextInputs, border: Border, models: tuple[LoadedModel, LoadedModel], progress: Callable[[str, int, int], None]
-) -> TextComparison:
+def compare_texts(texts: TextInputs, border: Border, models: tuple[LoadedModel, LoadedModel], progress: Progress) -> TextComparison:
     """Run both sides on each window, of which one at a time is in memory.
 
     Args:

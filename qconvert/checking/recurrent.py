@@ -15,7 +15,7 @@ from qconvert.checking.outputs import Border
 from qconvert.checking.requantized_operators import sqnr
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.passes.real_recurrence import lstms_to_float
@@ -53,7 +53,7 @@ class Sequences:
         self.inputs, self.outputs = model.inputs, model.outputs
         self.note, self.unjudged = model.note, str(getattr(model, "unjudged", ""))
 
-    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def run(self, inputs: Arrays) -> dict[str, Array]:
         if self._done % self._steps == 0 and not restart(self._model):
             self._model = self._open()
         self._done += 1
@@ -190,9 +190,7 @@ _REASON = "a float LSTM, as requested"
 _MOST = 1
 
 
-def judge_float_lstm(
-    graph: Graph, other: Graph, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array]
-) -> Finding | None:
+def judge_float_lstm(graph: Graph, other: Graph, op: Op, index: int, values: Arrays, pair: tuple[Array, Array]) -> Finding | None:
     """Return the finding for output `index` of an integer LSTM that the result declares a float LSTM: it must equal the float LSTM.
 
     Args:
@@ -219,7 +217,7 @@ def judge_float_lstm(
         reason = f"differs from {_REASON}, by up to {off.max():g} steps"
         return Finding("unexplained", reason, equal, largest, 0.0, wrong)
     real = [to_float(graph[op.outputs[index]], value) for value in pair]
-    return Finding("requantized", _REASON, equal, largest, 1.0, 0, sqnr_db=sqnr(real[0], real[1]))
+    return Finding("requantized", _REASON, equal, largest, 1.0, sqnr_db=sqnr(real[0], real[1]))
 
 
 def _is_declared(other: Graph, name: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from qconvert.checking.attributes_and_limits import has_same_steps
 from qconvert.checking.exchanged_values import Form, to_float
 from qconvert.checking.file_in_runtime import Side
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.graph.metadata import DYNAMIC_RANGE, read_entries
 from qconvert.operators import kind_of
 from qconvert.plugins import Inside, Pieces
@@ -95,9 +95,7 @@ def _has_same_quantization(a: Tensor, b: Tensor) -> bool:
     return has_same_steps(a, b)
 
 
-def find_forms(
-    graph: Graph, other: Graph, names: Mapping[str, str], values: Mapping[str, Array], found: Mapping[str, Array]
-) -> dict[str, Form]:
+def find_forms(graph: Graph, other: Graph, names: Mapping[str, str], values: Arrays, found: Arrays) -> dict[str, Form]:
     """How the result holds those of `names` (of the source: of the result) that have the source's values in some order; the others are left
     out.
 
@@ -149,15 +147,10 @@ def _rename_in_graph(graph: Graph, names: Mapping[str, str]) -> Graph:
     if not names:
         return graph
     new = {old: name for name, old in names.items()}
-    tensors = {new.get(name, name): replace(tensor, name=new.get(name, name)) for name, tensor in graph.tensors.items()}
-    ops = tuple(
-        replace(op, inputs=tuple(new.get(name, name) for name in op.inputs), outputs=tuple(new.get(name, name) for name in op.outputs))
-        for op in graph.ops
-    )
     metadata = dict(graph.metadata)
     if DYNAMIC_RANGE in metadata:
         metadata[DYNAMIC_RANGE] = json.dumps({new.get(name, name): item for name, item in read_entries(metadata, DYNAMIC_RANGE).items()})
-    return replace(graph, tensors=tensors, ops=ops, metadata=metadata)
+    return replace(graph.with_names(new), metadata=metadata)
 
 
 class _Renamed:
@@ -179,14 +172,14 @@ class _Renamed:
     def _map_keys(self, values: Mapping[str, _Value]) -> dict[str, _Value]:
         return {self._new.get(name, name): value for name, value in values.items()}
 
-    def values(self, feed: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, feed: Arrays) -> dict[str, Array]:
         return self._map_keys(self._inside.values(feed))
 
     def pieces(self, names: frozenset[str], wanted: frozenset[str]) -> Pieces:
         own = [frozenset(self._old.get(name, name) for name in group) for group in (names, wanted)]
         found = self._inside.pieces(own[0], own[1])
 
-        def run(values: Mapping[str, Array]) -> dict[str, Array]:
+        def run(values: Arrays) -> dict[str, Array]:
             return self._map_keys(found.run({self._old.get(name, name): value for name, value in values.items()}))
 
         computed = frozenset(self._map_names(found.computed))

@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import Any
 
-import numpy as np
-
 from qconvert.checking.attributes_and_limits import has_same_activation, limits_of
 from qconvert.checking.file_in_runtime import Side
 from qconvert.checking.file_values import complete_values
+from qconvert.checking.outputs import absolute_difference, largest_magnitude
 from qconvert.conversion import convert, load
 from qconvert.conversion.loading import read_literal_graph
 from qconvert.data import extreme_inputs, random_inputs
@@ -26,7 +25,7 @@ from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate
 from qconvert.files import file_digest
 from qconvert.files.system import temporary_folder
-from qconvert.graph import Array, Graph, Op, Tensor, equal_data
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor, equal_data
 from qconvert.graph.metadata import OPTIONS, SIDE_FILE, SOURCE_SHA256, TARGET, TRANSPOSED, VERSION, find_layout_changes, origin
 from qconvert.operators import kind_of
 from qconvert.plugins import Format, pass_named
@@ -122,7 +121,7 @@ def _find_boundary(graph: Graph, ops: Collection[Op], shared: Collection[str]) -
     return found
 
 
-def _make_values(again: Graph, parts: Collection[Cut]) -> Iterator[Mapping[str, Array]]:
+def _make_values(again: Graph, parts: Collection[Cut]) -> Iterator[Arrays]:
     """Values of all tensors that the parts read, at random and over their ranges."""
     names = list(dict.fromkeys(name for part in parts for name in part.graph.inputs))
     sizes = {size: _SIZE for name in names for size in again[name].shape or () if isinstance(size, str)}
@@ -143,13 +142,7 @@ def _difference(a: Array, b: Array) -> str:
     """What differs between values of both graphs; "" if nothing does but the last bits of floats."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return f"{b.dtype} {b.shape} instead of {a.dtype} {a.shape}"
-    if a.dtype.kind not in "f":
-        wrong = a != b
-    else:
-        finite = np.abs(a[np.isfinite(a)]).astype(np.float64)
-        allowed = _ROUNDED * float(finite.max(initial=0))
-        with np.errstate(invalid="ignore"):
-            wrong = ~((a == b) | (np.isnan(a) & np.isnan(b)) | (np.abs(a.astype(np.float64) - b) <= allowed))
+    wrong = absolute_difference(a, b) > _ROUNDED * largest_magnitude(a) if a.dtype.kind == "f" else a != b
     count = int(wrong.sum())
     return f"{count} of {a.size} elements differ for values over the whole range" if count else ""
 

@@ -15,10 +15,11 @@ from qconvert.checking.exchanged_values import to_float
 from qconvert.checking.expected_values import exact_value, propagate_errors
 from qconvert.checking.findings import Finding
 from qconvert.checking.operator_finding import Judge
+from qconvert.checking.outputs import absolute_difference
 from qconvert.checking.verdicts import LEAST_ALONE, LEAST_SQNR, MOST_STEPS
 from qconvert.errors import QConvertError
 from qconvert.evaluate import evaluate_op, known_inputs
-from qconvert.graph import Array, Graph, Op, Quantization, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Quantization, Tensor
 from qconvert.operators import kind_of
 from qconvert.rules.changed_values import list_axis_orders, paired_tensors
 
@@ -84,7 +85,7 @@ class Requantized:
                 found.update(dict.fromkeys(op.outputs, not before))
         return found
 
-    def values(self, values: Mapping[str, Array]) -> dict[str, Array]:
+    def values(self, values: Arrays) -> dict[str, Array]:
         """The source's stored values with the quantizations that the result declares."""
         return {name: self._restate_value(name, value) for name, value in values.items()}
 
@@ -92,7 +93,7 @@ class Requantized:
         old, new = self.source.tensors.get(name), self.graph.tensors.get(name)
         return value if name not in self.names or old is None or new is None else _requantize_values(old, new, value)
 
-    def finding(self, op: Op, index: int, values: Mapping[str, Array], pair: tuple[Array, Array], judge: Judge, alone: bool) -> Finding:
+    def finding(self, op: Op, index: int, values: Arrays, pair: tuple[Array, Array], judge: Judge, alone: bool) -> Finding:
         """Judge the result against what it declared, with the cost compared with the source.
 
         Args:
@@ -107,31 +108,28 @@ class Requantized:
         old, new = (graph[op.outputs[index]] for graph in (self.source, self.graph))
         left, right = to_float(old, reference), to_float(new, found)
         if left.shape != right.shape:
-            return Finding("unexplained", f"shape {right.shape} instead of {left.shape}", 0.0, float("inf"), 0.0, left.size)
+            return Finding.of_shapes(left, right)
         step = max(_step_size(old, left), _step_size(new, left))
-        with np.errstate(invalid="ignore"):
-            off = np.nan_to_num(np.abs(left - right), nan=np.inf) / step
+        off = absolute_difference(left, right) / step
         largest, equal = float(off.max(initial=0)), float((left == right).mean()) if left.size else 1.0
         cost, said = sqnr(left, right), "as declared"
         judged, ideal = self._judge_result(op, index, values, found, judge)
         if ideal is None or judged is None:
             wrong = 0 if cost is None or cost >= LEAST_SQNR or largest <= MOST_STEPS else int((off > MOST_STEPS).sum())
             return Finding("unexplained" if wrong else "requantized", said, equal, largest, 1.0, wrong, sqnr_db=cost)
-        if judged.verdict == "unexplained" and not alone and _is_near(to_float(new, ideal), right, step):
+        if judged.is_fault and not alone and _is_near(to_float(new, ideal), right, step):
             judged = replace(judged, verdict="approximate", unexplained=0)
-        if judged.verdict == "unexplained":
+        if judged.is_fault:
             return replace(judged, reason=f"{judged.reason}, by changes that the conversion declared")
         return replace(judged, verdict="requantized", reason=said, equal=equal, largest=largest, sqnr_db=cost)
 
-    def _judge_result(
-        self, op: Op, index: int, values: Mapping[str, Array], found: Array, judge: Judge
-    ) -> tuple[Finding | None, Array | None]:
+    def _judge_result(self, op: Op, index: int, values: Arrays, found: Array, judge: Judge) -> tuple[Finding | None, Array | None]:
         """Return the finding against the declared computation, and its integers; data that the result first rounds to an entering
         quantization are rounded here too."""
         ideal = self._compute_ideal(op, index, values, judge)
         judged = None if ideal is None else judge.finding(op, index, values, (ideal, found))
         names = [name for name in op.inputs if name in self.entering and name in values]
-        if judged is None or judged.verdict != "unexplained" or not names or op.kind == "Requantize":
+        if judged is None or not judged.is_fault or not names or op.kind == "Requantize":
             return judged, ideal
         tensors = [replace(self.graph[name], dtype=to.dtype, quantization=to.quantization) for name in names if (to := self.entering[name])]
         rounded = {t.name: _requantize_values(self.graph[t.name], t, values[t.name]) for t in tensors}
@@ -139,18 +137,14 @@ class Requantized:
         values, entered = {**values, **rounded}, values
         again = replace(judge, graph=inner.graph)
         judged, ideal = inner._judge_result(op, index, values, found, again)
-        if (
-            judged is None
-            or judged.verdict != "unexplained"
-            or (moved := self._bound_input_rounding(op, index, inner.graph, entered, judge)) is None
-        ):
+        if judged is None or not judged.is_fault or (moved := self._bound_input_rounding(op, index, inner.graph, entered, judge)) is None:
             return judged, ideal
         name = op.outputs[index]
         return inner._judge_result(
             op, index, values, found, replace(again, further={**judge.further, name: judge.further.get(name, 0.0) + moved})
         )
 
-    def _bound_input_rounding(self, op: Op, index: int, graph: Graph, values: Mapping[str, Array], judge: Judge) -> Array | None:
+    def _bound_input_rounding(self, op: Op, index: int, graph: Graph, values: Arrays, judge: Judge) -> Array | None:
         """By how many steps of its result an operator with weights may be off because the kernel that rounds its data to the entering
         quantization is coarse, as LiteRT's QUANTIZE is: by a step of each of them that lies near a tie."""
         name, result = op.inputs[0] if op.inputs else "", graph[op.outputs[index]].quantization
@@ -158,15 +152,15 @@ class Requantized:
         rounder = judge.others.get(to.name) if to is not None else None
         if not kind_of(op).has_weights or to is None or to.quantization is None or before is None or rounder is None or result is None:
             return None
-        step = float(to.quantization.scale[0])
+        step = to.quantization.step
         exact = dequantize(values[name], before) / step
         runtime, kernels = resolve_runtime(judge.sides[1].kernels_of(to.name))
         tolerance, _ = runtime.rows(kernels).tolerance(judge.other, rounder, exact)
         near = np.abs(np.abs(exact - np.floor(exact)) - 0.5) <= tolerance
         moved = propagate_errors(graph, op, near * step, values)
-        return None if moved is None else moved / float(result.scale[0])
+        return None if moved is None else moved / result.step
 
-    def _compute_ideal(self, op: Op, index: int, values: Mapping[str, Array], judge: Judge) -> Array | None:
+    def _compute_ideal(self, op: Op, index: int, values: Arrays, judge: Judge) -> Array | None:
         """Compute the declared integers of the result from the tensors at which it was cut; None if not known."""
         tensor = self.graph[op.outputs[index]]
         if tensor.quantization is not None and any(name and name in values and name not in judge.cuts for name in op.inputs):
@@ -274,7 +268,7 @@ def _measure_steps(graph: Graph, readers: Collection[Op], old: Tensor, restated:
         if quantization is None or not quantization.is_per_tensor:
             return None
         rounded = dequantize(quantize(real, quantization, graph[op.outputs[0]].dtype), quantization)
-        step = max(float(quantization.scale[0]), _step_size(restated, found))
+        step = max(quantization.step, _step_size(restated, found))
         off = max(off, float(np.abs(rounded - found).max(initial=0)) / step)
     return off
 
@@ -325,7 +319,7 @@ def _limit_quantization(old: Tensor, new: Tensor) -> Quantization | None:
         return after
     low, high = after.limits(new.dtype)
     lowest, highest = quantize(dequantize(np.array(before.limits(old.dtype)), before), after, new.dtype)
-    step = max(1.0, float(before.scale[0]) / float(after.scale[0]))
+    step = max(1.0, before.step / after.step)
     kept = replace(after, quant_min=int(lowest) if lowest > low + step else after.quant_min)
     return replace(kept, quant_max=int(highest) if highest < high - step else after.quant_max)
 

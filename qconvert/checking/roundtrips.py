@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from qconvert.arguments import with_checked_arguments
+from qconvert.arguments import Progress, no_progress, with_checked_arguments
 from qconvert.checking.check import check
 from qconvert.checking.comparison_forms import to_comparison_form, to_plain_form
 from qconvert.checking.findings import CheckReport
 from qconvert.checking.roundtrip_report import Kept, Leg, RoundtripReport
+from qconvert.checking.verdicts import to_lsb
 from qconvert.conversion import load, normalize, save
 from qconvert.conversion.in_memory import Model, as_file, model_title
 from qconvert.conversion.judging import Declared
@@ -31,7 +32,6 @@ from qconvert.targets.audit import refuse_violations
 
 __all__ = ["roundtrip"]
 
-Progress = Callable[[str, int, int], None]
 
 _MOST = 1000
 #: Bytes of a model's name that names of its files begin with: file systems take 255, what is after it included.
@@ -66,7 +66,7 @@ def roundtrip(
     samples: int = 3,
     seed: int = 0,
     kernels: str | Sequence[str] = (),
-    progress: Progress = lambda what, done, total: None,
+    progress: Progress = no_progress,
     **options: Unpack[ReadOptions],
 ) -> RoundtripReport:
     """Converts a model to another format and back, and compares structure, integers, scales and outputs after each conversion.
@@ -97,32 +97,20 @@ def roundtrip(
         raise OptionError(f"the number of round trips must be from 1 to {_MOST}", rule="number-out-of-range")
     with as_file(model, format, runs=True) as path:
         source = source_format(path, "" if isinstance(model, Graph) else format)
-        runs = _Runs(
-            samples, seed, _add_default_kernels(kernels), check_options(options, source.read_options, f"nothing that reads {source.name}")
-        )
-        trip = _plan_trip(path, source, _parse_form(via, target), runs)
+        read = check_options(options, source.read_options, f"nothing that reads {source.name}")
+        runs = {"samples": samples, "seed": seed, "kernels": _add_default_kernels(kernels)}
+        trip = _plan_trip(path, source, _parse_form(via, target), read, runs)
         with _open_folder(keep) as folder:
             legs, notes = trip.make(folder, times, progress)
     return RoundtripReport(model_title(model), str(trip.own), str(trip.there), tuple(legs), tuple(notes))
 
 
-def _plan_trip(model: Path, source: Format, there: _Form, runs: _Runs) -> _Trip:
+def _plan_trip(model: Path, source: Format, there: _Form, read: Mapping[str, Any], runs: Mapping[str, Any]) -> _Trip:
     """The way of a file of the format `source`."""
     own = _Form(source, "", source.own_target or source.default_target)
     if source.write is not None:
         own = _parse_form(f"{source.name}:{_find_own_form(model)}" if source.name == "onnx" else source.name, "")
-    return _Trip(model, own, there, [there, own] if source.write is not None else [there], runs)
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """How often files are run, on which inputs, and by what; how the model is read; and whether a file lost a rounding that it has."""
-
-    samples: int
-    seed: int
-    kernels: tuple[str, ...]
-    read: Mapping[str, Any]
-    rounds_otherwise: bool = False
+    return _Trip(model, own, there, [there, own] if source.write is not None else [there], read, runs)
 
 
 def _add_default_kernels(kernels: str | Sequence[str]) -> tuple[str, ...]:
@@ -134,17 +122,21 @@ def _add_default_kernels(kernels: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class _Trip:
-    """A round trip and the forms that it still goes through, in order."""
+    """A round trip and the forms that it still goes through, in order.
+
+    `read` has the options of the model's reader, `runs` those of check(): how often files are run, on which inputs, and by what.
+    """
 
     model: Path
     own: _Form
     there: _Form
     stations: list[_Form]
-    runs: _Runs
+    read: Mapping[str, Any]
+    runs: Mapping[str, Any]
 
     def make(self, folder: Path, times: int, progress: Progress) -> tuple[list[Leg], list[str]]:
         """The conversions, and notes on how they were made."""
-        graph = load(self.model, self.own.format.name, **self.runs.read)
+        graph = load(self.model, self.own.format.name, **self.read)
         own_rounding = _count_own_roundings(graph)
         references = [_predict_graph(graph, self.there)]
         references += [_predict_graph(references[0], self.own)] * (len(self.stations) - 1)
@@ -161,11 +153,76 @@ class _Trip:
                     notes.append(f"{self.own} cannot hold the graph after the round trip, which is only read: {error.sentence}")
                     self.stations = [self.there]
                     continue
-                compared = _to_common_form(reference, graph, self.there)
-                runs = replace(self.runs, rounds_otherwise=_count_own_roundings(graph) < own_rounding)
-                legs.append(_compare_leg(self.model, path, self.own, self.there, station, changes, said, compared, runs))
+                rounds_otherwise = _count_own_roundings(graph) < own_rounding
+                legs.append(self._compare_leg(reference, graph, station, path, changes, said, rounds_otherwise))
                 progress("conversions", len(legs), max(len(legs), times * len(self.stations)))
         return legs, notes
+
+    def _compare_leg(
+        self,
+        reference: Graph,
+        graph: Graph,
+        station: _Form,
+        path: Path,
+        changes: tuple[Change, ...],
+        notes: tuple[str, ...],
+        rounds_otherwise: bool,
+    ) -> Leg:
+        """Compares the reference and the graph read from `path`, and the outputs of `path` with the model's.
+
+        `rounds_otherwise` says that the file lost a rounding that the model has.
+        """
+        reference, graph = _to_common_form(reference, graph, self.there)
+        differences = tuple(diff(reference, graph))
+        kept = _count_kept(reference, graph)
+        problems = []
+        if differences:
+            problems.append(f"the graph differs in {len(differences)} places, the first: {differences[0]}")
+        if kept.constants_equal < kept.constants:
+            problems.append(f"{kept.constants - kept.constants_equal} of {kept.constants} constants differ")
+        if kept.scales_equal < kept.scales:
+            problems.append(f"{kept.scales - kept.scales_equal} of {kept.scales} quantized tensors have other scales or zero points")
+        names = [form.format.name for form in (self.own, station)]
+        unrunnable = [name for name in names if not any(name in item.formats for item in runtimes().values())]
+        if unrunnable:
+            arithmetic = f"no runtime runs {unrunnable[0]} files"
+            return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
+        arithmetic = ""
+        if str(self.own) != str(station):
+            arithmetic = f"{_describe_arithmetic(self.own)} compared with {_describe_arithmetic(station)}"
+        elif self.there.format.name == "tflite" and self.own.format is not self.there.format:
+            arithmetic = "the model compared with its TFLite operators"
+        elif rounds_otherwise:
+            arithmetic = "the model's own rounding of ties compared with plain operators"
+        report, explained, wrong, unjudged = self._check_outputs(path, arithmetic)
+        lost, outputs = (*problems, *wrong), report.outputs
+        return Leg(
+            str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine
+        )
+
+    def _check_outputs(self, path: Path, arithmetic: str) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
+        """The check of the outputs, the operators that explain a difference, problems, and what could not be judged."""
+        options = {**self.runs, "source_format": self.own.format.name, **self.read}
+        report = check(self.model, path, quick=True, max_lsb=float("inf"), **options)  # how much they differ is judged below
+        differing = [item for item in report.outputs if item.differs]
+        if not differing:
+            return report, "", list(report.problems), report.unjudged
+        largest = max(to_lsb(item) for item in differing)
+        said = f"{len(differing)} of {len(report.outputs)} outputs differ, by up to {largest:.3g} LSB"
+        try:
+            found = check(self.model, path, per_op=True, min_sqnr=float("-inf"), **options)
+        except QConvertError as error:
+            return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error.sentence}"], report.unjudged
+        explained = _summarize_differences(found)
+        if not arithmetic:
+            problem = f"{said}, although both files compute alike ({explained or 'no operator differs alone'})"
+            return report, explained, [*report.problems, problem], report.unjudged
+        unexplained = [text for text in found.problems if largest > 1 or any(words in text for words in _FAULTS)]
+        steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
+        if largest > 1 and (not explained or steps > 1):
+            unexplained.append("rounding in single operators does not explain it")
+        unjudged = tuple(dict.fromkeys((*report.unjudged, *found.unjudged)))
+        return report, explained, [*report.problems, *(f"{said}: {text}" for text in unexplained)], unjudged
 
 
 def _count_own_roundings(graph: Graph) -> int:
@@ -267,42 +324,6 @@ def _open_folder(keep: str | Path | None) -> Iterator[Path]:
                 place.rmdir()
 
 
-def _compare_leg(
-    model: Path,
-    path: Path,
-    own: _Form,
-    there: _Form,
-    station: _Form,
-    changes: tuple[Change, ...],
-    notes: tuple[str, ...],
-    graphs: tuple[Graph, Graph],
-    runs: _Runs,
-) -> Leg:
-    """Compares the reference and the graph read from `path`, and the outputs of `path` with the model's."""
-    reference, graph = graphs
-    differences = tuple(diff(reference, graph))
-    kept = _count_kept(reference, graph)
-    problems = []
-    if differences:
-        problems.append(f"the graph differs in {len(differences)} places, the first: {differences[0]}")
-    if kept.constants_equal < kept.constants:
-        problems.append(f"{kept.constants - kept.constants_equal} of {kept.constants} constants differ")
-    if kept.scales_equal < kept.scales:
-        problems.append(f"{kept.scales - kept.scales_equal} of {kept.scales} quantized tensors have other scales or zero points")
-    unrunnable = [form.format.name for form in (own, station) if not any(form.format.name in item.formats for item in runtimes().values())]
-    if unrunnable:
-        arithmetic = f"no runtime runs {unrunnable[0]} files"
-        return Leg(str(station), path.name, changes, notes, differences, kept, (), arithmetic, "", tuple(problems))
-    arithmetic = "" if str(own) == str(station) else f"{_describe_arithmetic(own)} compared with {_describe_arithmetic(station)}"
-    if not arithmetic and there.format.name == "tflite" and own.format is not there.format:
-        arithmetic = "the model compared with its TFLite operators"
-    if not arithmetic and runs.rounds_otherwise:
-        arithmetic = "the model's own rounding of ties compared with plain operators"
-    report, explained, wrong, unjudged = _check_outputs(model, own, path, arithmetic, runs)
-    lost, outputs = (*problems, *wrong), report.outputs
-    return Leg(str(station), path.name, changes, notes, differences, kept, outputs, arithmetic, explained, lost, unjudged, report.machine)
-
-
 def _describe_arithmetic(form: _Form) -> str:
     return _ARITHMETIC.get(str(form), "LiteRT's kernels")
 
@@ -317,39 +338,6 @@ def _count_kept(a: Graph, b: Graph) -> Kept:
     scaled = [t for t in quantized if (other := partners[t.name]) is not None and t.quantization == other.quantization]
     integers = sum(tensor.data.size for tensor in quantized if tensor.data is not None)
     return Kept(len(constants), len(same), integers, len(quantized), len(scaled))
-
-
-def _check_outputs(
-    model: Path, own: _Form, path: Path, arithmetic: str, runs: _Runs
-) -> tuple[CheckReport, str, list[str], tuple[str, ...]]:
-    """The check of the outputs, the operators that explain a difference, problems, and what could not be judged."""
-    options: dict[str, Any] = {
-        "samples": runs.samples,
-        "seed": runs.seed,
-        "kernels": runs.kernels,
-        "source_format": own.format.name,
-        **runs.read,
-    }
-    report = check(model, path, quick=True, max_lsb=float("inf"), **options)  # how much they differ is judged below
-    differing = [item for item in report.outputs if item.differs]
-    if not differing:
-        return report, "", list(report.problems), report.unjudged
-    largest = max(item.largest * (1 if item.unit == "LSB" else 255) for item in differing)
-    said = f"{len(differing)} of {len(report.outputs)} outputs differ, by up to {largest:.3g} LSB"
-    try:
-        found = check(model, path, per_op=True, min_sqnr=float("-inf"), **options)
-    except QConvertError as error:
-        return report, "", [*report.problems, f"{said}; the operators cannot be compared: {error.sentence}"], report.unjudged
-    explained = _summarize_differences(found)
-    if not arithmetic:
-        problem = f"{said}, although both files compute alike ({explained or 'no operator differs alone'})"
-        return report, explained, [*report.problems, problem], report.unjudged
-    unexplained = [text for text in found.problems if largest > 1 or any(words in text for words in _FAULTS)]
-    steps = max((op.largest for op in found.operators if op.verdict == "one rounding"), default=0)
-    if largest > 1 and (not explained or steps > 1):
-        unexplained.append("rounding in single operators does not explain it")
-    unjudged = tuple(dict.fromkeys((*report.unjudged, *found.unjudged)))
-    return report, explained, [*report.problems, *(f"{said}: {text}" for text in unexplained)], unjudged
 
 
 def _summarize_differences(report: CheckReport) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from qconvert.arguments import Progress
 from qconvert.checking import verdicts
 from qconvert.checking.attributes_and_limits import compare_attributes, compare_limits
 from qconvert.checking.connections import find_missing_results, find_rewired_tensors
@@ -30,16 +31,15 @@ from qconvert.data import Preparation, accepted_inputs, extreme_inputs, inputs_o
 from qconvert.data.input_limits import sizes_to_try
 from qconvert.data.texts import TextInputs, are_texts
 from qconvert.errors import QConvertError, RuntimeRefusedError
-from qconvert.graph import Array, Graph
-from qconvert.plugins import LoadedModel
+from qconvert.graph import Array, Arrays, Graph
+from qconvert.plugins import LoadedModel, Runtime
 from qconvert.rules.changed_values import changed_values, declared_names
 
-__all__ = ["Demands", "Progress", "SideCheck"]
+__all__ = ["Demands", "SideCheck"]
 
 #: Most elements of an input of other sizes, where the result equals the repeated conversion.
 _SMALL = 2**16
 
-Progress = Callable[[str, int, int], None]
 Feeds = list[dict[str, Array]]
 Outputs = tuple[OutputComparison, ...]
 
@@ -88,6 +88,11 @@ class SideCheck:
     undefined: dict[str, str] = field(default_factory=dict)  # outputs that are NaN on one side alone at the ends of ranges or for zeros
     texts: TextComparison | None = None  # of source and result, where the inputs are texts
     further: Feeds = field(default_factory=list)  # inputs at the ends of their ranges, or of other sizes, for which the outputs differ
+    border: Border = field(init=False)
+    models: tuple[LoadedModel, LoadedModel] = field(init=False)
+    declared: frozenset[str] = frozenset()  # tensors that the conversion declared to be others
+    feeds: Feeds = field(init=False)
+    outputs: Outputs = field(init=False)  # compared for these
 
     def report(self) -> CheckReport:
         """Run both sides, judge their outputs and, unless outputs alone are asked for, what stands in the files."""
@@ -96,12 +101,13 @@ class SideCheck:
         graph, other = source.graph, result.graph
         is_float = self.encodings is None and is_quantized_of_float(graph, other)
         self.least = verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT if is_float else verdicts.LIMIT)
-        models = self._open_models()
-        declared = frozenset() if quick else declared_names(other, graph)
-        border = Border.of(graph, other, declared)
+        self.models = self._open_models()
+        self.declared = frozenset() if quick else declared_names(other, graph)
+        self.border = Border.of(graph, other, self.declared)
         self.steps = STEPS if graph.states or other.states else 0
-        feeds, outputs = self._run_inputs(border, models)
-        self.problems += (*border.problems, *state_problems(graph, other, declared))
+        self.feeds, self.outputs = self._run_inputs()
+        models, outputs = self.models, self.outputs
+        self.problems += (*self.border.problems, *state_problems(graph, other, self.declared))
         self.problems += verdicts.shape_problems(outputs)
         self.unjudged += verdicts.list_nan_outputs(outputs)
         self.absent = [text for model in models if (text := getattr(model, "unjudged", ""))]
@@ -110,7 +116,9 @@ class SideCheck:
             self.problems += verdicts.limit_problems(outputs, 1.0 if self.demands.max_lsb is None else self.demands.max_lsb)
         if quick and min_sqnr is not None:
             self.problems += verdicts.distant_outputs(graph, outputs, self.least, "more than --min-sqnr allows")
-        floats = compare_with_float_source(self.files[0], self.sides, models[1], feeds, self.steps) if self.encodings is not None else ()
+        floats = (
+            compare_with_float_source(self.files[0], self.sides, models[1], self.feeds, self.steps) if self.encodings is not None else ()
+        )
         held = ""
         if is_float or floats:
             held, wrong = verdicts.compare_with_float(self.files[0].graph, floats or outputs, verdicts.least_sqnr(min_sqnr, LEAST_OF_FLOAT))
@@ -119,56 +127,50 @@ class SideCheck:
         if lacking and not quick:
             self.unjudged.append(lacking)
         elif not quick:
-            self._judge_files(border, feeds, models, outputs, declared)
+            self._judge_files()
         machine = tuple(dict.fromkeys(model.note for model in models if model.note))
         return CheckReport(
-            str(self.files[0].path), str(result.path), len(feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
+            str(self.files[0].path), str(result.path), len(self.feeds), outputs, self.findings, tuple(dict.fromkeys(self.problems)),
             tuple(self.unjudged), tuple(side.choice for side in self.sides), tuple(filter(None, (self.read, *self.notes))), machine,
             tuple(self.costs), describe_runtimes(self.sides, models),
             tuple(str(side.path) for side, model in zip(self.files, models, strict=True)
             if getattr(model, "rebuilt", False)), floats, held, texts=self.texts,
         )  # fmt: skip
 
-    def _run_inputs(self, border: Border, models: tuple[LoadedModel, LoadedModel]) -> tuple[Feeds, Outputs]:
+    def _run_inputs(self) -> tuple[Feeds, Outputs]:
         """Return the user's inputs, or random ones, and the outputs of both sides compared."""
         graph, data, samples = self.sides[0].graph, self.demands.data, self.demands.samples
         if are_texts(data):
             texts = TextInputs.read(self.files[0].graph, data, [side.path.parent for side in self.files], samples)
-            self.texts = compare_texts(texts, border, models, self.progress)
+            self.texts = compare_texts(texts, self.border, self.models, self.progress)
             feeds = texts.feeds[: self._limit_samples(len(texts.feeds), sizes_of(graph, texts.feeds[0]))]
             notes: tuple[str, ...] = (f"texts are tokenized by {texts.tokenizer}",)
         else:
             samples = self._limit_samples(samples, sizes_to_try(graph)[0])
             if not data:
-                feeds, outputs, note = self._run_random(border, models, samples)
-                self.notes.append(note)
-                return feeds, outputs
+                return self._run_random(samples)
             most = samples * (self.steps or 1)
             feeds, notes = load_inputs(self.files[0].graph, data, most, self.demands.preparation.with_stretch())
-        feeds = _complete_inputs(feeds, graph, self.demands.seed, models[0])
-        outputs = self._compare_outputs(border, feeds, None, models)
+        feeds = _complete_inputs(feeds, graph, self.demands.seed, self.models[0])
+        outputs = self._compare_outputs(feeds)
         self.notes += notes
         return feeds, outputs
 
-    def _judge_files(
-        self, border: Border, feeds: Feeds, models: tuple[LoadedModel, LoadedModel], outputs: Outputs, declared: frozenset[str]
-    ) -> None:
+    def _judge_files(self) -> None:
         """Judge what the result's file has otherwise than the source's, and than the conversion that it names."""
         graph, other = (side.graph for side in self.sides)
         again = repeat_conversion(*self.files, self.encodings)
         self.notes += again.notes
         self.lossy = again.lossy
-        if not (
-            self.demands.data or self.steps or any(side.runtime.whole for side in self.sides)
-        ):  # only operators explain what differs there
-            self._run_extremes(border, feeds[0], models, again.same)
+        if not (self.demands.data or self.steps or self._find_whole_runtime()):  # only operators explain what differs there
+            self._run_extremes(again.same)
             self.unjudged += self.undefined.values()
-        changed = self._find_changed_values(declared)
-        changed |= find_costly_constants(graph, other, declared, bool(again.lossy))
-        stated = {**compare_limits(graph, other, declared), **compare_attributes(graph, other)}
-        attributes = {name: text for name, text in stated.items() if name not in declared}
+        changed = self._find_changed_values()
+        changed |= find_costly_constants(graph, other, self.declared, bool(again.lossy))
+        stated = {**compare_limits(graph, other, self.declared), **compare_attributes(graph, other)}
+        attributes = {name: text for name, text in stated.items() if name not in self.declared}
         changed = {**again.altered, **attributes, **changed, **self.altered}
-        self._judge(border, feeds, models[1], outputs, changed, declared, self.demands.per_op or again.rebuilt, again.same)
+        self._judge(changed, self.demands.per_op or again.rebuilt, again.same)
 
     def _limit_samples(self, samples: int, sizes: Mapping[str, int]) -> int:
         """How many inputs are run, of which all are held with the outputs of both sides; `sizes` are those of names in shapes."""
@@ -181,36 +183,36 @@ class SideCheck:
             self.notes.append(f"compared with {fitting} of {samples} inputs: {what} {MOST / 1e9:g} GB")
         return fitting
 
-    def _run_random(self, border: Border, models: tuple[LoadedModel, LoadedModel], samples: int) -> tuple[Feeds, Outputs, str]:
-        """Return random inputs, the outputs of both sides compared, and how the inputs were chosen, in words.
+    def _run_random(self, samples: int) -> tuple[Feeds, Outputs]:
+        """Return random inputs, and the outputs of both sides compared; a note says how the inputs were chosen.
 
         If the result refuses them and dimensions are dynamic, inputs get sizes that both sides take, such as no empty inner tensor."""
-        source, result = models
-        seed = self.demands.seed
+        (source, result), border, seed = self.models, self.border, self.demands.seed
         feeds, computed, note = accepted_inputs(border.graph, samples * (self.steps or 1), seed, source.run)
         if self.steps:
             self.notes.append(f"{samples} sequences of {self.steps} steps, with states carried on both sides")
-            return feeds, self._compare_outputs(border, feeds, None, models), note
         try:
-            return feeds, self._compare_outputs(border, feeds, computed, models), note
+            outputs = self._compare_outputs(feeds, None if self.steps else computed)
         except RuntimeRefusedError:
-            if all(border.graph[name].static_shape is not None for name in border.graph.inputs):
+            if self.steps or all(border.graph[name].static_shape is not None for name in border.graph.inputs):
                 raise
 
-        def run(feed: Mapping[str, Array]) -> dict[str, Array]:
-            result.run(border.convert_inputs(feed, result))
-            return source.run(feed)
+            def run(feed: Arrays) -> dict[str, Array]:
+                result.run(border.convert_inputs(feed, result))
+                return source.run(feed)
 
-        feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
-        return feeds, self._compare_outputs(border, feeds, computed, models), note
+            feeds, computed, note = accepted_inputs(border.graph, samples, seed, run, "one of both")
+            outputs = self._compare_outputs(feeds, computed)
+        self.notes.append(note)
+        return feeds, outputs
 
-    def _run_extremes(self, border: Border, like: Mapping[str, Array], models: tuple[LoadedModel, LoadedModel], same: bool) -> None:
+    def _run_extremes(self, same: bool) -> None:
         """Run both sides at the limits of the inputs' ranges and with other sizes, and keep the inputs for which they differ.
 
         Statistics of the outputs leave these inputs out: they are unlikely. If the result equals the repeated conversion (`same`), few are
         run, to save time: all inputs at either limit or zero, and small ones of other sizes. Inputs of zero show outputs that are NaN on
         one side alone; other differences for them are not kept, since every value is a tie or 0 / 0 there."""
-        (source, result), seed = models, self.demands.seed
+        (source, result), border, seed, like = self.models, self.border, self.demands.seed, self.feeds[0]
         extreme, others = list(extreme_inputs(border.graph, like, seed)), inputs_of_other_sizes(border.graph, like, seed)
         if same:
             extreme, others = extreme[1:3], [feed for feed in others if sum(value.size for value in feed.values()) <= _SMALL]
@@ -229,25 +231,29 @@ class SideCheck:
                 if a.dtype.kind == b.dtype.kind == "f" and a.shape == b.shape and not np.array_equal(np.isnan(a), np.isnan(b)):
                     self.undefined[name] = f"output {name!r} is NaN in only one of source and result at the ends of the inputs' ranges"
 
-    def _compare_outputs(self, border: Border, feeds: Feeds, computed: Feeds | None, models: Sequence[LoadedModel]) -> Outputs:
+    def _compare_outputs(
+        self, feeds: Feeds, computed: Feeds | None = None, models: Sequence[LoadedModel] = (), border: Border | None = None
+    ) -> Outputs:
         """What both sides give for the same inputs, compared over all runs; of a model with states, what differs in words.
 
         Args:
-            border: which output is which.
             feeds: the source's inputs.
             computed: what the source computed from them; None if it has not run yet.
-            models: both, loaded.
+            models: both, loaded, where they are others than those of the check.
+            border: which output is which, likewise.
         """
+        models, border = models or self.models, border or self.border
         if self.steps:
             models = [Sequences(model, side.open, self.steps) for model, side in zip(models, self.sides, strict=True)]
         source, result = models
         computed = [source.run(feed) for feed in feeds] if computed is None else computed
-        pairs: dict[str, list[tuple[Array, Array]]] = {}
-        for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
-            actual = result.run(border.convert_inputs(feed, result))
-            for name, a, b in border.pair_outputs(expected, actual):
-                pairs.setdefault(name, []).append((a, b))
-            self.progress("inputs", done + 1, len(feeds))
+
+        def run_result() -> Iterator[tuple[dict[str, Array], dict[str, Array]]]:
+            for done, (feed, expected) in enumerate(zip(feeds, computed, strict=True)):
+                yield expected, result.run(border.convert_inputs(feed, result))
+                self.progress("inputs", done + 1, len(feeds))
+
+        pairs = border.pair_runs(run_result())
         if self.steps:
             self.drifts = {name: text for name, found in pairs.items() if (text := describe_drift(border, name, found, self.steps))}
             self.notes += self.drifts.values()
@@ -269,55 +275,49 @@ class SideCheck:
             self.notes.append(f"optimizations are off, because the runtime refuses the source with them: {refused.reason}")
         return model, result.open()
 
-    def _find_changed_values(self, declared: frozenset[str]) -> dict[str, str]:
+    def _find_whole_runtime(self) -> Runtime | None:
+        """The runtime of a side that runs whole models alone, if one does."""
+        return next((side.runtime for side in self.sides if side.runtime.whole), None)
+
+    def _find_changed_values(self) -> dict[str, str]:
         """What is not the source's in constants, scales and zero points; of ONNX files as the file itself has them too."""
         source, result = self.sides
-        found = changed_values(source.graph, result.graph, declared)
+        found = changed_values(source.graph, result.graph, self.declared)
         if result.format.name == "onnx":
             from qconvert.formats.onnx.container import load_proto
 
             of_file = differing_constants(source.graph, load_proto(result.path))
-            found.update((name, text) for name, text in of_file.items() if name not in declared)
+            found.update((name, text) for name, text in of_file.items() if name not in self.declared)
         return found
 
-    def _judge(
-        self,
-        border: Border,
-        feeds: Feeds,
-        model: LoadedModel,
-        outputs: Outputs,
-        changed: Mapping[str, str],
-        declared: frozenset[str],
-        per_op: bool,
-        same: bool,
-    ) -> None:
+    def _judge(self, changed: Mapping[str, str], per_op: bool, same: bool) -> None:
         """The operators, if they are needed for a verdict, and what all of it comes to.
 
         `same` says that the result is what the conversion gives: else its operators are compared too if the outputs are equal, since what
         stands in the file may show in no output of these inputs."""
-        graph = border.graph
+        graph, outputs = self.border.graph, self.outputs
         equal = not any(item.differs for item in outputs) and not self.further
         fixed = find_fixed_outputs(graph)
         dull = verdicts.describe_dull_outputs(outputs, fixed)
-        structure = {**find_missing_results(graph, border.other, declared), **find_rewired_tensors(graph, border.other)}
+        structure = {**find_missing_results(graph, self.border.other, self.declared), **find_rewired_tensors(graph, self.border.other)}
         if equal and not changed and not structure and not dull and not per_op:
             if same:
                 return
-            alone = self._compare_operators(border, feeds[:1], model, changed, declared, per_op)
-            self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.verdict == "unexplained")
+            alone = self._compare_operators(self.feeds[:1], changed, per_op)
+            self.findings = () if isinstance(alone, str) else tuple(item for item in alone if item.is_fault)
             self.problems += verdicts.operator_problems(self.findings)
             return
-        found = self._compare_operators(border, feeds, model, changed, declared, per_op)
+        found = self._compare_operators(self.feeds, changed, per_op)
         cannot, self.findings = (found, ()) if isinstance(found, str) else ("", found)
         self.notes += verdicts.overflow_notes(self.findings)
         self.problems += verdicts.operator_problems(self.findings)
         self.unjudged += verdicts.kernel_differences(self.findings)
-        self.problems += verdicts.differing_parts(getattr(model, "parts", {}), self.findings)
+        self.problems += verdicts.differing_parts(getattr(self.models[1], "parts", {}), self.findings)
         self.problems += verdicts.static_problems(graph, {**structure, **changed}, self.findings)
         if cannot:
             problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed)
             if problems:
-                problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed, self._compare_own_kernels(feeds))
+                problems, unjudged = verdicts.judge_without_operators(outputs, cannot, fixed, self._compare_own_kernels())
             self.problems += problems
             unsure = dull if equal else "the outputs differ at the ends of the inputs' ranges, or with other sizes" if self.further else ""
             self.unjudged += unjudged or ([f"{unsure}, and operators cannot be compared: {cannot}"] if unsure and not problems else [])
@@ -327,7 +327,7 @@ class SideCheck:
         own = [op for op in self.findings if op.reason not in BEYOND_BOUNDS]
         self.problems += verdicts.list_uncompared_outputs(graph, outputs, own)
         self.unjudged += verdicts.list_uncompared_outputs(graph, outputs, [op for op in self.findings if op.reason in BEYOND_BOUNDS])
-        costly = bool(declared) and not verdicts.is_declared_exact(self.findings)
+        costly = bool(self.declared) and not verdicts.is_declared_exact(self.findings)
         why = "after changes that the conversion declared" if costly else verdicts.describe_growth(self.findings)
         judged = verdicts.select_limited_outputs(graph, outputs, self.findings)
         distant = verdicts.distant_outputs(graph, judged, self.least, why, top1=costly)
@@ -337,7 +337,7 @@ class SideCheck:
             self.costs += drifting or verdicts.output_costs(outputs)
             self.notes = [note for note in self.notes if not drifting or note not in self.drifts.values()]
         none_differs = not self.problems and all(op.equal == 1 for op in self.findings)
-        if none_differs and self._check_unoptimized(border, feeds, changed, declared):
+        if none_differs and self._check_unoptimized(changed):
             infinite = [item for item in judged if not np.isfinite(item.largest)]
             self.unjudged += verdicts.distant_outputs(graph, infinite, self.least, "caused by optimizations alone")
         else:
@@ -346,30 +346,29 @@ class SideCheck:
             makes = "make" if self.lossy[1:] else "makes"
             self.notes.append(f"the result is what {' and '.join(self.lossy)} {makes} of the source, as requested")
 
-    def _compare_own_kernels(self, feeds: Feeds) -> dict[str, float]:
+    def _compare_own_kernels(self) -> dict[str, float]:
         """By how much the sets of kernels of the source's runtime differ at each output, in its unit."""
         source, found = self.sides[0], dict[str, float]()
         border = Border.of(source.graph, source.graph, frozenset())
         for kernels in () if self.steps else source.runtime.kernels:
             try:
-                outputs = self._compare_outputs(border, feeds, None, (source.open(), source.use_kernels(kernels).open()))
+                outputs = self._compare_outputs(self.feeds, None, (source.open(), source.use_kernels(kernels).open()), border)
             except QConvertError:
                 continue
             found.update((item.name, max(item.largest, found.get(item.name, 0.0))) for item in outputs)
         return found
 
-    def _compare_operators(
-        self, border: Border, feeds: Feeds, model: LoadedModel, changed: Mapping[str, str], declared: frozenset[str], per_op: bool
-    ) -> tuple[Finding, ...] | str:
+    def _compare_operators(self, feeds: Feeds, changed: Mapping[str, str], per_op: bool) -> tuple[Finding, ...] | str:
         """What is found of each operator; or why operators cannot be compared."""
         from qconvert.checking.per_operator import check_operators
 
-        whole = next((side.runtime for side in self.sides if side.runtime.whole), None)
-        if whole is not None:
+        if (whole := self._find_whole_runtime()) is not None:
             return f"{whole.title} returns no inner tensors"
         try:
             first = feeds[: self.steps] if self.steps else feeds
-            findings, notes = check_operators(*self.sides, first, model, border, changed, declared, self.progress, self.further)
+            findings, notes = check_operators(
+                *self.sides, first, self.models[1], self.border, changed, self.declared, self.progress, self.further
+            )
         except QConvertError as error:
             if per_op:
                 raise
@@ -377,7 +376,7 @@ class SideCheck:
         self.notes += notes
         return findings
 
-    def _check_unoptimized(self, border: Border, feeds: Feeds, changed: Mapping[str, str], declared: frozenset[str]) -> bool:
+    def _check_unoptimized(self, changed: Mapping[str, str]) -> bool:
         """Return whether outputs that differ although no operator does are equal without optimizations, and so the work of an optimizer.
 
         Where they are not, the operators are compared without optimizations too."""
@@ -386,24 +385,24 @@ class SideCheck:
         if all(new.kernels == old.kernels for new, old in zip(plain, self.sides, strict=True)):
             self.problems.append(words)
             return False
-        models = [side.open() for side in plain]
-        outputs = self._compare_outputs(border, [*feeds, *self.further], None, models)
+        models = plain[0].open(), plain[1].open()
+        outputs = self._compare_outputs([*self.feeds, *self.further], None, models)
         if not any(item.differs for item in outputs):
             self.notes.append(f"{words}; without optimizations the outputs are equal: a runtime optimizes the two graphs differently")
             return True
-        self.sides = plain[0], plain[1]
-        found = self._compare_operators(border, feeds, models[0], changed, declared, False)
+        self.sides, self.models = (plain[0], plain[1]), models
+        found = self._compare_operators(self.feeds, changed, False)
         if isinstance(found, str) or all(op.equal == 1 for op in found):
             self.problems.append(f"{words}, with and without optimizations")
             return False
         self.findings = found
         self.problems += verdicts.operator_problems(found)
-        self.problems += verdicts.list_uncompared_outputs(border.graph, outputs, found)
+        self.problems += verdicts.list_uncompared_outputs(self.border.graph, outputs, found)
         self.notes.append(f"{words}; the operators are compared without optimizations")
         return False
 
 
-def _has_sizes(model: LoadedModel, feed: Mapping[str, Array]) -> bool:
+def _has_sizes(model: LoadedModel, feed: Arrays) -> bool:
     """Whether inputs have the sizes that a model fixes."""
     return all(
         isinstance(size, str) or size == own

@@ -24,7 +24,7 @@ from qconvert.conversion.judging import Declared
 from qconvert.conversion.normalizing import chosen_target, normalize
 from qconvert.encodings import Encoding, Encodings, QParams
 from qconvert.errors import InvalidModelError, format_some
-from qconvert.graph import Array, Graph, Op, Tensor
+from qconvert.graph import Array, Arrays, Graph, Op, Tensor
 from qconvert.graph.metadata import OPTIONS, PROVENANCE, SIDE_FILE, SOURCE_METADATA, VERSION, origin
 from qconvert.operators import kind_of
 from qconvert.plugins import LoadedModel, format_named, pass_named, runtime_of
@@ -245,7 +245,7 @@ def is_quantized_of_float(graph: Graph, other: Graph) -> bool:
 
 
 def compare_with_float_source(
-    source: Side, sides: tuple[Side, Side], model: LoadedModel, feeds: Sequence[Mapping[str, Array]], steps: int
+    source: Side, sides: tuple[Side, Side], model: LoadedModel, feeds: Sequence[Arrays], steps: int
 ) -> tuple[OutputComparison, ...]:
     """Return how far the outputs of a result are from those of its float source, on the same inputs.
 
@@ -260,11 +260,11 @@ def compare_with_float_source(
     models = [Sequences(item, side.open, steps) for item, side in ((original, source), (model, sides[1]))] if steps else [original, model]
     entering = [Border.of(sides[0].graph, side.graph) for side in (source, sides[1])]
     border = Border.of(source.graph, sides[1].graph)
-    pairs: dict[str, list[tuple[Array, Array]]] = {}
-    for feed in feeds:
-        expected, found = (item.run(side.convert_inputs(feed, item)) for item, side in zip(models, entering, strict=True))
-        for name, a, b in border.pair_outputs(expected, found):
-            pairs.setdefault(name, []).append((a, b))
+
+    def run(place: int, feed: Arrays) -> dict[str, Array]:
+        return models[place].run(entering[place].convert_inputs(feed, models[place]))
+
+    pairs = border.pair_runs((run(0, feed), run(1, feed)) for feed in feeds)
     return tuple(border.compare_output(name, found) for name, found in pairs.items())
 
 

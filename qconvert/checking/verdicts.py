@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from qconvert.checking.attributes_and_limits import operator_limits
-from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison
+from qconvert.checking.findings import KERNELS, NOT_COMPARED, OVERFLOW, Finding, OutputComparison, lowest_sqnr
 from qconvert.conversion.judging import LIMIT
 from qconvert.errors import OptionError, format_some
 from qconvert.graph import Graph
@@ -157,7 +157,7 @@ def compare_with_float(graph: Graph, outputs: Sequence[OutputComparison], least:
         least: the SQNR that an output keeps at least, in dB.
     """
     problems = [f"float against quantized: {text}" for text in distant_outputs(graph, outputs, least, "by quantization")]
-    worst = min((item.sqnr_db for item in outputs if item.sqnr_db is not None), default=None)
+    worst = lowest_sqnr(outputs)
     found = "every output element is equal" if worst is None else f"SQNR {worst:.1f} dB at the outputs"
     return f"float against quantized: {found}, {'below' if problems else 'held to'} {least:g} dB", problems
 
@@ -193,7 +193,7 @@ def _find_ranked_tensors(graph: Graph) -> set[str]:
 
 def operator_problems(findings: Iterable[Finding]) -> list[str]:
     """Operators that differ without an explanation, those whose difference was seen first."""
-    wrong = [op for op in findings if op.verdict == "unexplained"]
+    wrong = [op for op in findings if op.is_fault]
     found = []
     for op in sorted(wrong, key=lambda op: not op.unexplained):
         seen = f"{op.unexplained} elements, by at most {op.largest:g}" if op.unexplained else "not seen with these inputs"
@@ -203,7 +203,7 @@ def operator_problems(findings: Iterable[Finding]) -> list[str]:
 
 def differing_parts(parts: Mapping[str, str], findings: Iterable[Finding]) -> list[str]:
     """The parts of a result in several that compute what is not explained. `parts`: tensor -> what computes it, in words."""
-    found = dict.fromkeys(parts[op.output] for op in findings if op.verdict == "unexplained" and op.output in parts)
+    found = dict.fromkeys(parts[op.output] for op in findings if op.is_fault and op.output in parts)
     return [f"{part} computes values that differ from the source's" for part in found]
 
 
@@ -268,7 +268,7 @@ def select_limited_outputs(graph: Graph, outputs: Iterable[OutputComparison], fi
 
 def static_problems(graph: Graph, changed: Mapping[str, str], findings: Collection[Finding]) -> list[str]:
     """Changed values that no operator's finding names already."""
-    named = {item.output: item.reason for item in findings if item.verdict == "unexplained"}
+    named = {item.output: item.reason for item in findings if item.is_fault}
     readers, writers = graph.consumers(), graph.producers()
     found = []
     for name, text in changed.items():

@@ -15,6 +15,11 @@ from strange_models import strange_model
 from tflite_models import OpSpec, TensorSpec, model, run_litert, single_op
 
 from qconvert import Quantization, check, convert, load, save
+from qconvert.checking import per_operator
+from qconvert.checking.file_in_runtime import Side
+from qconvert.checking.findings import Finding, OutputComparison
+from qconvert.checking.side_check import SideCheck
+from qconvert.plugins import LoadedModel
 
 pytestmark = [pytest.mark.onnxruntime, pytest.mark.litert]
 
@@ -201,6 +206,33 @@ def test_an_output_that_an_optimizer_alone_makes_differ_is_held_to_no_limit(tmp_
     report = check(tmp_path / "m.onnx", tmp_path / "r.onnx")
     assert any(item.sqnr_db is not None and item.sqnr_db < 30 for item in report.outputs)
     assert report.passed and all(op.equal == 1 for op in report.operators)
+
+
+def test_operators_without_optimizations_are_those_of_the_result_opened_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs are named and laid out as the model takes them that the operators are compared in."""
+    (tmp_path / "m.onnx").write_bytes(strange_model(Random(900_050), 2).SerializeToString())
+    convert(tmp_path / "m.onnx", tmp_path / "r.onnx", target="ort-x86")
+    compared, opened, open_side, compare_outputs = [], [], Side.open, SideCheck._compare_outputs
+
+    def compare(source: Side, result: Side, feeds: object, model: LoadedModel, *rest: object) -> tuple[tuple[Finding, ...], list[str]]:
+        compared.append((result.kernels, result.path, model))
+        return (Finding("equal", "", 1.0, 0.0, 0.0, 0),), []
+
+    def note(side: Side) -> LoadedModel:
+        model = open_side(side)
+        opened.append((side.kernels, side.path, model))
+        return model
+
+    def differ(self: SideCheck, *args: object) -> tuple[OutputComparison, ...]:
+        return tuple(replace(item, largest=max(item.largest, 1.0)) for item in compare_outputs(self, *args))
+
+    monkeypatch.setattr(per_operator, "check_operators", compare)
+    monkeypatch.setattr(Side, "open", note)
+    monkeypatch.setattr(SideCheck, "_compare_outputs", differ)
+    check(tmp_path / "m.onnx", tmp_path / "r.onnx")
+    assert {kernels for kernels, _, _ in compared} == {"optimized", "unoptimized"} and all(item in opened for item in compared)
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [("Min", False), ("Where", False), ("Min", True), ("Where", True)])

@@ -404,9 +404,9 @@ class Trace:
         if not op.outputs or not op.outputs[0]:
             return ""
         tensor = graph[op.outputs[0]]
-        if tensor.quantization is None or not tensor.quantization.is_per_tensor or "activation" not in kind_of(op).attributes:
+        if tensor.per_tensor is None or "activation" not in kind_of(op).attributes:
             return op.attributes.get("activation", "")
-        return tuple(limit - int(tensor.quantization.zero_point[0]) for limit in activated_range(graph, op))
+        return tuple(limit - tensor.per_tensor.point for limit in activated_range(graph, op))
 
     def _compare_operand(self, reader: _Reader, result: Op, index: int, perm: tuple[int, ...]) -> str:
         """In words, in what an operand is another one; "" if it is the source's."""

@@ -109,10 +109,10 @@ class Computed:
         tensor = self.graph[self.op.outputs[0]]
         if self.row is None or not (self.row.kinds or self.row.tolerance) or tensor.dtype not in ("int8", "uint8"):
             return None
-        if tensor.quantization is None or not tensor.quantization.is_per_tensor:
+        if tensor.per_tensor is None:
             return None
         low, high = integer_range(tensor.dtype)
-        steps = np.arange(low, high + 1, dtype=np.float64) - int(tensor.quantization.zero_point[0])
+        steps = np.arange(low, high + 1, dtype=np.float64) - tensor.per_tensor.point
         steps = steps.reshape((1,) * ((tensor.rank or 1) - 1) + (-1,))
         return float(self.kernels.tolerance(self.graph, self.op, steps)[0].max(initial=0))
 
@@ -215,7 +215,7 @@ def _decide_quantize(found: Found, own: Computed, other: Computed) -> Proved:
         return found("?", why=_ROUNDS_INPUTS)
     apart = np.abs(limits[0] - limits[1])
     differing = int(apart.sum())
-    point = int(result.quantization.zero_point[0]) - integer_range(result.dtype)[0]
+    point = result.quantization.point - integer_range(result.dtype)[0]
     if other.form and other.format == "tflite" and point:  # which has no float64 for the sum, see rewriting/torch_forms.py
         form = split_product(result.quantization.scale[0], point)
         differing += 0 if form is None else form.missed

@@ -15,7 +15,7 @@ from qconvert.checking.proof.classes import EQUAL_CLASSES, Proof, Proved
 from qconvert.checking.proof.correspondence import NOT_TRACED, Trace
 from qconvert.checking.proof.deciding import Computed, decide, decide_clip, rounds_floats, run_all_codes
 from qconvert.checking.proof.stored_values import Elements, clip_elements
-from qconvert.conversion.in_memory import Model, as_file
+from qconvert.conversion.in_memory import Model, as_files
 from qconvert.graph import Graph, Op, Tensor
 from qconvert.kernels import Kernels
 from qconvert.kernels.products import rounded_bias
@@ -53,9 +53,8 @@ def prove(
     Raises:
         QConvertError: a file cannot be read, or nothing runs such files.
     """
-    formats = tuple("" if isinstance(model, Graph) else name for model, name in ((source, source_format), (result, result_format)))
-    with as_file(source, source_format, runs=True) as before, as_file(result, result_format, runs=True) as after:
-        return prove_sides(sides_of(before, after, kernels, options, (formats[0], formats[1]))[0])
+    with as_files(source, result, (source_format, result_format)) as (files, formats):
+        return prove_sides(sides_of(*files, kernels, options, formats)[0])
 
 
 def prove_sides(sides: tuple[Side, Side]) -> Proof:
@@ -102,7 +101,7 @@ def _make_comparison_graph(side: Side, graph: Graph) -> Graph:
             return op
         name = graph.names(tensors).fresh(f"{bias.name}/int32")
         tensors[name] = replace(bias, name=name)
-        return replace(op, inputs=(*op.inputs[:2], name, *op.inputs[3:]))
+        return op.with_input(2, name)
 
     ops = [round_bias(op) for op in graph.ops]
     return graph.evolve(tensors=tensors.values(), ops=ops) if tensors else graph

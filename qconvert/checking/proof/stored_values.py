@@ -40,7 +40,7 @@ _CLOSE = 1e-3
 
 def has_byte_codes(tensor: Tensor) -> bool:
     """Whether a tensor stores 8-bit integers with one scale and zero point."""
-    return tensor.dtype in SAME_CODES[0] and tensor.quantization is not None and tensor.quantization.is_per_tensor
+    return tensor.dtype in SAME_CODES[0] and tensor.per_tensor is not None
 
 
 def stored_offset(before: Tensor, after: Tensor) -> int | None:
@@ -263,7 +263,7 @@ def _find_offset(graph: Graph, op: Op) -> int | None:
         return None
     if quantizations[0].axis is not None or not np.array_equal(quantizations[0].scale, quantizations[1].scale):
         return None
-    offset = int(quantizations[1].zero_point[0]) - int(quantizations[0].zero_point[0])
+    offset = quantizations[1].point - quantizations[0].point
     return offset if offset == (int(result.dtype == "uint8") - int(given.dtype == "uint8")) * 128 else None
 
 
@@ -340,7 +340,7 @@ def _find_possible_codes(graph: Graph, writers: Mapping[str, Op], name: str, cod
     if writer is not None and is_clipped_sum(writer, graph):
         return np.ones(codes.size, bool)
     low, high = limits_of(graph, writers, name)
-    steps = [(end / float(quantization.scale[0])) + int(quantization.zero_point[0]) for end in (low, high)]
+    steps = [(end / quantization.step) + quantization.point for end in (low, high)]
     return (codes > steps[0] - 0.5 - _CLOSE_CODES) & (codes < steps[1] + 0.5 + _CLOSE_CODES)
 
 
