@@ -22,7 +22,6 @@ _WORDS = {"Real", "If"}
 
 #: File -> what in it is about kinds of operators.
 _ABOUT = {
-    "calibration/layer_changes.py": "batch normalization gives the mean and variance that corrections start from",
     "calibration/files.py": "a word of a sentence",
     "checking/attributes_and_limits.py": (
         "a Mul that took over a factor, and Softmax's beta that another scale took over; what conversions make of each other: "
