@@ -268,7 +268,7 @@ def sums_of_piece(graphs: tuple[Graph, Graph], op: Op, index: int, values: Array
         try:
             part = graph.evolve(ops=ops, inputs=fed, outputs=(name,), signatures=(), states={})
             exact = np.asarray(evaluate(part, values)[name], np.float64)
-        except (QConvertError, AttributeError):
+        except (QConvertError, ArithmeticError, AttributeError):
             return []
         if exact.shape != like.shape:
             return []

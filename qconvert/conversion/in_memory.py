@@ -113,8 +113,8 @@ def as_files(source: Model, result: Model, formats: tuple[str, str]) -> Iterator
     """The files of a source and its result, which runtimes take, and the names of their formats, "" where the file of a graph says it;
     see as_file()."""
     with as_file(source, formats[0], runs=True) as before, as_file(result, formats[1], runs=True) as after:
-        stated = ("" if isinstance(model, Graph) else name for model, name in zip((source, result), formats, strict=True))
-        yield (before, after), (next(stated), next(stated))
+        first, second = ("" if isinstance(model, Graph) else name for model, name in zip((source, result), formats, strict=True))
+        yield (before, after), (first, second)
 
 
 def _graph_file(graph: Graph, folder: Path, runs: bool) -> Path:
