@@ -163,7 +163,8 @@ def _has_other_integers(a: Tensor, b: Tensor) -> bool:
     if a.data is None or b.data is None or a.quantization is None or b.quantization is None or a.data.shape != b.data.shape:
         return True
     stored = (a.data, a.quantization), (b.data, b.quantization)
-    return not np.array_equal(*(data.astype(np.int64) - scale_and_zero_point(q, data.shape)[1] for data, q in stored))
+    first, second = (data.astype(np.int64) - scale_and_zero_point(q, data.shape)[1] for data, q in stored)
+    return not np.array_equal(first, second)
 
 
 @dataclass(frozen=True, slots=True)
