@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from qconvert.graph import Op, Tensor
@@ -10,6 +11,7 @@ from qconvert.graph import Op, Tensor
 __all__ = ["Operator", "version_of"]
 
 
+@dataclass(slots=True, eq=False)
 class Operator:
     """One TFLite operator that will be written.
 
@@ -23,375 +25,122 @@ class Operator:
         intermediates: tensors that carry the quantizations of what it computes inside.
     """
 
-    def __init__(
-        self,
-        builtin: str,
-        inputs: Sequence[str],
-        outputs: Sequence[str],
-        options: Any,
-        version: int,
-        custom: bytes | None,
-        origin: Op | None = None,
-        intermediates: Sequence[str] = (),
-    ) -> None:
-        self.builtin = builtin
-        self.inputs = tuple(inputs)
-        self.outputs = tuple(outputs)
-        self.options = options
-        self.version = version
-        self.custom = custom
-        self.origin = origin
-        self.intermediates = tuple(intermediates)
+    builtin: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    options: Any
+    version: int
+    custom: bytes | None
+    origin: Op | None = None
+    intermediates: tuple[str, ...] = ()
 
 
-Inputs = Sequence[Tensor | None]
-Outputs = Sequence[Tensor]
-
-#: Operator -> type of its data -> version; other types have version 1.
-_BY_TYPE: dict[str, dict[str, int]] = {
-    **{name: {"int8": 2, "int16": 3} for name in (
-        "AVERAGE_POOL_2D MAX_POOL_2D TANH LOGISTIC CONCATENATION SOFTMAX MEAN MIRROR_PAD REDUCE_MAX REDUCE_MIN RELU6 RSQRT "
-        "BATCH_MATMUL PACK LESS GREATER_EQUAL").split()},
-    **{name: {"int8": 2} for name in (
-        "SPACE_TO_DEPTH SPLIT_V SUM LOG_SOFTMAX GREATER LESS_EQUAL SQUARED_DIFFERENCE DEPTH_TO_SPACE L2_NORMALIZATION "
-        "NOT_EQUAL").split()},
-    **{name: {"int8": 2, "int16": 2} for name in ("EXP", "LOG", "REDUCE_PROD")},
-    **{name: {"int8": 2, "bool": 3} for name in ("ARG_MAX", "ARG_MIN")},
-    "EQUAL": {"int8": 2, "int16": 4},
-    "RELU": {"int8": 2, "uint8": 2, "int16": 3},
-    "GELU": {"int8": 2, "uint8": 2},
-    "LEAKY_RELU": {"int16": 2},
-    "RANGE": {"int64": 2},
-    "SIGN": {"int32": 2},
-    "TILE": {"int8": 3},
-    "REVERSE_V2": {"int8": 3, "bool": 2},
-    "FLOOR_DIV": {"int8": 3, "int16": 3, "float32": 2},
-    "FLOOR_MOD": {"int8": 2, "int16": 2},
-    "UNPACK": {"int8": 2, "uint8": 2, "bool": 3, "int16": 4},
-    "SELECT_V2": {},
+#: Versions, each with the facts of an operator that need it, joined by "+" -> operators; the first whose facts all hold is the version, and
+#: 1 if none is. See _facts() (tensorflow/compiler/mlir/lite/tools/versioning/op_version.cc).
+_VERSIONS = {
+    "2:int8 3:int16": "AVERAGE_POOL_2D MAX_POOL_2D TANH LOGISTIC CONCATENATION SOFTMAX MEAN MIRROR_PAD REDUCE_MAX REDUCE_MIN RELU6 RSQRT "
+                      "PACK LESS GREATER_EQUAL",
+    "2:int8": "SPACE_TO_DEPTH SPLIT_V SUM LOG_SOFTMAX GREATER LESS_EQUAL SQUARED_DIFFERENCE DEPTH_TO_SPACE L2_NORMALIZATION NOT_EQUAL",
+    "2:int8 2:int16": "EXP LOG REDUCE_PROD FLOOR_MOD",
+    "2:int8 3:bool": "ARG_MAX ARG_MIN",
+    "2:int8 4:int16": "EQUAL",
+    "2:int8 2:uint8 3:int16": "RELU",
+    "2:int8 2:uint8": "GELU",
+    "2:int16": "LEAKY_RELU",
+    "2:int64": "RANGE",
+    "2:int32": "SIGN",
+    "3:int8": "TILE",
+    "3:int8 2:bool": "REVERSE_V2",
+    "3:int8 3:int16 2:float32": "FLOOR_DIV",
+    "2:int8 2:uint8 3:bool 4:int16": "UNPACK",
+    "8:int16*int8=int16+quantizedBiasType 6:grouped 5:float32*int8=float32+weights-per-axis 2:float32*int8=float32 3:int8*int8=int8 "
+    "7:int8*int4=int8": "CONV_2D",
+    "6:float32*int8=float32+weights-per-axis 4:float32*int8=float32 3:int8*int8=int8 7:int8*int4=int8 2:dilated": "DEPTHWISE_CONV_2D",
+    "13:int16*int4=int16 12:float32*int8=float32+weights-per-axis 9:float32*int8=float32+asymmetricQuantizeInputs "
+    "11:int16*int8=int16+quantizedBiasType 6:inputs=2 5:keepNumDims 4:int8*int8=int8 10:int8*int4=int8 "
+    "3:float32*int8=float32": "FULLY_CONNECTED",
+    "4:float32*int8=float32+asymmetricQuantizeInputs 1:float32*int8=float32 2:int8 3:int16": "BATCH_MATMUL",
+    "5:input-1=int8+input-2=int16+quantizedBiasType 4:fusedActivationFunction 3:inputs=4 2:input-1=int8": "TRANSPOSE_CONV",
+    "7:uint32 7:int16+without-scale 6:complex64 5:int64 4:int16 3:scales-above-1 2:int8": "MUL",
+    "5:int16+without-scale 1:int16+potScaleInt16 3:int16 4:int64 2:int8": "ADD",
+    "3:int16+potScaleInt16+broadcast>4 1:int16+potScaleInt16 5:int16 4:int64 3:broadcast>4 2:int8": "SUB",
+    "4:int16 3:broadcast>4 2:int8": "MAXIMUM MINIMUM",
+    "2:broadcast>4": "DIV",
+    "7:int4 6:rank>5 5:int16 4:rank>4 3:bool 2:int8": "TRANSPOSE",
+    "5:bool 4:rank>4 3:int16 2:int8": "PAD PADV2",
+    "6:uint32 5:rank>4 4:int16 3:string 2:int8": "SLICE",
+    "8:offset 7:uint32 6:ellipsisMask 6:newAxisMask 5:string 4:rank>4 3:bool 2:int8": "STRIDED_SLICE",
+    "7:int4 6:input-1=int16 5:batchDims 4:int16 3:bool 2:int8": "GATHER",
+    "5:bool 4:input-1=int16 3:int16 2:string": "GATHER_ND",
+    "4:input-1=int16 3:input-1=int32 2:input-1=int8": "SPLIT",
+    "4:int16 3:halfPixelCenters 2:int8": "RESIZE_BILINEAR",
+    "4:int16 3:halfPixelCenters 3:alignCorners 2:int8": "RESIZE_NEAREST_NEIGHBOR",
+    "5:int8+per-axis 2:int8 6:int4 3:int16 3:float16": "DEQUANTIZE",
+    "4:int4 4:output-0=int4 3:result-per-axis 2:output-0=int16": "QUANTIZE",
+    "4:int16+without-scale 3:int16 5:int32 2:int8 2:uint8": "ABS",
+    "4:int16 2:int8+rank=4 1:rank=4 3:": "SPACE_TO_BATCH_ND BATCH_TO_SPACE_ND",
+    "3:int16 3:input-1=int16 3:output-1=int16 2:int8": "TOPK_V2",
+    "4:input-1=float16 3:input-1=int8 3:input-1=int16 2:input-1=bool 2:input-1=string": "FILL",
+    "3:int8 3:int16 2:": "BROADCAST_TO",
+    "7:bfloat16 7:output-0=bfloat16 6:int4+output-0=float32 5:float64 5:output-0=float64 5:float16 5:output-0=float16 4:uint16 "
+    "4:output-0=uint16 3:int8 3:output-0=int8 2:uint32 2:output-0=uint32": "CAST",
+    "1:bool 2:": "WHERE",
+    "2:kernelType": "LSTM",
+    "3:": "UNIDIRECTIONAL_SEQUENCE_LSTM",
+    "4:float32*int8=float32+asymmetricQuantizeInputs 2:float32*int8=float32 3:int8": "SVDF",
 }  # fmt: skip
+#: Operator -> (version, the facts that need it), the first that counts first.
+_RULES: dict[str, list[tuple[int, frozenset[str]]]] = {
+    name: [(int(version), frozenset(filter(None, facts.split("+")))) for version, facts in (rule.split(":") for rule in rules.split())]
+    for rules, names in _VERSIONS.items()
+    for name in names.split()
+}
 
 
-def version_of(builtin: str, inputs: Inputs, outputs: Outputs, options: Any = None) -> int:
+def version_of(builtin: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], options: Any = None) -> int:
     """The version of the operator `builtin` with these tensors and this option table.
 
     Args:
         builtin: its name in the schema.
         inputs: None for an absent one.
-        outputs: at least one.
+        outputs: its results.
         options: the object of its option table, or None.
     """
-    if builtin in _SPECIAL:
-        return _SPECIAL[builtin](inputs, outputs, options)
-    return _BY_TYPE.get(builtin, {}).get(_type(inputs, 0), 1)
+    rules = _RULES.get(builtin)
+    if rules is None:
+        return 1
+    facts = _facts(inputs, outputs, options)
+    return next((version for version, needed in rules if needed <= facts), 1)
 
 
-def _type(tensors: Inputs, index: int) -> str:
-    tensor = tensors[index] if index < len(tensors) else None
-    return "" if tensor is None else tensor.dtype
-
-
-def _types(inputs: Inputs, outputs: Outputs) -> tuple[str, str, str]:
-    """The types of data, weights and result."""
-    return _type(inputs, 0), _type(inputs, 1), outputs[0].dtype
-
-
-def _rank(inputs: Inputs) -> int:
-    return max((tensor.rank or 0 for tensor in inputs if tensor is not None), default=0)
-
-
-def _broadcasts(inputs: Inputs) -> bool:
-    shapes = [tensor.shape for tensor in inputs if tensor is not None]
-    return len(shapes) > 1 and shapes[0] != shapes[1]
-
-
-def _is_per_axis(inputs: Inputs) -> bool:
-    weights = inputs[1] if len(inputs) > 1 else None
-    return weights is not None and weights.quantization is not None and not weights.quantization.is_per_tensor
-
-
-def _is_grouped(inputs: Inputs) -> bool:
-    data, weights = inputs[0], inputs[1]
-    if data is None or weights is None or not data.shape or not weights.shape:
-        return False
-    return data.shape[-1] != weights.shape[-1]
-
-
-def _conv_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    types = _types(inputs, outputs)
-    if types == ("int16", "int8", "int16") and options.quantizedBiasType:
-        return 8
-    if _is_grouped(inputs):
-        return 6
-    if types == ("float32", "int8", "float32"):
-        return 5 if _is_per_axis(inputs) else 2
-    return {("int8", "int8", "int8"): 3, ("int8", "int4", "int8"): 7}.get(types, 1)
-
-
-def _depthwise_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    types = _types(inputs, outputs)
-    if types == ("float32", "int8", "float32"):
-        return 6 if _is_per_axis(inputs) else 4
-    found = {("int8", "int8", "int8"): 3, ("int8", "int4", "int8"): 7}.get(types)
-    return found or (2 if (options.dilationWFactor, options.dilationHFactor) != (1, 1) else 1)
-
-
-def _fully_connected_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    types = _types(inputs, outputs)
-    if types == ("int16", "int4", "int16"):
-        return 13
-    if types == ("float32", "int8", "float32") and _is_per_axis(inputs):
-        return 12
-    if types == ("float32", "int8", "float32") and options.asymmetricQuantizeInputs:
-        return 9
-    if types == ("int16", "int8", "int16") and options.quantizedBiasType:
-        return 11
-    if sum(tensor is not None for tensor in inputs) == 2 and len(inputs) == 2:
-        return 6
-    if options.keepNumDims:
-        return 5
-    return {("int8", "int8", "int8"): 4, ("int8", "int4", "int8"): 10, ("float32", "int8", "float32"): 3}.get(types, 1)
-
-
-def _batch_matmul_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    if _types(inputs, outputs) == ("float32", "int8", "float32"):
-        return 4 if options.asymmetricQuantizeInputs else 1
-    return _BY_TYPE["BATCH_MATMUL"].get(_type(inputs, 0), 1)
-
-
-def _transpose_conv_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    if (_type(inputs, 2), _type(inputs, 1)) == ("int16", "int8") and options.quantizedBiasType:
-        return 5
-    if options.fusedActivationFunction:
-        return 4
-    if len(inputs) == 4 and inputs[3] is not None:
-        return 3
-    return 2 if _type(inputs, 1) == "int8" else 1
-
-
-def _mul_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype, quantizations = _type(inputs, 0), [t.quantization for t in (*inputs, *outputs) if t is not None]
-    if dtype == "uint32" or (dtype == "int16" and quantizations[0] is None):
-        return 7
-    wide = {"complex64": 6, "int64": 5, "int16": 4}.get(dtype)
-    if wide:
-        return wide
-    scales = [float(q.scale[0]) for q in quantizations if q is not None]
+def _facts(inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], options: Any) -> set[str]:
+    """What versions depend on: the type of the data, of the others by their places, and of data, weights and result; options that are set;
+    ranks, broadcasting and scales."""
+    given = [tensor for tensor in inputs if tensor is not None]
+    types = ["" if tensor is None else tensor.dtype for tensor in inputs]
+    found = {*types[:1], f"inputs={len(given)}" if len(given) == len(inputs) else ""}
+    found |= {f"input-{place}={dtype}" for place, dtype in enumerate(types)}
+    found |= {f"output-{place}={tensor.dtype}" for place, tensor in enumerate(outputs)}
+    if options is not None:
+        stated = {field.name: getattr(options, field.name) for field in options.schema.fields(options.table) if field.kind == "scalar"}
+        found |= {name for name, value in stated.items() if value}
+        if any(name.startswith("dilation") and value != 1 for name, value in stated.items()):
+            found.add("dilated")
+    data, weights = [*inputs, None, None][:2]
+    if len(types) > 1 and outputs:
+        found.add(f"{types[0]}*{types[1]}={outputs[0].dtype}")
+    if data is not None:
+        rank = data.rank or 0
+        found |= {"without-scale"} if data.quantization is None else set()
+        found |= {f"rank={rank}", *(f"rank>{least}" for least in (4, 5) if rank > least)}
+    for name, tensor in (("per-axis", data), ("weights-per-axis", weights), ("result-per-axis", outputs[0] if outputs else None)):
+        if tensor is not None and tensor.quantization is not None and not tensor.quantization.is_per_tensor:
+            found.add(name)
+    if data is not None and weights is not None and data.shape and weights.shape and data.shape[-1] != weights.shape[-1]:
+        found.add("grouped")
+    if len(given) > 1 and given[0].shape != given[1].shape and max(tensor.rank or 0 for tensor in given) > 4:
+        found.add("broadcast>4")
+    scales = [float(tensor.quantization.scale.flat[0]) for tensor in (*given, *outputs) if tensor.quantization is not None]
     if len(scales) == 3 and scales[0] * scales[1] / scales[2] >= 1.0:
-        return 3
-    return 2 if dtype == "int8" else 1
-
-
-def _add_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype, first = _type(inputs, 0), inputs[0]
-    if dtype == "int16":
-        if first is None or first.quantization is None:
-            return 5
-        return 1 if options.potScaleInt16 else 3
-    return {"int64": 4, "int8": 2}.get(dtype, 1)
-
-
-def _sub_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "int16" and not options.potScaleInt16:
-        return 5
-    if dtype == "int64":
-        return 4
-    if _broadcasts(inputs) and _rank(inputs) > 4:
-        return 3
-    return 2 if dtype == "int8" else 1
-
-
-def _extreme_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "int16":
-        return 4
-    if _broadcasts(inputs) and _rank(inputs) > 4:
-        return 3
-    return 2 if dtype == "int8" else 1
-
-
-def _div_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    return 2 if _broadcasts(inputs) and _rank(inputs) > 4 else 1
-
-
-def _transpose_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype, rank = _type(inputs, 0), inputs[0].rank or 0 if inputs[0] is not None else 0
-    if dtype == "int4":
-        return 7
-    if rank > 5:
-        return 6
-    if dtype == "int16":
-        return 5
-    return 4 if rank > 4 else {"bool": 3, "int8": 2}.get(dtype, 1)
-
-
-def _pad_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "bool":
-        return 5
-    if inputs[0] is not None and (inputs[0].rank or 0) > 4:
-        return 4
-    return {"int16": 3, "int8": 2}.get(dtype, 1)
-
-
-def _slice_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "uint32":
-        return 6
-    if inputs[0] is not None and (inputs[0].rank or 0) > 4:
-        return 5
-    return {"int16": 4, "string": 3, "int8": 2}.get(dtype, 1)
-
-
-def _strided_slice_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if options.offset:
-        return 8
-    if dtype == "uint32":
-        return 7
-    if options.ellipsisMask or options.newAxisMask:
-        return 6
-    if dtype == "string":
-        return 5
-    if inputs[0] is not None and (inputs[0].rank or 0) > 4:
-        return 4
-    return {"bool": 3, "int8": 2}.get(dtype, 1)
-
-
-def _gather_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "int4":
-        return 7
-    if _type(inputs, 1) == "int16":
-        return 6
-    if options.batchDims:
-        return 5
-    return {"int16": 4, "bool": 3, "int8": 2}.get(dtype, 1)
-
-
-def _gather_nd_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "bool":
-        return 5
-    if _type(inputs, 1) == "int16":
-        return 4
-    return {"int16": 3, "string": 2}.get(dtype, 1)
-
-
-def _split_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    return {"int16": 4, "int32": 3, "int8": 2}.get(_type(inputs, 1), 1)
-
-
-def _resize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "int16":
-        return 4
-    if options.halfPixelCenters or (options.alignCorners and options.table.startswith("ResizeNearest")):
-        return 3
-    return 2 if dtype == "int8" else 1
-
-
-def _dequantize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype, q = _type(inputs, 0), inputs[0].quantization if inputs[0] is not None else None
-    if dtype == "int8":
-        return 5 if q is not None and not q.is_per_tensor else 2
-    return {"int4": 6, "int16": 3, "float16": 3}.get(dtype, 1)
-
-
-def _quantize_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    result = outputs[0]
-    if "int4" in (_type(inputs, 0), result.dtype):
-        return 4
-    if result.quantization is not None and not result.quantization.is_per_tensor:
-        return 3
-    return 2 if result.dtype == "int16" else 1
-
-
-def _abs_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype, first = _type(inputs, 0), inputs[0]
-    if dtype == "int16":
-        return 3 if first is not None and first.is_quantized else 4
-    return {"int32": 5, "int8": 2, "uint8": 2}.get(dtype, 1)
-
-
-def _space_batch_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    dtype = _type(inputs, 0)
-    if dtype == "int16":
-        return 4
-    if inputs[0] is not None and inputs[0].rank != 4:
-        return 3
-    return 2 if dtype == "int8" else 1
-
-
-def _topk_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    if "int16" in (_type(inputs, 0), _type(inputs, 1), outputs[1].dtype):
-        return 3
-    return 2 if _type(inputs, 0) == "int8" else 1
-
-
-def _fill_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    return {"float16": 4, "int8": 3, "int16": 3, "bool": 2, "string": 2}.get(_type(inputs, 1), 1)
-
-
-def _broadcast_to_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    return 3 if _type(inputs, 0) in ("int8", "int16") else 2
-
-
-def _cast_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    types = {_type(inputs, 0), outputs[0].dtype}
-    if "bfloat16" in types:
-        return 7
-    if (_type(inputs, 0), outputs[0].dtype) == ("int4", "float32"):
-        return 6
-    if types & {"float64", "float16"}:
-        return 5
-    return 4 if "uint16" in types else 3 if "int8" in types else 2 if "uint32" in types else 1
-
-
-def _where_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    return 1 if _type(inputs, 0) == "bool" else 2
-
-
-def _svdf_version(inputs: Inputs, outputs: Outputs, options: Any) -> int:
-    if _types(inputs, outputs) == ("float32", "int8", "float32"):
-        return 4 if options.asymmetricQuantizeInputs else 2
-    return 3 if _type(inputs, 0) == "int8" else 1
-
-
-_SPECIAL: dict[str, Callable[[Inputs, Outputs, Any], int]] = {
-    "CONV_2D": _conv_version,
-    "DEPTHWISE_CONV_2D": _depthwise_version,
-    "FULLY_CONNECTED": _fully_connected_version,
-    "BATCH_MATMUL": _batch_matmul_version,
-    "TRANSPOSE_CONV": _transpose_conv_version,
-    "MUL": _mul_version,
-    "ADD": _add_version,
-    "SUB": _sub_version,
-    "DIV": _div_version,
-    "MAXIMUM": _extreme_version,
-    "MINIMUM": _extreme_version,
-    "TRANSPOSE": _transpose_version,
-    "PAD": _pad_version,
-    "PADV2": _pad_version,
-    "SLICE": _slice_version,
-    "STRIDED_SLICE": _strided_slice_version,
-    "GATHER": _gather_version,
-    "GATHER_ND": _gather_nd_version,
-    "SPLIT": _split_version,
-    "RESIZE_BILINEAR": _resize_version,
-    "RESIZE_NEAREST_NEIGHBOR": _resize_version,
-    "DEQUANTIZE": _dequantize_version,
-    "QUANTIZE": _quantize_version,
-    "ABS": _abs_version,
-    "SPACE_TO_BATCH_ND": _space_batch_version,
-    "BATCH_TO_SPACE_ND": _space_batch_version,
-    "TOPK_V2": _topk_version,
-    "FILL": _fill_version,
-    "BROADCAST_TO": _broadcast_to_version,
-    "CAST": _cast_version,
-    "WHERE": _where_version,
-    "LSTM": lambda inputs, outputs, options: 2 if options.kernelType else 1,
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": lambda inputs, outputs, options: 3,
-    "SVDF": _svdf_version,
-}
+        found.add("scales-above-1")
+    return found
