@@ -239,6 +239,12 @@ class TableObject:
     table = ""
     schema: ClassVar[Schema]
 
+    def __init__(self, **fields: Any) -> None:
+        for name, value in fields.items():
+            if not hasattr(self, name):
+                raise AttributeError(f"{self.table} has no field {name}")
+            setattr(self, name, value)
+
 
 def unpack_view(view: Any) -> Any:
     """The object of a view and of all that hangs on it, to be changed and written."""

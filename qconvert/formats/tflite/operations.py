@@ -154,8 +154,7 @@ class Operations:
         options = _options(operation)
         inner = tuple(indices(operation.intermediates, names, f"the intermediates of {where}"))
         sides = tuple(inputs), tuple(outputs)
-        made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, inner)
-        made.functions = self.functions
+        made = Reading(self._draft, code.name, index, *sides, options, code.version, custom, self.variables, self.functions, inner)
         handles = [name for name in (*inputs, *outputs) if name and self._draft.tensors[name].dtype == RESOURCE]
         if self._is_function and code.key == "CALL_ONCE":
             raise made.unsupported_error("initial values in a subgraph that an operator runs", rule="variables-in-subgraph")

@@ -167,14 +167,18 @@ class _Copies:
         other.name, other.buffer = wanted, 0
         self._subgraph.tensors = [*self._subgraph.tensors, other]
         new = len(self._subgraph.tensors) - 1
-        code, operator, options = schema.OperatorCodeT(), schema.OperatorT(), schema.ReshapeOptionsT()
-        code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.RESHAPE
-        code.version = 1
-        sizes = own.shape if own.shapeSignature is None else own.shapeSignature
-        options.newShape = np.array([] if sizes is None else sizes, np.int32)
+        reshape = schema.BuiltinOperator.RESHAPE
+        code = schema.OperatorCodeT(builtinCode=reshape, deprecatedBuiltinCode=reshape, version=1)
         self._model.operatorCodes = [*self._model.operatorCodes, code]
-        operator.opcodeIndex = len(self._model.operatorCodes) - 1
-        operator.builtinOptionsType, operator.builtinOptions = schema.BuiltinOptions.ReshapeOptions, options
-        operator.inputs, operator.outputs = (np.array([index], np.int32) for index in ((number, new) if forth else (new, number)))
-        operators.append(operator)
+        sizes = own.shape if own.shapeSignature is None else own.shapeSignature
+        inputs, outputs = (np.array([index], np.int32) for index in ((number, new) if forth else (new, number)))
+        operators.append(
+            schema.OperatorT(
+                opcodeIndex=len(self._model.operatorCodes) - 1,
+                builtinOptionsType=schema.BuiltinOptions.ReshapeOptions,
+                builtinOptions=schema.ReshapeOptionsT(newShape=np.array([] if sizes is None else sizes, np.int32)),
+                inputs=inputs,
+                outputs=outputs,
+            )
+        )
         return new

@@ -20,6 +20,8 @@ from qconvert.graph import Array, Attribute, Graph, Op, Quantization, Shape, Ten
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import KINDS
 from qconvert.operators.shapes_and_functions import is_compatible
+from qconvert.operators.values import Value
+from qconvert.rewriting.lowering import Emission, Symbol
 
 __all__ = ["ReadFunction", "Reading"]
 
@@ -35,8 +37,8 @@ class Reading(OperatorReading):
         version: of the operator, from the file.
         custom_options: the bytes that a custom operator carries.
         options: its table of options, or None.
+        variables, functions: those of the model.
         intermediates: names of tensors that carry the quantizations of what it computes inside.
-        variables: those of the model.
     """
 
     def __init__(
@@ -47,19 +49,19 @@ class Reading(OperatorReading):
         inputs: tuple[str, ...],
         outputs: tuple[str, ...],
         options: Any,
-        version: int = 1,
-        custom_options: bytes = b"",
-        variables: Variables | None = None,
-        intermediates: tuple[str, ...] = (),
+        version: int,
+        custom_options: bytes,
+        variables: Variables,
+        functions: Functions,
+        intermediates: tuple[str, ...],
     ) -> None:
         super().__init__(draft, name, f"{name} #{index}", inputs, outputs)
         self.options = options
         self.name = name
         self.version = version
         self.custom_options = custom_options
+        self.variables, self.functions = variables, functions
         self.intermediates = intermediates
-        self._variables = variables
-        self.functions: Functions | None = None
 
     def option(self, name: str, default: Any = 0) -> Any:
         """A field of the operator's option table, such as "strideH"; `default` if the file has no table."""
@@ -84,36 +86,19 @@ class Reading(OperatorReading):
             raise self.unsupported_error(f"fused activation number {code}", rule="activation-not-covered")
         return FUSED_ACTIVATIONS[code]
 
-    def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor], word: str) -> str:
-        """The function of a subgraph, with the quantizations of the tensors that go in and come out.
-
-        Args:
-            subgraph: its index.
-            given, results: the tensors outside.
-            word: what it is to the operator, for messages.
-        """
-        if self.functions is None:
-            raise self.unsupported_error(f"a subgraph as its {word}", rule="subgraph-not-covered")
+    def function(self, subgraph: int, given: Sequence[Tensor], results: Sequence[Tensor]) -> str:
+        """The function of a subgraph, with the quantizations of the tensors outside that go in and come out."""
         where = self._where()
         return self.functions.fit_quantizations(self.functions.function_name(subgraph, self.draft, where), given, results, where)
 
     def body(self, subgraph: int) -> Graph:
         """A subgraph that defines the arithmetic of the operator; it is no function of the network."""
-        if self.functions is None:
-            raise self.unsupported_error("a subgraph as its body", rule="subgraph-not-covered")
         return self.functions.graph(subgraph, self.draft, self._where())
 
     def result_shapes(self, function: str) -> list[Shape | None]:
         """The shapes that a function gives."""
         graph = self.draft.functions[function]
         return [graph[name].shape for name in graph.outputs]
-
-    @property
-    def variables(self) -> Variables:
-        """The resource variables of the model."""
-        if self._variables is None:
-            raise self.unsupported_error("variables, which the model does not have", rule="no-variable")
-        return self._variables
 
     def read_state(self, state: Tensor, result: Tensor) -> str:
         """Adds the value of a state as the tensor `result`: the same stored integers, under its own scales. Returns its name."""
@@ -128,6 +113,31 @@ class Reading(OperatorReading):
         self.draft.states[state.name] = state
         stored = self.reinterpret(value, state.quantization)
         self.draft.append(Op("WriteState", (stored,), (), {"state": state.name}, self.source))
+
+    def emit_with_states(
+        self,
+        kind: str,
+        inputs: Sequence[str | int],
+        results: Sequence[str],
+        states: Mapping[str, int],
+        shapes: Sequence[tuple[int, ...] | None] = (None, None),
+        **attributes: Attribute,
+    ) -> None:
+        """Appends an operator that keeps some of its inputs from one run to the next.
+
+        Args:
+            kind, attributes: as emit() has them.
+            inputs: names; a number is the value of that input of the file's operator before the run.
+            results: the outputs but for the states after the run.
+            states: what each state is -> the input that it is in the file.
+            shapes: of the states in the graph; see variable().
+        """
+        kept = {place: self.variable(place, shape) for place, shape in zip(states.values(), shapes, strict=False)}
+        before = {place: self.read_state(state, self.tensor(place)) for place, state in kept.items()}
+        after = [self.like(f"{word}_after", self.tensor(place), self.tensor(place).shape) for word, place in states.items()]
+        self.emit(kind, [before[item] if isinstance(item, int) else item for item in inputs], [*results, *after], **attributes)
+        for state, value in zip(kept.values(), after, strict=True):
+            self.write_state(state, value)
 
     def variable(self, index: int, shape: tuple[int, ...] | None = None) -> Tensor:
         """The state that input `index` is, a tensor that an operator keeps from one run to the next (Tensor.is_variable).
@@ -293,6 +303,26 @@ class Reading(OperatorReading):
         ):
             return self.emit_stored(kind, ins, outs, None, **attributes)
         return self._append(kind, ins, outs, attributes)
+
+    def compute(self, formula: Callable[..., Value], *outputs: str) -> None:
+        """Appends the operators that a formula of the inputs becomes (operators/values.py); its value is the output, or one of several."""
+        op = Op("Opaque", self.inputs, outputs or self.outputs, {}, self.source)
+        emission = Emission(self.draft.tensors, "float32", self.source, self.outputs[0])
+        emission.finish(op, [formula(*(Symbol(emission, name) for name in self.inputs))])
+        for name in emission.tensors.keys() - self.draft.tensors.keys():
+            self.draft.tensors[name] = emission.tensors[name]
+        for part in emission.ops:
+            self.draft.append(part)
+
+    def emit_int64(self, kind: str, inputs: Sequence[str], hint: str = "int64", output: int = 0, **attributes: Attribute) -> None:
+        """Appends an operator whose output `output` is int64 in the graph, and a Cast of it where the file has another type."""
+        result = self.result(output)
+        outs = list(self.outputs)
+        if result.dtype != "int64":
+            outs[output] = self.intermediate(hint, "int64", result.shape)
+        self.emit(kind, inputs, outs, **attributes)
+        if result.dtype != "int64":
+            self.emit("Cast", [outs[output]], [result.name], to=result.dtype)
 
     def emit_stored(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ from qconvert.formats.flatbuffers import Schema
 from qconvert.formats.tflite.schema_table import BUILTIN_OPERATORS, TABLES, UNIONS
 from qconvert.graph import Array
 
-__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "decode_text", "numbers_of", "root"]
+__all__ = ["BUILTIN_OPERATOR_NAMES", "FUSED_ACTIVATIONS", "TFLITE", "decode_text", "numbers_of", "options_of", "root"]
 
 #: Data of buffers start at multiples of 16 bytes (schema.fbs: `force_align`).
 TFLITE = Schema(TABLES, UNIONS, "Model", {("Buffer", "data"): 16})
@@ -18,6 +19,17 @@ BUILTIN_OPERATOR_NAMES = tuple(BUILTIN_OPERATORS.split())
 #: The fused activations of the graph by their numbers in ActivationFunctionType, which has more.
 FUSED_ACTIVATIONS = ("", "relu", "relu_n1_to_1", "relu6")
 root = TFLITE.root
+#: Options have the name of their operator, but for these; "" is that of none.
+_OPTIONS = {
+    **dict.fromkeys("MEAN SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL".split(), "ReducerOptions"),
+    **dict.fromkeys("AVERAGE_POOL_2D MAX_POOL_2D L2_POOL_2D".split(), "Pool2DOptions"),
+    **dict.fromkeys(("MAXIMUM", "MINIMUM"), "MaximumMinimumOptions"),
+    **dict.fromkeys(("READ_VARIABLE", "ASSIGN_VARIABLE"), ""),
+    "L2_NORMALIZATION": "L2NormOptions",
+    "CONV_3D_TRANSPOSE": "Conv3DOptions",
+    "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNNOptions",
+}
+_TABLES = {table.lower(): table for table in TABLES}
 
 
 def decode_text(text: bytes | None) -> str:
@@ -28,6 +40,12 @@ def decode_text(text: bytes | None) -> str:
 def numbers_of(vector: Array | None) -> list[int]:
     """The numbers of a vector; none for one that is left out."""
     return [] if vector is None else vector.tolist()
+
+
+def options_of(builtin: str, fields: Mapping[str, Any]) -> Any:
+    """The object of an operator's options with these fields; None for an operator that has no table of them."""
+    table = _OPTIONS.get(builtin, _TABLES.get(f"{builtin.replace('_', '')}options".lower(), ""))
+    return TFLITE.object(table)(**fields) if table else None
 
 
 def __getattr__(name: str) -> Any:

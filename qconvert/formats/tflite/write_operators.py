@@ -170,7 +170,7 @@ def _write_graph(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op
     for name in graph.inputs:
         writing.use(name)
     if writing.inner_states != set(graph.states):
-        writing.emit("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=_INITIAL)
+        writing.emit("CALL_ONCE", [], [], initSubgraphIndex=_INITIAL)
     for op in graph.ops:
         writer = writers.get(op.kind)
         if writer is None:

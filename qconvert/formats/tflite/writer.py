@@ -119,16 +119,17 @@ class _File:
         self._scales: list[Any] = []  # tensors after the others, which hold scales of blocks
 
     def pack(self, provenance: Mapping[str, str]) -> bytes:
-        model = schema.ModelT()
         first = [] if self._initial is None else [self._subgraph(self._initial)]
-        model.version = 3
-        model.subgraphs = [*first, *map(self._subgraph, self._functions)]
-        model.subgraphs.insert(0, self._subgraph(self._writing))
-        model.operatorCodes = [self._code(*key, self._versions[key]) for key in self._codes]
-        model.description = self._graph.metadata.get(SOURCE_DESCRIPTION, "qconvert")
-        model.metadata = self._metadata(provenance)
-        model.signatureDefs = self._signatures()
-        model.buffers = self._buffers
+        others = [*first, *map(self._subgraph, self._functions)]
+        model = schema.ModelT(
+            version=3,
+            subgraphs=[self._subgraph(self._writing), *others],
+            operatorCodes=[self._code(*key, self._versions[key]) for key in self._codes],
+            description=self._graph.metadata.get(SOURCE_DESCRIPTION, "qconvert"),
+            metadata=self._metadata(provenance),
+            signatureDefs=self._signatures(),
+            buffers=self._buffers,
+        )
         try:
             return pack_model(model, _IDENTIFIER)
         except TooLargeError as error:
@@ -140,93 +141,86 @@ class _File:
         """A subgraph; what names tensors of the main one is packed after it."""
         self._numbers = {name: number for number, name in enumerate(writing.tensors)}
         self._scales, self._variables = [], writing.variables
-        found = schema.SubGraphT()
-        found.name = writing.graph.name
-        found.tensors = [self._tensor(tensor) for tensor in writing.tensors.values()]
-        found.tensors += self._scales
-        found.inputs = self._indices(writing.graph.inputs)
-        found.outputs = self._indices(writing.graph.outputs)
-        found.operators = [self._operator(operator) for operator in writing.operators]
-        return found
+        tensors = [self._tensor(tensor) for tensor in writing.tensors.values()]
+        return schema.SubGraphT(
+            name=writing.graph.name,
+            tensors=tensors + self._scales,
+            inputs=self._indices(writing.graph.inputs),
+            outputs=self._indices(writing.graph.outputs),
+            operators=[self._operator(operator) for operator in writing.operators],
+        )
 
     def _tensor(self, tensor: Tensor) -> Any:
         if tensor.data is not None and tensor.dtype == "string":
             raise UnsupportedError("constant strings are not covered", where=f"tensor {tensor.name!r}", rule="constant-strings")
-        found = schema.TensorT()
-        found.name = tensor.name
-        found.type = DTYPE_NUMBERS[tensor.dtype]
-        found.isVariable = tensor.name in self._variables
         if tensor.shape is None and tensor.name not in self._carried:  # a scalar, for every reader of a file
             remedy = "Export the model with shapes; dynamic dimensions are enough, the rank has to be known."
             raise UnsupportedError(
                 "its rank is unknown; TFLite requires a known rank", where=f"tensor {tensor.name!r}", remedy=remedy, rule="unknown-rank"
             )
-        found.hasRank = tensor.shape is not None
         sizes = [size if isinstance(size, int) else -1 for size in tensor.shape or ()]
-        found.shape = as_int32([max(size, 1) if size < 0 else size for size in sizes], tensor.name)
-        if -1 in sizes:
-            found.shapeSignature = np.array(sizes, np.int32)
-        found.buffer = 0 if tensor.data is None else self._buffer(_constant_bytes(tensor.data, tensor.dtype))
-        if tensor.quantization is not None:
-            of_blocks = tensor.quantization.block_size > 0
-            found.quantization = self._blocks(tensor.name, tensor.quantization) if of_blocks else self._quantization(tensor.quantization)
-        return found
+        return schema.TensorT(
+            name=tensor.name,
+            type=DTYPE_NUMBERS[tensor.dtype],
+            isVariable=tensor.name in self._variables,
+            hasRank=tensor.shape is not None,
+            shape=as_int32([1 if size < 0 else size for size in sizes], tensor.name),
+            shapeSignature=np.array(sizes, np.int32) if -1 in sizes else None,
+            buffer=0 if tensor.data is None else self._buffer(_constant_bytes(tensor.data, tensor.dtype)),
+            quantization=None if tensor.quantization is None else self._quantization(tensor.name, tensor.quantization),
+        )
 
-    def _blocks(self, name: str, quantization: Quantization) -> Any:
-        """Scales in blocks, which are a tensor of their own; XNNPACK takes them as float16 alone, without zero points."""
-        details = schema.BlockwiseQuantizationT()
-        details.scales, details.zeroPoints = len(self._numbers) + len(self._scales), -1
-        details.blockSize = quantization.block_size
+    def _quantization(self, name: str, quantization: Quantization) -> Any:
+        """Scales and zero points. Scales in blocks are a tensor of their own; XNNPACK takes them as float16 alone, without zero points."""
+        if not quantization.block_size:
+            return schema.QuantizationParametersT(
+                scale=np.ascontiguousarray(quantization.scale, np.float32),
+                zeroPoint=np.ascontiguousarray(quantization.zero_point, np.int64),
+                quantizedDimension=quantization.axis or 0,
+            )
+        number = len(self._numbers) + len(self._scales)
         scales = quantization.scale.astype(np.float16)
         self._scales.append(self._tensor(Tensor(f"{name}/scales", "float16", scales.shape, scales)))
-        found = schema.QuantizationParametersT()
-        found.detailsType, found.details = schema.QuantizationDetails.BlockwiseQuantization, details
-        return found
-
-    def _quantization(self, quantization: Quantization) -> Any:
-        found = schema.QuantizationParametersT()
-        found.scale = np.ascontiguousarray(quantization.scale, np.float32)
-        found.zeroPoint = np.ascontiguousarray(quantization.zero_point, np.int64)
-        found.quantizedDimension = quantization.axis or 0
-        return found
+        return schema.QuantizationParametersT(
+            detailsType=schema.QuantizationDetails.BlockwiseQuantization,
+            details=schema.BlockwiseQuantizationT(scales=number, zeroPoints=-1, blockSize=quantization.block_size),
+        )
 
     def _buffer(self, data: bytes) -> int:
         """The number of a buffer with these bytes; equal ones are stored once."""
         key = hashlib.sha256(data).digest()
         if key not in self._known:
             self._known[key] = len(self._buffers)
-            self._buffers.append(schema.BufferT())
-            self._buffers[-1].data = data
+            self._buffers.append(schema.BufferT(data=data))
         return self._known[key]
 
     def _indices(self, names: Any) -> Array:
         return np.array([self._numbers[name] if name else -1 for name in names], np.int32)
 
     def _operator(self, operator: Operator) -> Any:
-        found = schema.OperatorT()
         key = (operator.builtin, operator.custom is not None)
-        found.opcodeIndex = self._codes.setdefault(key, len(self._codes))
-        found.inputs, found.outputs = self._indices(operator.inputs), self._indices(operator.outputs)
-        if operator.intermediates:
-            found.intermediates = self._indices(operator.intermediates)
+        options: dict[str, Any] = {}
         if operator.custom is not None:
-            found.customOptions = np.frombuffer(operator.custom, np.uint8)
+            options["customOptions"] = np.frombuffer(operator.custom, np.uint8)
         elif operator.options is not None:
             table = operator.options.table
-            second = not hasattr(schema.BuiltinOptions, table)
-            union = schema.BuiltinOptions2 if second else schema.BuiltinOptions
-            setattr(found, "builtinOptions2Type" if second else "builtinOptionsType", getattr(union, table))
-            setattr(found, "builtinOptions2" if second else "builtinOptions", operator.options)
-        return found
+            union = "builtinOptions" if hasattr(schema.BuiltinOptions, table) else "builtinOptions2"
+            numbers = getattr(schema, union[0].upper() + union[1:])
+            options = {f"{union}Type": getattr(numbers, table), union: operator.options}
+        return schema.OperatorT(
+            opcodeIndex=self._codes.setdefault(key, len(self._codes)),
+            inputs=self._indices(operator.inputs),
+            outputs=self._indices(operator.outputs),
+            intermediates=self._indices(operator.intermediates) if operator.intermediates else None,
+            **options,
+        )
 
     def _code(self, builtin: str, is_custom: bool, version: int) -> Any:
         """An operator code, one for all of a kind as converters write it; numbers above 127 have the 8-bit field say so (schema.fbs)."""
-        found = schema.OperatorCodeT()
         number = schema.BuiltinOperator.CUSTOM if is_custom else getattr(schema.BuiltinOperator, builtin)
-        found.builtinCode, found.deprecatedBuiltinCode, found.version = number, min(number, 127), version
-        if is_custom:
-            found.customCode = builtin
-        return found
+        return schema.OperatorCodeT(
+            builtinCode=number, deprecatedBuiltinCode=min(number, 127), version=version, customCode=builtin if is_custom else None
+        )
 
     def _metadata(self, provenance: Mapping[str, str]) -> list[Any]:
         """The source's own metadata, and where the file came from."""
@@ -245,36 +239,24 @@ class _File:
             contents[CHANGED] = changed.encode()
         if origin:
             contents[PROVENANCE] = json.dumps(origin).encode()
-        found = []
-        for name, content in contents.items():
-            entry = schema.MetadataT()
-            entry.name, entry.buffer = name, self._buffer(content)
-            found.append(entry)
-        return found
+        return [schema.MetadataT(name=name, buffer=self._buffer(content)) for name, content in contents.items()]
 
     def _signatures(self) -> list[Any]:
         found = []
         first = 1 + (self._initial is not None)
         for signature in self._graph.signatures:
-            entry = schema.SignatureDefT()
             number, writing = 0, self._writing
             if signature.function:
                 number = self._writing.function(signature.function)
                 writing = self._functions[number - first]
             places = {name: place for place, name in enumerate(writing.tensors)}
-            entry.signatureKey, entry.subgraphIndex = signature.key, number
-            entry.inputs, entry.outputs = (_arguments(names, places) for names in (signature.inputs, signature.outputs))
-            found.append(entry)
+            inputs, outputs = (_arguments(names, places) for names in (signature.inputs, signature.outputs))
+            found.append(schema.SignatureDefT(signatureKey=signature.key, subgraphIndex=number, inputs=inputs, outputs=outputs))
         return found
 
 
 def _arguments(names: Mapping[str, str], places: Mapping[str, int]) -> list[Any]:
-    found = []
-    for argument, name in names.items():
-        entry = schema.TensorMapT()
-        entry.name, entry.tensorIndex = argument, places[name]
-        found.append(entry)
-    return found
+    return [schema.TensorMapT(name=argument, tensorIndex=places[name]) for argument, name in names.items()]
 
 
 def _constant_bytes(data: Array, dtype: str) -> bytes:

@@ -186,10 +186,15 @@ class Writing(OperatorWriting):
 
     def cast(self, name: str, dtype: str = "int32") -> str:
         """The tensor `name` after a CAST to a type of integers."""
-        tensor = self.tensor(name)
-        result = self.add(f"{name}/{dtype}", dtype, tensor.shape)
-        self.emit("CAST", [name], [result], "CastOptions", inDataType=DTYPE_NUMBERS[tensor.dtype], outDataType=DTYPE_NUMBERS[dtype])
-        return result
+        return self.emit("CAST", [name], [self.add(f"{name}/{dtype}", dtype, self.tensor(name).shape)])[0]
+
+    def reshape(self, name: str, sizes: Sequence[int], result: str, hint: str = "shape") -> str:
+        """Adds a RESHAPE of `name`; returns the name of its result, which is declared already."""
+        return self.emit("RESHAPE", [name, self.ints(sizes, f"{result}/{hint}")], [result])[0]
+
+    def transpose(self, name: str, perm: Sequence[int], result: str) -> str:
+        """Adds a TRANSPOSE of `name`; returns the name of its result, which is declared already."""
+        return self.emit("TRANSPOSE", [name, self.ints(perm, f"{result}/perm")], [result])[0]
 
     def rows(self, op: Op, position: int) -> str:
         """Input `position` of `op`, all that is before and then all that is after, as TFLite has it: rows of (before, after)."""
@@ -201,10 +206,8 @@ class Writing(OperatorWriting):
         if not length:
             raise self.unsupported_error(op, f"{flat!r} of shape {self.tensor(flat).shape}", rule="unsupported-shape")
         sides = self.add(f"{hint}/sides", "int32", (2, length // 2))
-        self.emit("RESHAPE", [flat, self.ints([2, length // 2], f"{hint}/sides_shape")], [sides], "ReshapeOptions")
-        rows = self.add(hint, "int32", (length // 2, 2))
-        self.emit("TRANSPOSE", [sides, self.ints([1, 0], f"{hint}/perm")], [rows], "TransposeOptions")
-        return rows
+        self.emit("RESHAPE", [flat, self.ints([2, length // 2], f"{hint}/sides_shape")], [sides])
+        return self.transpose(sides, [1, 0], self.add(hint, "int32", (length // 2, 2)))
 
     def absorb_int32_cast(self, op: Op, position: int = 0) -> str:
         """Where output `position` of an operator with int64 results goes: to the int32 tensor that a Cast would make of it, or itself."""
@@ -255,7 +258,7 @@ class Writing(OperatorWriting):
             axis = len(tensor.shape or ())
             joined = self.add(f"{name}/parts", "float32", self.graph.tensors[name].shape)
             self._parts[name] = joined
-            self.emit("PACK", parts, [joined], "PackOptions", axis=axis, valuesCount=2)
+            self.emit("PACK", parts, [joined], axis=axis, valuesCount=2)
         return self._parts[name]
 
     def sizes(self, name: str, op: Op) -> str:
@@ -293,7 +296,7 @@ class Writing(OperatorWriting):
         if state not in self._handles:
             self._handles[state] = self.add(state, RESOURCE, ())
             container, shared = self.variable_keys[state]
-            self.emit("VAR_HANDLE", [], [self._handles[state]], "VarHandleOptions", sharedName=shared, container=container or None)
+            self.emit("VAR_HANDLE", [], [self._handles[state]], sharedName=shared, container=container or None)
         return self._handles[state]
 
     def use(self, name: str) -> str:
@@ -353,7 +356,6 @@ class Writing(OperatorWriting):
         builtin: str,
         inputs: Sequence[str],
         outputs: Sequence[str],
-        table: str = "",
         *,
         custom: bytes | None = None,
         version: int = 1,
@@ -365,28 +367,25 @@ class Writing(OperatorWriting):
         Args:
             builtin: its name in the schema, or of a custom operator.
             inputs, outputs: tensor names; those of the graph are declared.
-            table: the class of its option table, such as "Conv2DOptions"; "" without one.
             custom: options of a custom operator.
             version: of a custom operator; that of a builtin one follows from its types.
             intermediates: tensors that carry quantizations of what the operator computes inside.
-            fields: of the option table, by the schema's names in camel case.
+            fields: of its options, by the schema's names in camel case, but for those that state the type of a tensor.
         """
         outputs = [self._absorb_reinterpret(builtin, name) for name in outputs]
         if builtin not in _COMPLEX and not any(name in self.tensors and self.tensors[name].dtype == "complex64" for name in outputs):
             inputs = [self._with_parts(name) for name in inputs]
         names = [self.use(name) for name in inputs], [self.use(name) for name in outputs]
         options = None
-        if table:
-            options = getattr(schema, f"{table}T")()
-            for key, value in fields.items():
-                if not hasattr(options, key):
-                    raise AttributeError(f"{table} has no field {key}")
-                setattr(options, key, value)
         if custom is None:
-            version = version_of(builtin, [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]], options)
+            given, results = [self.tensors.get(name) for name in names[0]], [self.tensors[name] for name in names[1]]
+            options = schema.options_of(builtin, {**_stated_types(builtin, given, results), **fields})
+            version = version_of(builtin, given, results, options)
         self._made_of.setdefault(id(self._current), []).append(self._made)
         origin = self.whole.get(id(self._current), self._current)
-        self._operators[self._made] = Operator(builtin, names[0], names[1], options, version, custom, origin, intermediates)
+        self._operators[self._made] = Operator(
+            builtin, tuple(names[0]), tuple(names[1]), options, version, custom, origin, tuple(intermediates)
+        )
         self._made += 1
         self._uses.update((*names[0], *names[1]))
         return names[1]
@@ -394,6 +393,21 @@ class Writing(OperatorWriting):
     def activation(self, op: Op) -> int:
         """The number of the fused activation of `op` in the schema."""
         return schema.FUSED_ACTIVATIONS.index(str(op.attributes.get("activation", "")))
+
+
+#: Fields of options that state the type of an input (False) or an output, and which.
+_TYPE_FIELDS: Mapping[str, Mapping[str, tuple[bool, int]]] = {
+    "CAST": {"inDataType": (False, 0), "outDataType": (True, 0)},
+    "SHAPE": {"outType": (True, 0)},
+    "ARG_MAX": {"outputType": (True, 0)},
+    "ARG_MIN": {"outputType": (True, 0)},
+    "UNIQUE": {"idxOutType": (True, 1)},
+}
+
+
+def _stated_types(builtin: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> dict[str, int]:
+    found = {name: (outputs if is_output else inputs)[place] for name, (is_output, place) in _TYPE_FIELDS.get(builtin, {}).items()}
+    return {name: DTYPE_NUMBERS[tensor.dtype] for name, tensor in found.items() if tensor is not None}
 
 
 def as_int32(values: Sequence[int] | Sequence[Sequence[int]] | int, name: str) -> Array:

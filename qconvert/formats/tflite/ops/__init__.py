@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 from qconvert.formats.tflite.ops import (
     activation,
-    basic_lstm,
     bits,
     comparison,
     control,
@@ -21,13 +20,14 @@ from qconvert.formats.tflite.ops import (
     gather,
     gather_scatter,
     join,
+    lstm,
     lstm_writing,
     matrix,
     mediapipe,
     mediapipe_landmarks,
+    one_to_one,
     pool,
     quantize,
-    recurrent,
     reduce,
     segments,
     shape,
@@ -46,6 +46,7 @@ from qconvert.formats.tflite.writing import WriteFunction
 __all__ = ["READERS", "WRITERS"]
 
 _FAMILIES = (
+    one_to_one,
     conv,
     conv_transpose,
     volume,
@@ -55,11 +56,10 @@ _FAMILIES = (
     bits,
     comparison,
     activation,
-    recurrent,
+    lstm,
     float_recurrent,
     float_rnn,
     lstm_writing,
-    basic_lstm,
     svdf,
     reduce,
     shape,

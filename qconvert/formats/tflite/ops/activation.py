@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
+from qconvert.formats.tflite.ops.one_to_one import make_reader, make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Quantization, Tensor, integer_range, numpy_dtype
@@ -15,26 +14,11 @@ from qconvert.rewriting.lowering import Scope, conditions
 __all__ = ["READERS", "WRITERS"]
 
 
-def _make_plain_reader(kind: str) -> ReadFunction:
-    """The reader of an operator that is the canonical `kind`, without attributes."""
-
-    def read(r: Reading) -> None:
-        require_real(r)
-        r.emit(kind)
-
-    return read
-
-
-def require_real(r: Reading) -> None:
-    """The kernels of functions of real numbers divide by the scales of integers, and compute anything where there are none."""
-    r.require_scales()
-
-
 def _make_clip_reader(lowest: float, highest: float) -> ReadFunction:
     """The reader of an operator that clips float values to [lowest, highest]."""
 
     def read(r: Reading) -> None:
-        require_real(r)
+        r.require_scales()
         dtype = numpy_dtype(r.tensor().dtype if r.tensor().dtype in REALS else "float32")
         limits = [r.const(np.asarray(value, dtype), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
         r.emit("Clip", [r.input(0), *limits])
@@ -44,7 +28,7 @@ def _make_clip_reader(lowest: float, highest: float) -> ReadFunction:
 
 def read_prelu(r: Reading) -> None:
     """PRELU. The kernel of int16 data takes the bytes of its factors for int8 (activations.cc)."""
-    require_real(r)
+    r.require_scales()
     if r.tensor(0).dtype == "int16" and r.tensor(1).dtype != "int8":
         raise r.invalid(
             f"has slopes {r.tensor(1).name!r} of {r.tensor(1).dtype}, which the kernel reads as int8", rule="type-misread-by-kernel"
@@ -54,19 +38,19 @@ def read_prelu(r: Reading) -> None:
 
 def read_leaky_relu(r: Reading) -> None:
     """LEAKY_RELU."""
-    require_real(r)
+    r.require_scales()
     r.emit("LeakyRelu", alpha=float(r.option("alpha", 0.0)))
 
 
 def read_gelu(r: Reading) -> None:
     """GELU, by the error function or its tanh approximation."""
-    require_real(r)
+    r.require_scales()
     r.emit("Gelu", approximate="tanh" if r.option("approximate", False) else "none")
 
 
 def read_softmax(r: Reading) -> None:
     """SOFTMAX over the last axis, of beta times its input. The uint8 kernel counts from 0, whatever the result's zero point says."""
-    require_real(r)
+    r.require_scales()
     result, beta = r.result(), float(r.option("beta", 1.0))
     q = result.quantization
     if result.dtype != "uint8" or q is None or not q.zero_point.any():
@@ -78,49 +62,40 @@ def read_softmax(r: Reading) -> None:
 
 def read_log_softmax(r: Reading) -> None:
     """LOG_SOFTMAX over the last axis."""
-    require_real(r)
+    r.require_scales()
     r.emit("LogSoftmax", axis=-1)
 
 
 def read_l2_normalization(r: Reading) -> None:
     """L2_NORMALIZATION over the last axis, whose kernels take no activation (l2norm.cc)."""
-    require_real(r)
+    r.require_scales()
     if activation := r.activation():
         raise r.unsupported_error(f"the fused activation {activation}", rule="activation-not-covered")
     r.emit("LpNormalization", axis=-1, p=2)
 
 
 READERS: dict[str, ReadFunction] = {
-    "RELU": _make_plain_reader("Relu"),
     "RELU6": _make_clip_reader(0.0, 6.0),
     "RELU_N1_TO_1": _make_clip_reader(-1.0, 1.0),
     "RELU_0_TO_1": _make_clip_reader(0.0, 1.0),
     "LEAKY_RELU": read_leaky_relu,
     "PRELU": read_prelu,
-    "ELU": _make_plain_reader("Elu"),
+    "ELU": make_reader("Elu", "real"),
     "GELU": read_gelu,
-    "HARD_SWISH": _make_plain_reader("HardSwish"),
-    "LOGISTIC": _make_plain_reader("Sigmoid"),
-    "TANH": _make_plain_reader("Tanh"),
     "SOFTMAX": read_softmax,
     "LOG_SOFTMAX": read_log_softmax,
     "L2_NORMALIZATION": read_l2_normalization,
 }
 
 
-def _make_writer(builtin: str, table: str = "", **fields: str) -> WriteFunction:
-    """The writer of a kind that is the operator `builtin`; fields of its option table come from attributes by name."""
-
-    def write(op: Op, w: Writing) -> None:
-        values: dict[str, Any] = {field: float(op[attribute]) for field, attribute in fields.items()}
-        w.emit(builtin, op.inputs, op.outputs, table, **values)
-
-    return write
+def write_leaky_relu(op: Op, w: Writing) -> None:
+    """LEAKY_RELU."""
+    w.emit("LEAKY_RELU", op.inputs, op.outputs, alpha=float(op["alpha"]))
 
 
 def write_gelu(op: Op, w: Writing) -> None:
     """GELU."""
-    w.emit("GELU", op.inputs, op.outputs, "GeluOptions", approximate=op["approximate"] == "tanh")
+    w.emit("GELU", op.inputs, op.outputs, approximate=op["approximate"] == "tanh")
 
 
 def _is_along_last(op: Op, scope: Scope) -> str:
@@ -132,13 +107,13 @@ def _is_along_last(op: Op, scope: Scope) -> str:
 
 def write_softmax(op: Op, w: Writing) -> None:
     """SOFTMAX."""
-    w.emit("SOFTMAX", op.inputs, op.outputs, "SoftmaxOptions", beta=float(op["beta"]))
+    w.emit("SOFTMAX", op.inputs, op.outputs, beta=float(op["beta"]))
 
 
 @conditions(lambda op, scope: _is_along_last(op, scope) or ("" if int(op["p"]) == 2 else "its norm is not the Euclidean one"))
 def write_lp_normalization(op: Op, w: Writing) -> None:
     """L2_NORMALIZATION."""
-    w.emit("L2_NORMALIZATION", op.inputs, op.outputs, "L2NormOptions")
+    w.emit("L2_NORMALIZATION", op.inputs, op.outputs)
 
 
 @conditions(lambda op, scope: "" if float(op["alpha"]) == 1 else f"its alpha is {op['alpha']}, not 1")
@@ -168,14 +143,14 @@ def write_clip(op: Op, w: Writing) -> None:
     if not data.shares_quantization(result) or not steps:
         target = result.name if not steps else w.like(f"{result.name}/requantized", result.name, result.shape)
         if result.quantization is None:
-            w.emit("RESHAPE", [name, w.sizes(name, op)], [target], "ReshapeOptions")
+            w.emit("RESHAPE", [name, w.sizes(name, op)], [target])
         else:
-            w.emit("QUANTIZE", [name], [target], "QuantizeOptions")
+            w.emit("QUANTIZE", [name], [target])
         name = target
     for number, (builtin, value) in enumerate(steps):
         target = result.name if number == len(steps) - 1 else w.like(f"{result.name}/lower", result.name, result.shape)
         limit = w.const(_stored_bound(value, result), f"{result.name}/{builtin.lower()}", result.quantization)
-        w.emit(builtin, [name, limit], [target], "MaximumMinimumOptions")
+        w.emit(builtin, [name, limit], [target])
         name = target
 
 
@@ -212,16 +187,12 @@ def _stored_bound(value: float, result: Tensor) -> Array:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "Relu": _make_writer("RELU"),
     "Clip": write_clip,
-    "LeakyRelu": _make_writer("LEAKY_RELU", "LeakyReluOptions", alpha="alpha"),
-    "PRelu": _make_writer("PRELU"),
+    "LeakyRelu": write_leaky_relu,
+    "PRelu": make_writer("PRELU"),
     "Gelu": write_gelu,
-    "HardSwish": _make_writer("HARD_SWISH", "HardSwishOptions"),
-    "Sigmoid": _make_writer("LOGISTIC"),
-    "Tanh": _make_writer("TANH"),
     "Elu": write_elu,
     "Softmax": conditions(_is_along_last)(write_softmax),
-    "LogSoftmax": conditions(_is_along_last)(_make_writer("LOG_SOFTMAX", "LogSoftmaxOptions")),
+    "LogSoftmax": conditions(_is_along_last)(make_writer("LOG_SOFTMAX")),
     "LpNormalization": write_lp_normalization,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from qconvert.formats.tflite.ops.one_to_one import make_reader, make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, numpy_dtype
@@ -9,12 +10,12 @@ from qconvert.graph import Op, numpy_dtype
 __all__ = ["READERS", "WRITERS"]
 
 
-def _make_plain_reader(kind: str, of_truth: str = "") -> ReadFunction:
+def _make_stablehlo_reader(kind: str, of_truth: str) -> ReadFunction:
     """The reader of an operator of plain numbers, which is `of_truth` of truth values."""
 
     def read(r: Reading) -> None:
         require_equal(r)
-        r.emit_plain(of_truth if of_truth and r.tensor().dtype == "bool" else kind)
+        r.emit_plain(of_truth if r.tensor().dtype == "bool" else kind)
 
     return read
 
@@ -44,14 +45,14 @@ def read_bitcast(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "BITWISE_XOR": _make_plain_reader("BitwiseXor"),
+    "BITWISE_XOR": make_reader("BitwiseXor", "plain"),
     "RIGHT_SHIFT": _make_shift_reader("RIGHT"),
     "BITCAST": read_bitcast,
-    "STABLEHLO_ADD": _make_plain_reader("Add", "Or"),
-    "STABLEHLO_MULTIPLY": _make_plain_reader("Mul", "And"),
-    "STABLEHLO_MAXIMUM": _make_plain_reader("Max", "Or"),
-    "STABLEHLO_MINIMUM": _make_plain_reader("Min", "And"),
-    "STABLEHLO_AND": _make_plain_reader("BitwiseAnd", "And"),
+    "STABLEHLO_ADD": _make_stablehlo_reader("Add", "Or"),
+    "STABLEHLO_MULTIPLY": _make_stablehlo_reader("Mul", "And"),
+    "STABLEHLO_MAXIMUM": _make_stablehlo_reader("Max", "Or"),
+    "STABLEHLO_MINIMUM": _make_stablehlo_reader("Min", "And"),
+    "STABLEHLO_AND": _make_stablehlo_reader("BitwiseAnd", "And"),
     "STABLEHLO_SHIFT_LEFT": _make_shift_reader("LEFT"),
 }
 
@@ -59,7 +60,7 @@ READERS: dict[str, ReadFunction] = {
 def write_xor(op: Op, w: Writing) -> None:
     """BITWISE_XOR."""
     _require_narrow(op, w)
-    w.emit("BITWISE_XOR", op.inputs, op.outputs, "BitwiseXorOptions")
+    w.emit("BITWISE_XOR", op.inputs, op.outputs)
 
 
 def _broadcast_operands(op: Op, w: Writing) -> list[str]:
@@ -72,7 +73,7 @@ def _broadcast_operands(op: Op, w: Writing) -> list[str]:
         if result.static_shape is None:
             raise w.unsupported_error(op, "operands of different shapes, one of which has a dynamic dimension,", rule="dynamic-dimension")
         found.append(w.like(f"{op.outputs[0]}/operand", name, result.shape))
-        w.emit("BROADCAST_TO", [name, w.ints(result.static_shape, f"{op.outputs[0]}/shape")], [found[-1]], "BroadcastToOptions")
+        w.emit("BROADCAST_TO", [name, w.ints(result.static_shape, f"{op.outputs[0]}/shape")], [found[-1]])
     return found
 
 
@@ -87,9 +88,9 @@ def write_or(op: Op, w: Writing) -> None:
     _require_narrow(op, w)
     result, operands = op.outputs[0], _broadcast_operands(op, w)
     one, both = (w.like(f"{result}/{hint}", result, w.tensor(result).shape) for hint in ("one", "both"))
-    w.emit("BITWISE_XOR", operands, [one], "BitwiseXorOptions")
+    w.emit("BITWISE_XOR", operands, [one])
     w.emit("STABLEHLO_AND", operands, [both])
-    w.emit("BITWISE_XOR", [one, both], [result], "BitwiseXorOptions")
+    w.emit("BITWISE_XOR", [one, both], [result])
 
 
 def write_and(op: Op, w: Writing) -> None:
@@ -101,22 +102,17 @@ def write_shift(op: Op, w: Writing) -> None:
     """RIGHT_SHIFT, or STABLEHLO_SHIFT_LEFT, whose kernel knows signed integers alone: the same bits."""
     _require_narrow(op, w)
     if op["direction"] == "RIGHT":
-        w.emit("RIGHT_SHIFT", op.inputs, op.outputs, "RightShiftOptions")
+        w.emit("RIGHT_SHIFT", op.inputs, op.outputs)
         return
     operands, result = _broadcast_operands(op, w), w.tensor(op.outputs[0])
     if not result.dtype.startswith("uint"):
-        w.emit("STABLEHLO_SHIFT_LEFT", operands, op.outputs, "StablehloShiftLeftOptions")
+        w.emit("STABLEHLO_SHIFT_LEFT", operands, op.outputs)
         return
     signed = [w.add(f"{result.name}/{hint}", result.dtype.removeprefix("u"), result.shape) for hint in ("data", "amount", "shifted")]
     for name, same in zip(operands, signed, strict=False):
-        w.emit("BITCAST", [name], [same], "BitcastOptions")
-    w.emit("STABLEHLO_SHIFT_LEFT", signed[:2], signed[2:], "StablehloShiftLeftOptions")
-    w.emit("BITCAST", signed[2:], op.outputs, "BitcastOptions")
-
-
-def write_bitcast(op: Op, w: Writing) -> None:
-    """BITCAST."""
-    w.emit("BITCAST", op.inputs, op.outputs, "BitcastOptions")
+        w.emit("BITCAST", [name], [same])
+    w.emit("STABLEHLO_SHIFT_LEFT", signed[:2], signed[2:])
+    w.emit("BITCAST", signed[2:], op.outputs)
 
 
 WRITERS: dict[str, WriteFunction] = {
@@ -124,5 +120,5 @@ WRITERS: dict[str, WriteFunction] = {
     "BitwiseAnd": write_and,
     "BitwiseOr": write_or,
     "BitShift": write_shift,
-    "Bitcast": write_bitcast,
+    "Bitcast": make_writer("BITCAST"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import tflite_comparison_tables
+from qconvert.formats.tflite.ops.one_to_one import make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array, Tensor, integer_range
@@ -74,4 +75,4 @@ _NAMES = {"EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "GREATER": "Greater", "GREA
 
 READERS: dict[str, ReadFunction] = {name: _make_reader(kind) for name, kind in _NAMES.items()}
 
-WRITERS: dict[str, WriteFunction] = {}
+WRITERS: dict[str, WriteFunction] = {kind: make_writer(name) for name, kind in _NAMES.items()}

@@ -158,7 +158,7 @@ def write_computed_slice(op: Op, w: Writing) -> None:
         sizes = w.index(total, 1, wide=wide)
         w.retract(total)
         operands = [op.inputs[0], w.index(op, 1, wide=wide), sizes]
-        w.emit("SLICE", operands, op.outputs, "SliceOptions")
+        w.emit("SLICE", operands, op.outputs)
         return
     columns: list[str] = []
     masks: dict[str, Any] = {}
@@ -167,7 +167,7 @@ def write_computed_slice(op: Op, w: Writing) -> None:
         columns.append(name)
     strides = [steps[axes.index(axis)] if axis in axes else 1 for axis in range(max(axes, default=-1) + 1)]
     operands = [op.inputs[0], *columns, w.ints(strides, f"{op.outputs[0]}/strides")]
-    w.emit("STRIDED_SLICE", operands, op.outputs, "StridedSliceOptions", **masks)
+    w.emit("STRIDED_SLICE", operands, op.outputs, **masks)
 
 
 def _clamp_to_int32(op: Op, w: Writing, position: int) -> str:
@@ -178,7 +178,7 @@ def _clamp_to_int32(op: Op, w: Writing, position: int) -> str:
         return w.index(op, position)
     for builtin, limit in (("MINIMUM", _FAR_COMPUTED), ("MAXIMUM", _FAR_BACK_COMPUTED)):
         bounded = w.add(f"{op.inputs[position]}/bounded", "int64", tensor.shape)
-        w.emit(builtin, [name, w.const(np.array(limit, np.int64), f"{bounded}_by")], [bounded], "MaximumMinimumOptions")
+        w.emit(builtin, [name, w.const(np.array(limit, np.int64), f"{bounded}_by")], [bounded])
         name = bounded
     return w.cast(name)
 
@@ -198,8 +198,8 @@ def _write_bounds(op: Op, w: Writing, position: int, axes: Sequence[int], steps:
     if list(axes) == list(every):
         return name, 0
     with_zero = w.add(f"{hint}/with_zero", "int32", (1 + len(axes),))
-    w.emit("CONCATENATION", [w.ints([0], f"{hint}/zero"), name], [with_zero], "ConcatenationOptions", axis=0)
+    w.emit("CONCATENATION", [w.ints([0], f"{hint}/zero"), name], [with_zero], axis=0)
     spread = w.add(hint, "int32", (len(every),))
     places = w.ints([1 + axes.index(axis) if axis in axes else 0 for axis in every], f"{hint}/places")
-    w.emit("GATHER", [with_zero, places], [spread], "GatherOptions")
+    w.emit("GATHER", [with_zero, places], [spread])
     return spread, sum(1 << axis for axis in every if axis not in axes)

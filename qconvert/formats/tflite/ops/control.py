@@ -19,10 +19,7 @@ def read_if(r: Reading) -> None:
     if r.tensor(0).dtype != "bool":
         raise r.invalid(f"takes {r.inputs[0]!r} of {r.tensor(0).dtype} as a condition, which must be bool", rule="not-boolean")
     given, results = _sides(r, r.inputs[1:])
-    then, other = (
-        r.function(int(r.option(name)), given, results, word)
-        for name, word in (("thenSubgraphIndex", "then_branch"), ("elseSubgraphIndex", "else_branch"))
-    )
+    then, other = (r.function(int(r.option(name)), given, results) for name in ("thenSubgraphIndex", "elseSubgraphIndex"))
     _complete_shapes(r, [_common_shape(a, b) for a, b in zip(r.result_shapes(then), r.result_shapes(other), strict=True)])
     r.emit("If", r.inputs, then_branch=then, else_branch=other)
 
@@ -37,15 +34,15 @@ def read_while(r: Reading) -> None:
             raise r.unsupported_error(
                 f"{one.name!r} and {other.name!r} of other types or scales, which it carries", rule="carried-mismatch"
             )
-    condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)], "condition")
-    body = r.function(int(r.option("bodySubgraphIndex")), given, results, "body")
+    condition = r.function(int(r.option("condSubgraphIndex")), given, [Tensor("", "bool", None)])
+    body = r.function(int(r.option("bodySubgraphIndex")), given, results)
     _complete_shapes(r, [_common_shape(a.shape, b) for a, b in zip(given, r.result_shapes(body), strict=True)])
     r.emit("While", r.inputs, condition=condition, body=body)
 
 
 def read_call(r: Reading) -> None:
     given, results = _sides(r, r.inputs)
-    name = r.function(int(r.option("subgraph")), given, results, "function")
+    name = r.function(int(r.option("subgraph")), given, results)
     _complete_shapes(r, r.result_shapes(name))
     r.emit("Call", r.inputs, function=name)
 
@@ -75,13 +72,13 @@ def _complete_shapes(r: Reading, shapes: Sequence[Shape | None]) -> None:
 
 def write_if(op: Op, w: Writing) -> None:
     then, other = (w.function(str(op[name])) for name in ("then_branch", "else_branch"))
-    w.emit("IF", op.inputs, op.outputs, "IfOptions", thenSubgraphIndex=then, elseSubgraphIndex=other)
+    w.emit("IF", op.inputs, op.outputs, thenSubgraphIndex=then, elseSubgraphIndex=other)
 
 
 def write_while(op: Op, w: Writing) -> None:
     condition, body = (w.function(str(op[name])) for name in ("condition", "body"))
     outputs = [name or _add_unread_result(w, op.inputs[index]) for index, name in enumerate(op.outputs)]
-    w.emit("WHILE", op.inputs, outputs, "WhileOptions", condSubgraphIndex=condition, bodySubgraphIndex=body)
+    w.emit("WHILE", op.inputs, outputs, condSubgraphIndex=condition, bodySubgraphIndex=body)
 
 
 def _add_unread_result(w: Writing, name: str) -> str:
@@ -92,7 +89,7 @@ def _add_unread_result(w: Writing, name: str) -> str:
 def write_call(op: Op, w: Writing) -> None:
     """A region of a partition: a composite, which LiteRT runs by its subgraph where no delegate knows the name. LiteRT has no CALL."""
     attributes = np.frombuffer(encode_flexbuffer({}), np.uint8)
-    w.emit("STABLEHLO_COMPOSITE", op.inputs, op.outputs, "StableHLOCompositeOptions", name=f"qconvert.{op['target']}",
+    w.emit("STABLEHLO_COMPOSITE", op.inputs, op.outputs, name=f"qconvert.{op['target']}",
            decompositionSubgraphIndex=w.function(str(op["function"])), compositeAttributes=attributes)  # fmt: skip
 
 

@@ -14,7 +14,17 @@ from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
 
-__all__ = ["READERS", "WRITERS", "accumulator_bias", "bias_type", "dynamic_range", "float_weights", "transpose_weights", "write_bias"]
+__all__ = [
+    "READERS",
+    "WRITERS",
+    "accumulator_bias",
+    "bias_type",
+    "dynamic_range",
+    "float_weights",
+    "transpose_weights",
+    "weighted_operands",
+    "write_bias",
+]
 
 
 def read_conv_2d(r: Reading) -> None:
@@ -24,16 +34,7 @@ def read_conv_2d(r: Reading) -> None:
     channels = _channels(r, 0)
     if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
         raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
-    dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
-    r.emit(
-        "Conv",
-        _operands(r, kernel),
-        arithmetic=dynamic_range(r, kernel),
-        dilations=dilations,
-        group=channels // depth,
-        activation=r.activation(),
-        **window(r, (height, width), dilations),
-    )
+    _emit_conv(r, kernel, (height, width), channels // depth)
 
 
 def read_depthwise_conv_2d(r: Reading) -> None:
@@ -43,15 +44,19 @@ def read_depthwise_conv_2d(r: Reading) -> None:
     channels = _channels(r, 0)
     if one != 1 or channels == 0 or outputs % channels:
         raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
+    _emit_conv(r, kernel, (height, width), channels)
+
+
+def _emit_conv(r: Reading, kernel: str, size: tuple[int, int], group: int) -> None:
     dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
     r.emit(
         "Conv",
-        _operands(r, kernel),
+        weighted_operands(r, kernel),
         arithmetic=dynamic_range(r, kernel),
         dilations=dilations,
-        group=channels,
+        group=group,
         activation=r.activation(),
-        **window(r, (height, width), dilations),
+        **window(r, size, dilations),
     )
 
 
@@ -76,17 +81,17 @@ def write_conv(op: Op, w: Writing) -> None:
     window = write_window(op, w, sizes[2:], op["dilations"])
     fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
     fields["fusedActivationFunction"] = w.activation(op)
-    operands = [window.data, kernel, *write_bias(op, w, 2)]
+    operands = [window.data, kernel, *write_bias(op, w)]
     if depthwise:
-        w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, "DepthwiseConv2DOptions", depthMultiplier=sizes[0] // group, **fields)
+        w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, depthMultiplier=sizes[0] // group, **fields)
     else:
-        w.emit("CONV_2D", operands, op.outputs, "Conv2DOptions", **fields, **bias_type(op, w, 2))
+        w.emit("CONV_2D", operands, op.outputs, **fields, **bias_type(op, w))
 
 
-def write_bias(op: Op, w: Writing, index: int) -> list[str]:
+def write_bias(op: Op, w: Writing) -> list[str]:
     """The bias: int64 with int16 data, as the 16x8 specification has it, and zeros where there is none: not all kernels do without."""
-    if op.has(index):
-        bias = w.tensor(op.inputs[index])
+    if op.has(2):
+        bias = w.tensor(op.inputs[2])
         if bias.data is None or (bias.dtype, w.tensor(op.inputs[0]).dtype) != ("int32", "int16") or w.graph.is_from("tflite"):
             return [bias.name]
         return [w.variant(bias.name, "int64", bias.data.astype(np.int64), bias.quantization)]
@@ -100,9 +105,9 @@ def write_bias(op: Op, w: Writing, index: int) -> list[str]:
     return [w.const(np.zeros(int(weights.shape[0]), dtype), f"{op.outputs[0]}/bias", quantization)]
 
 
-def bias_type(op: Op, w: Writing, index: int) -> dict[str, Any]:
+def bias_type(op: Op, w: Writing) -> dict[str, Any]:
     """The option that states an int32 bias with int16 data: where it is not stated, LiteRT reads 64 bits for each integer."""
-    types = [w.tensor(op.inputs[at]).dtype for at in (0, index)] if op.has(index) else []
+    types = [w.tensor(op.inputs[at]).dtype for at in (0, 2)] if op.has(2) else []
     stays = types == ["int16", "int32"] and w.graph.is_from("tflite")  # write_bias() makes others int64
     return {"quantizedBiasType": DTYPE_NUMBERS["int32"]} if stays else {}
 
@@ -140,11 +145,10 @@ def _channels(r: Reading, index: int) -> int:
     return shape[3]
 
 
-def _operands(r: Reading, kernel: str) -> list[str]:
-    operands = [r.input(0), float_weights(r, kernel)]
-    if r.has(2):
-        operands.append(accumulator_bias(r, 2, r.tensor(0), r.lookup(kernel)))
-    return operands
+def weighted_operands(r: Reading, kernel: str, data: int = 0, bias: int = 2) -> list[str]:
+    """Data, weights and bias, of which the inputs `data` and `bias` are the first and the last."""
+    found = [r.input(data), float_weights(r, kernel, data)]
+    return [*found, accumulator_bias(r, bias, r.tensor(data), r.lookup(kernel))] if r.has(bias) else found
 
 
 def float_weights(r: Reading, kernel: str, data: int = 0) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from qconvert.formats.tflite.ops.conv import (
-    accumulator_bias,
     bias_type,
     dynamic_range,
-    float_weights,
     transpose_weights,
+    weighted_operands,
     write_bias,
 )
 from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
@@ -49,12 +48,9 @@ def read_transpose_conv(r: Reading) -> None:
         stated = r.result().shape or ()
         r.with_shape((*stated[:1], *(n - more if isinstance(n, int) else n for n, more in zip(stated[1:], (*beyond, 0), strict=True))))
     ends = [max(-value, 0) for value in extra]
-    operands = [r.input(2), float_weights(r, kernel, 2)]
-    if r.has(3):
-        operands.append(accumulator_bias(r, 3, r.tensor(2), r.lookup(kernel)))
     r.emit(
         "ConvTranspose",
-        operands,
+        weighted_operands(r, kernel, 2, 3),
         arithmetic=dynamic_range(r, kernel, 2),
         strides=strides,
         pads=(*pads[:2], *ends),
@@ -116,16 +112,16 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
         stated = w.tensor(result).shape or ("batch", *size)
         open_ = [f"{result}/uncropped_{1 + i}" if isinstance(stated[1 + i], str) else whole[i] for i in range(2)]
         target = w.like(f"{result}/uncropped", result, (stated[0], *open_, size[2]))
-    operands = [result_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w, 2)]
-    w.emit("TRANSPOSE_CONV", operands, [target], "TransposeConvOptions", padding=padding, strideH=strides[0], strideW=strides[1],
-           fusedActivationFunction=w.activation(op), **bias_type(op, w, 2))  # fmt: skip
+    operands = [result_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w)]
+    w.emit("TRANSPOSE_CONV", operands, [target], padding=padding, strideH=strides[0], strideW=strides[1],
+           fusedActivationFunction=w.activation(op), **bias_type(op, w))  # fmt: skip
     if target != result:
         begin = [0, *begins, 0]
         ends = [begins[i] + size[i] - whole[i] for i in range(2)]  # counted from the back, as the whole may be known only at run time
         mask = 0b1001 | sum(2 << i for i in range(2) if not ends[i])
         columns = (("begin", begin), ("end", [0, *ends, 0]), ("strides", [1] * 4))
         bounds = [w.ints(column, f"{result}/{hint}") for hint, column in columns]
-        w.emit("STRIDED_SLICE", [target, *bounds], [result], "StridedSliceOptions", beginMask=0b1001, endMask=mask)
+        w.emit("STRIDED_SLICE", [target, *bounds], [result], beginMask=0b1001, endMask=mask)
 
 
 def _sizes_to_write(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:

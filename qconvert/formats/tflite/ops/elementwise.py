@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.one_to_one import make_reader
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -15,25 +16,6 @@ from qconvert.operators import kind_of
 __all__ = ["READERS", "WRITERS"]
 
 
-def _make_plain_reader(kind: str) -> ReadFunction:
-    """The reader of an operator that is the canonical `kind`, without attributes."""
-
-    def read(r: Reading) -> None:
-        r.emit(kind)
-
-    return read
-
-
-def _make_real_reader(kind: str) -> ReadFunction:
-    """The reader of a function of real numbers, which means nothing on integers without a scale."""
-
-    def read(r: Reading) -> None:
-        r.require_scales()
-        r.emit(kind)
-
-    return read
-
-
 def _make_fused_reader(kind: str, *scaled: str) -> ReadFunction:
     """The reader of an operator that is the canonical `kind` with a fused activation; its kernels of the types `scaled` need scales."""
 
@@ -41,27 +23,6 @@ def _make_fused_reader(kind: str, *scaled: str) -> ReadFunction:
         if scaled:
             r.require_scales(*scaled)
         r.emit(kind, activation=r.activation())
-
-    return read
-
-
-def _make_stored_reader(kind: str) -> ReadFunction:
-    """The reader of an operator whose kernel compares or chooses stored integers, whatever their scales."""
-
-    def read(r: Reading) -> None:
-        r.emit_stored(kind)
-
-    return read
-
-
-def _make_number_reader(kind: str) -> ReadFunction:
-    """The reader of an operator whose kernels of int8 and int16 take stored integers for plain numbers, and wrap their results around."""
-
-    def read(r: Reading) -> None:
-        if r.tensor().dtype in ("int8", "int16"):
-            r.emit_plain(kind)
-        else:
-            r.emit(kind)
 
     return read
 
@@ -97,47 +58,17 @@ READERS: dict[str, ReadFunction] = {
     "SUB": _make_fused_reader("Sub", "int8", "uint8", "int16"),
     "MUL": _make_fused_reader("Mul", "int8", "uint8"),
     "DIV": _make_fused_reader("Div", "int8", "uint8", "int16"),
-    "MAXIMUM": _make_stored_reader("Max"),
-    "MINIMUM": _make_stored_reader("Min"),
-    "FLOOR_DIV": _make_number_reader("FloorDiv"),
-    "FLOOR_MOD": _make_number_reader("FloorMod"),
-    "POW": _make_plain_reader("Pow"),
-    "SQUARED_DIFFERENCE": _make_plain_reader("SquaredDifference"),
-    "ABS": _make_plain_reader("Abs"),
-    "NEG": _make_number_reader("Neg"),
-    "EXP": _make_real_reader("Exp"),
-    "LOG": _make_real_reader("Log"),
-    "SQRT": _make_real_reader("Sqrt"),
-    "RSQRT": _make_real_reader("Rsqrt"),
-    "SQUARE": _make_plain_reader("Square"),
-    "SIN": _make_real_reader("Sin"),
-    "COS": _make_real_reader("Cos"),
-    "ROUND": _make_plain_reader("Round"),
-    "FLOOR": _make_plain_reader("Floor"),
-    "CEIL": _make_plain_reader("Ceil"),
-    "SIGN": _make_plain_reader("Sign"),
+    "MAXIMUM": make_reader("Max", "stored"),
+    "MINIMUM": make_reader("Min", "stored"),
+    "POW": make_reader("Pow"),
     "ATAN2": read_atan2,
-    "ADD_N": _make_plain_reader("Sum"),
-    "ZEROS_LIKE": _make_plain_reader("ZerosLike"),
-    "LOGICAL_AND": _make_plain_reader("And"),
-    "LOGICAL_OR": _make_plain_reader("Or"),
-    "LOGICAL_NOT": _make_plain_reader("Not"),
     "SELECT": read_select,
-    "SELECT_V2": _make_stored_reader("Where"),
+    "SELECT_V2": make_reader("Where", "stored"),
     "CAST": read_cast,
 }
 
 
-def _make_writer(builtin: str, table: str = "") -> WriteFunction:
-    """The writer of a kind that is the operator `builtin`, with an option table that has no fields, or without one."""
-
-    def write(op: Op, w: Writing) -> None:
-        w.emit(builtin, op.inputs, op.outputs, table)
-
-    return write
-
-
-def _make_stored_writer(builtin: str, table: str) -> WriteFunction:
+def _make_stored_writer(builtin: str) -> WriteFunction:
     """The writer of a kind whose kernel compares or chooses stored integers: all data must have one quantization."""
 
     def write(op: Op, w: Writing) -> None:
@@ -145,7 +76,7 @@ def _make_stored_writer(builtin: str, table: str) -> WriteFunction:
             w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
             return
         _require_one_quantization(op, w)
-        w.emit(builtin, op.inputs, op.outputs, table)
+        w.emit(builtin, op.inputs, op.outputs)
 
     return write
 
@@ -177,7 +108,7 @@ def write_arithmetic(op: Op, w: Writing) -> None:
         w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
         return
     fields: dict[str, Any] = {"potScaleInt16": False} if kind_of(op).sum_sign else {}
-    w.emit(op.kind.upper(), op.inputs, op.outputs, f"{op.kind}Options", fusedActivationFunction=w.activation(op), **fields)
+    w.emit(op.kind.upper(), op.inputs, op.outputs, fusedActivationFunction=w.activation(op), **fields)
 
 
 def write_div(op: Op, w: Writing) -> None:
@@ -218,9 +149,8 @@ def _is_of_sizes(w: Writing, name: str) -> bool:
 def _write_quotient_of_sizes(op: Op, w: Writing) -> None:
     """DIV of int32, as LiteRT has none of int64, in which ONNX computes sizes."""
     narrow = w.add(f"{op.outputs[0]}/int32", "int32", w.tensor(op.outputs[0]).shape)
-    w.emit("DIV", [w.index(op, position) for position in (0, 1)], [narrow], "DivOptions")
-    into = DTYPE_NUMBERS["int64"]
-    w.emit("CAST", [narrow], op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=into)
+    w.emit("DIV", [w.index(op, position) for position in (0, 1)], [narrow])
+    w.emit("CAST", [narrow], op.outputs)
 
 
 #: The largest divisor of which a quotient of int64 is a mean of that many numbers.
@@ -243,9 +173,9 @@ def _write_quotient_by(op: Op, w: Writing, divisor: int) -> None:
     (one, many) = (w.add(f"{result}/{hint}", "int64", (count, *sizes)) for hint, count in (("one", 1), ("parts", divisor)))
     paddings = np.zeros((1 + len(sizes), 2), np.int32)
     paddings[0, 1] = divisor - 1
-    w.emit("EXPAND_DIMS", [data.name, w.const(np.int32(0), f"{result}/axis")], [one], "ExpandDimsOptions")
-    w.emit("PAD", [one, w.const(paddings, f"{result}/paddings")], [many], "PadOptions")
-    w.emit("MEAN", [many, w.ints([0], f"{result}/axes")], [result], "ReducerOptions", keepDims=False)
+    w.emit("EXPAND_DIMS", [data.name, w.const(np.int32(0), f"{result}/axis")], [one])
+    w.emit("PAD", [one, w.const(paddings, f"{result}/paddings")], [many])
+    w.emit("MEAN", [many, w.ints([0], f"{result}/axes")], [result], keepDims=False)
 
 
 def write_where(op: Op, w: Writing) -> None:
@@ -253,29 +183,29 @@ def write_where(op: Op, w: Writing) -> None:
     reshape = w.producer(op.inputs[0], "Reshape")
     _require_one_quantization(op, w)
     if reshape is None or not w.is_inner(op.inputs[0], "condition"):
-        w.emit("SELECT_V2", op.inputs, op.outputs, "SelectV2Options")
+        w.emit("SELECT_V2", op.inputs, op.outputs)
         return
     w.retract(reshape)
-    w.emit("SELECT", [reshape.inputs[0], *op.inputs[1:]], op.outputs, "SelectOptions")
+    w.emit("SELECT", [reshape.inputs[0], *op.inputs[1:]], op.outputs)
 
 
 def write_cast(op: Op, w: Writing) -> None:
     """Cast as CAST; constants of float16 go through DEQUANTIZE, as converters write them."""
     data, result = w.tensor(op.inputs[0]), w.tensor(op.outputs[0])
     if data.is_constant and (data.dtype, result.dtype) == ("float16", "float32"):
-        w.emit("DEQUANTIZE", op.inputs, op.outputs, "DequantizeOptions")
+        w.emit("DEQUANTIZE", op.inputs, op.outputs)
         return
     for tensor in (data, result):
         if tensor.dtype not in DTYPE_NUMBERS:
             raise w.unsupported_error(op, f"{tensor.name!r} of type {tensor.dtype}", rule="operand-types")
-    w.emit("CAST", op.inputs, op.outputs, "CastOptions", inDataType=DTYPE_NUMBERS[data.dtype], outDataType=DTYPE_NUMBERS[result.dtype])
+    w.emit("CAST", op.inputs, op.outputs)
 
 
 def write_atan2(op: Op, w: Writing) -> None:
     """ATAN2, which knows no broadcasting."""
     if len({w.tensor(name).shape for name in op.inputs}) > 1:
         raise w.unsupported_error(op, "operands of different shapes", rule="shape-mismatch")
-    w.emit("ATAN2", op.inputs, op.outputs, "ATan2Options")
+    w.emit("ATAN2", op.inputs, op.outputs)
 
 
 def write_pow(op: Op, w: Writing) -> None:
@@ -286,45 +216,17 @@ def write_pow(op: Op, w: Writing) -> None:
         if power.data is not None:
             name = w.const(power.data.astype(np.float32), f"{op.outputs[0]}/power")
         else:
-            name, types = w.add(f"{op.outputs[0]}/power", "float32", power.shape), (DTYPE_NUMBERS[power.dtype], DTYPE_NUMBERS["float32"])
-            w.emit("CAST", [power.name], [name], "CastOptions", inDataType=types[0], outDataType=types[1])
-    w.emit("POW", [base.name, name], op.outputs, "PowOptions")
+            name = w.emit("CAST", [power.name], [w.add(f"{op.outputs[0]}/power", "float32", power.shape)])[0]
+    w.emit("POW", [base.name, name], op.outputs)
 
 
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("Add", "Sub", "Mul"), write_arithmetic),
     "Div": write_div,
-    "Max": _make_stored_writer("MAXIMUM", "MaximumMinimumOptions"),
-    "Min": _make_stored_writer("MINIMUM", "MaximumMinimumOptions"),
-    "FloorDiv": _make_writer("FLOOR_DIV", "FloorDivOptions"),
-    "FloorMod": _make_writer("FLOOR_MOD", "FloorModOptions"),
+    "Max": _make_stored_writer("MAXIMUM"),
+    "Min": _make_stored_writer("MINIMUM"),
     "Pow": write_pow,
-    "SquaredDifference": _make_writer("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
-    "Abs": _make_writer("ABS", "AbsOptions"),
-    "Neg": _make_writer("NEG", "NegOptions"),
-    "Exp": _make_writer("EXP", "ExpOptions"),
-    "Log": _make_writer("LOG"),
-    "Sqrt": _make_writer("SQRT"),
-    "Rsqrt": _make_writer("RSQRT"),
-    "Square": _make_writer("SQUARE", "SquareOptions"),
-    "Sin": _make_writer("SIN"),
-    "Cos": _make_writer("COS", "CosOptions"),
-    "Round": _make_writer("ROUND"),
-    "Floor": _make_writer("FLOOR"),
-    "Ceil": _make_writer("CEIL"),
-    "Sign": _make_writer("SIGN", "SignOptions"),
     "Atan2": write_atan2,
-    "Sum": _make_writer("ADD_N", "AddNOptions"),
-    "ZerosLike": _make_writer("ZEROS_LIKE", "ZerosLikeOptions"),
-    "Equal": _make_writer("EQUAL", "EqualOptions"),
-    "NotEqual": _make_writer("NOT_EQUAL", "NotEqualOptions"),
-    "Greater": _make_writer("GREATER", "GreaterOptions"),
-    "GreaterOrEqual": _make_writer("GREATER_EQUAL", "GreaterEqualOptions"),
-    "Less": _make_writer("LESS", "LessOptions"),
-    "LessOrEqual": _make_writer("LESS_EQUAL", "LessEqualOptions"),
-    "And": _make_writer("LOGICAL_AND", "LogicalAndOptions"),
-    "Or": _make_writer("LOGICAL_OR", "LogicalOrOptions"),
-    "Not": _make_writer("LOGICAL_NOT", "LogicalNotOptions"),
     "Where": write_where,
     "Cast": write_cast,
 }

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import GATES
-from qconvert.formats.tflite.ops.basic_lstm import read_integer_basic_lstm
 from qconvert.formats.tflite.ops.sequences import (
     INTEGERS,
     Constant,
@@ -27,13 +26,24 @@ from qconvert.formats.tflite.ops.sequences import (
     real_constant,
     require_float32,
     rounds_rows,
-    single_step,
 )
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
 from qconvert.graph import Array
 
-__all__ = ["ACTIVATIONS", "PEEPHOLES", "READERS", "REAL_LSTM", "ROWS", "SEQUENCE", "WAY", "WRITERS", "read_float_lstm"]
+__all__ = [
+    "ACTIVATIONS",
+    "PEEPHOLES",
+    "READERS",
+    "REAL_LSTM",
+    "ROWS",
+    "SEQUENCE",
+    "WAY",
+    "WRITERS",
+    "read_float_basic",
+    "read_float_lstm",
+    "read_float_step",
+]
 
 #: The gates in the order of an LSTM's rows, and of its peepholes.
 ROWS, PEEPHOLES = ("input", "output", "forget", "cell"), ("input", "output", "forget")
@@ -53,7 +63,6 @@ _NEVER_ABSENT = frozenset(("forget_weights", "forget_recurrent", "forget_bias", 
 REAL_LSTM = (("float32", "float32"), ("float32", "int8"))
 #: The order of gates in the weights of the basic kernel (lstm_cell.h).
 _BASIC_GATES = ("input", "cell", "forget", "output")
-_BASIC_KERNEL = 1
 _BOTH_WAYS = (
     "data",
     *(f"forth/{role}" for role in WAY),
@@ -91,17 +100,8 @@ def read_float_lstm(r: Reading, places: dict[str, int]) -> None:
     order.show(r, _read_way(r, places, order, order.read_time_first(r), "forward"))
 
 
-def read_lstm(r: Reading) -> None:
-    """LSTM, one step: of the full kernel, whose inputs are those of UNIDIRECTIONAL_SEQUENCE_LSTM, or of the basic one."""
-    order = single_step(r)
-    if r.option("kernelType", 0) == _BASIC_KERNEL:
-        if len(r.inputs) != 5 or not all(r.inputs):
-            raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel", rule="wrong-number-of-tensors")
-        if r.tensor(0).dtype == "float32":
-            order.show(r, _read_basic(r, order))
-        else:
-            read_integer_basic_lstm(r)
-        return
+def read_float_step(r: Reading, order: Order) -> None:
+    """LSTM of the full kernel: one step, whose inputs are those of UNIDIRECTIONAL_SEQUENCE_LSTM."""
     places = {role: place for place, role in enumerate(SEQUENCE) if place < len(r.inputs) and r.inputs[place]}
     _require_real(r, places)
     require_float32(r, (0,), (places["hidden"], places["cell"]))
@@ -161,8 +161,8 @@ def _read_way(r: Reading, places: dict[str, int], order: Order, data: str, direc
     return _emit(r, (places["hidden"], places["cell"]), order, data, sizes, _constants(r, places, sizes), attributes)
 
 
-def _read_basic(r: Reading, order: Order) -> str:
-    """The kernel with weights of all gates in one, side by side for data and hidden values; it looks at no options."""
+def read_float_basic(r: Reading, order: Order) -> None:
+    """LSTM of the basic kernel, with weights of all gates in one, side by side for data and hidden values; it looks at no options."""
     require_float32(r, (0,), (1, 4))
     cells, inputs = math.prod(r.static_shape(3)) // 4, r.static_shape(0)[1]
     split = np.split(real_constant(r, 2, (4 * cells, inputs + cells)), 4)
@@ -172,7 +172,7 @@ def _read_basic(r: Reading, order: Order) -> str:
     )  # fmt: skip
     found = {"W": joined[:, :inputs], "R": joined[:, inputs:], "B": np.concatenate([bias, np.zeros_like(bias)])}
     constants: dict[str, Constant | None] = {hint: (data, None) for hint, data in found.items()}
-    return _emit(r, (1, 4), order, order.read_time_first(r), _Sizes(cells, cells, inputs, 0), constants, {})
+    order.show(r, _emit(r, (1, 4), order, order.read_time_first(r), _Sizes(cells, cells, inputs, 0), constants, {}))
 
 
 def _emit(
@@ -185,21 +185,13 @@ def _emit(
     attributes: dict[str, Any],
 ) -> str:
     """Adds an LSTM between its states, whose places are those of hidden values and cell; returns the name of all its results."""
-    widths = dict(zip(variables, (sizes.width, sizes.cells), strict=True))
-    states = {place: r.variable(place, (1, order.rows, size)) for place, size in widths.items()}
-    before = [r.read_state(state, r.tensor(place)) for place, state in states.items()]
-    after = [
-        r.intermediate(f"{word}_after", "float32", (1, order.rows, size))
-        for word, size in zip(("hidden", "cell"), widths.values(), strict=True)
-    ]
     names = {hint: r.const(found[0][None], hint, found[1]) for hint, found in constants.items() if found is not None}
-    inputs = [data, names["W"], names["R"], names["B"], "", *before, *(names.get(hint, "") for hint in ("P", "PW", "PB", "N"))]
-    while not inputs[-1]:
+    inputs = [data, names["W"], names["R"], names["B"], "", *variables, *(names.get(hint, "") for hint in ("P", "PW", "PB", "N"))]
+    while inputs[-1] == "":
         inputs.pop()
     whole = r.intermediate("all", "float32", (order.steps, 1, order.rows, sizes.width))
-    r.emit("LSTM", inputs, [whole, *after], hidden_size=sizes.cells, **attributes)
-    for state, value in zip(states.values(), after, strict=True):
-        r.write_state(state, value)
+    states, shapes = dict(zip(("hidden", "cell"), variables, strict=True)), [(1, order.rows, size) for size in (sizes.width, sizes.cells)]
+    r.emit_with_states("LSTM", inputs, [whole], states, shapes, hidden_size=sizes.cells, **attributes)
     return whole
 
 
@@ -288,8 +280,8 @@ def _couple_input_gate(forget: Array, what: str) -> Array:
     return forget if what == "norm" else -forget
 
 
-#: UNIDIRECTIONAL_SEQUENCE_LSTM is read by recurrent.py, which calls read_float_lstm().
-READERS: dict[str, ReadFunction] = {"BIDIRECTIONAL_SEQUENCE_LSTM": read_both_ways_lstm, "LSTM": read_lstm}
+#: The other operators, which may be of integers, are read by lstm.py.
+READERS: dict[str, ReadFunction] = {"BIDIRECTIONAL_SEQUENCE_LSTM": read_both_ways_lstm}
 
 #: An LSTM is written by lstm_writing.py.
 WRITERS: dict[str, WriteFunction] = {}

@@ -116,13 +116,10 @@ def _read_way(r: Reading, order: Order, data: str, first: int, aux: int = 0, dir
     bias = real_constant(r, first + 2, (cells,))
     parts = {"W": weights, "R": real_constant(r, first + 1, (cells, cells)), "B": np.concatenate([bias, np.zeros_like(bias)])}
     names = [r.const(data[None], hint) for hint, data in parts.items()]
-    state = r.variable(first + 3, (1, order.rows, cells))
-    before = r.read_state(state, r.tensor(first + 3))
     whole = r.intermediate("all", "float32", (order.steps, 1, order.rows, cells))
-    after = r.intermediate("hidden_after", "float32", (1, order.rows, cells))
     way = {"direction": direction} if direction != "forward" else {}
-    r.emit("RNN", [data, *names, "", before], [whole, after], hidden_size=cells, **way, **_ACTIVATIONS[code])
-    r.write_state(state, after)
+    inputs, states, shapes = [data, *names, "", first + 3], {"hidden": first + 3}, [(1, order.rows, cells)]
+    r.emit_with_states("RNN", inputs, [whole], states, shapes, hidden_size=cells, **way, **_ACTIVATIONS[code])
     return whole
 
 
@@ -143,11 +140,11 @@ def write_rnn(op: Op, w: Writing) -> None:
     if other is not None:
         w.absorb(other)
         order["mergeOutputs"] = frame.merged
-        frame.emit("BIDIRECTIONAL_SEQUENCE_RNN", [*listed, "", "", ""], "BidirectionalSequenceRNNOptions", **order)
+        frame.emit("BIDIRECTIONAL_SEQUENCE_RNN", [*listed, "", "", ""], **order)
     elif frame.form == "single":
-        frame.emit("RNN", listed, "RNNOptions", fusedActivationFunction=code)
+        frame.emit("RNN", listed, fusedActivationFunction=code)
     else:
-        frame.emit("UNIDIRECTIONAL_SEQUENCE_RNN", listed, "SequenceRNNOptions", **order)
+        frame.emit("UNIDIRECTIONAL_SEQUENCE_RNN", listed, **order)
 
 
 def rnn_activation_code(op: Op) -> int | None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, integer_range, numpy_dtype
 from qconvert.graph.metadata import SOURCE
@@ -82,10 +81,7 @@ def read_one_hot(r: Reading) -> None:
 def read_topk(r: Reading) -> None:
     """TOPK_V2: values and int32 indices of the k largest along the last axis."""
     k = r.list64(1) if r.known_ints(1) is None else r.shape_const([r.integer(1)], "k")
-    indices = r.result(1)
-    wide = r.intermediate("indices_int64", "int64", indices.shape)
-    r.emit("TopK", [r.input(0), k], [r.outputs[0], wide], axis=-1)
-    r.emit("Cast", [wide], [r.outputs[1]], to=indices.dtype)
+    r.emit_int64("TopK", [r.input(0), k], "indices_int64", 1, axis=-1)
 
 
 READERS: dict[str, ReadFunction] = {
@@ -107,7 +103,7 @@ def write_gather(op: Op, w: Writing) -> None:
         w.emit("EMBEDDING_LOOKUP", [_indices(op, w, axis, wide=False), data.name], op.outputs)
         return
     fields: dict[str, Any] = {"axis": axis, "batchDims": int(op["batch_dims"])}
-    w.emit("GATHER", [op.inputs[0], _indices(op, w, axis)], op.outputs, "GatherOptions", **fields)
+    w.emit("GATHER", [op.inputs[0], _indices(op, w, axis)], op.outputs, **fields)
 
 
 def _indices(op: Op, w: Writing, axis: int, wide: bool = True) -> str:
@@ -124,7 +120,7 @@ def write_reverse_sequence(op: Op, w: Writing) -> None:
     """REVERSE_SEQUENCE, whose kernel knows positive axes alone."""
     time, batch = (w.axis(op, int(op[name]), op.inputs[0]) for name in ("time_axis", "batch_axis"))
     operands = [op.inputs[0], w.index(op, 1, wide=True)]
-    w.emit("REVERSE_SEQUENCE", operands, op.outputs, "ReverseSequenceOptions", seqDim=time, batchDim=batch)
+    w.emit("REVERSE_SEQUENCE", operands, op.outputs, seqDim=time, batchDim=batch)
 
 
 def write_non_zero(op: Op, w: Writing) -> None:
@@ -133,11 +129,11 @@ def write_non_zero(op: Op, w: Writing) -> None:
     reader = w.successor(columns.name, "Transpose")
     if reader is not None and tuple(reader["perm"]) == (1, 0):
         w.absorb(reader)
-        w.emit("WHERE", op.inputs, reader.outputs, "WhereOptions")
+        w.emit("WHERE", op.inputs, reader.outputs)
         return
     rows = w.add(f"{columns.name}/rows", "int64", None if columns.shape is None else columns.shape[::-1])
-    w.emit("WHERE", op.inputs, [rows], "WhereOptions")
-    w.emit("TRANSPOSE", [rows, w.ints([1, 0], f"{columns.name}/perm")], op.outputs, "TransposeOptions")
+    w.emit("WHERE", op.inputs, [rows])
+    w.transpose(rows, [1, 0], columns.name)
 
 
 #: Types of values that LiteRT's ONE_HOT has (one_hot.cc).
@@ -155,12 +151,12 @@ def write_one_hot(op: Op, w: Writing) -> None:
     depth = _depth(op, w)
     indices = _indices_of_one_hot(op, w, depth)
     if result.dtype in _ONE_HOT:
-        w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, "OneHotOptions", axis=axis)
+        w.emit("ONE_HOT", [indices, depth, on, off], op.outputs, axis=axis)
         return
     true, false = (w.const(np.array(value), f"{result.name}/{value}".lower()) for value in (True, False))
     where = w.add(f"{result.name}/where", "bool", result.shape)
-    w.emit("ONE_HOT", [indices, depth, true, false], [where], "OneHotOptions", axis=axis)
-    w.emit("SELECT_V2", [where, on, off], op.outputs, "SelectV2Options")
+    w.emit("ONE_HOT", [indices, depth, true, false], [where], axis=axis)
+    w.emit("SELECT_V2", [where, on, off], op.outputs)
 
 
 def _depth(op: Op, w: Writing) -> str:
@@ -171,9 +167,7 @@ def _depth(op: Op, w: Writing) -> str:
     name = w.index(op, 1)
     if w.tensor(name).rank == 0:
         return name
-    scalar = w.add(hint, "int32", ())
-    w.emit("RESHAPE", [name, w.ints([], f"{hint}/shape")], [scalar], "ReshapeOptions")
-    return scalar
+    return w.reshape(name, [], w.add(hint, "int32", ()))
 
 
 def _element(op: Op, w: Writing, index: int, hint: str) -> str:
@@ -182,7 +176,7 @@ def _element(op: Op, w: Writing, index: int, hint: str) -> str:
     if values.data is not None:
         return w.const(values.data.reshape(-1)[index], hint, values.quantization)
     name = w.add(hint, values.dtype, (1,), None, values.quantization)
-    w.emit("SLICE", [values.name, w.ints([index], f"{hint}/begin"), w.ints([1], f"{hint}/size")], [name], "SliceOptions")
+    w.emit("SLICE", [values.name, w.ints([index], f"{hint}/begin"), w.ints([1], f"{hint}/size")], [name])
     return name
 
 
@@ -204,15 +198,15 @@ def _indices_of_one_hot(op: Op, w: Writing, depth: str) -> str:
         depth = w.cast(depth, "int64") if size.data is None else w.const(size.data.astype(np.int64), f"{name}/depth")
     zero, least = (w.const(np.array(value, numpy_dtype(tensor.dtype)), f"{name}/{hint}") for value, hint in ((0, "zero"), (-1, "least")))
 
-    def emit_step(hint: str, kernel: str, table: str, *operands: str, dtype: str = tensor.dtype) -> str:
-        return w.emit(kernel, operands, [w.add(f"{name}/{hint}", dtype, tensor.shape)], table)[0]
+    def emit_step(hint: str, kernel: str, *operands: str, dtype: str = tensor.dtype) -> str:
+        return w.emit(kernel, operands, [w.add(f"{name}/{hint}", dtype, tensor.shape)])[0]
 
-    moved = emit_step("moved", "ADD", "AddOptions", name, depth)
-    negative = emit_step("negative", "LESS", "LessOptions", name, zero, dtype="bool")
-    found = emit_step("from_the_front", "SELECT_V2", "SelectV2Options", negative, moved, name)
+    moved = emit_step("moved", "ADD", name, depth)
+    negative = emit_step("negative", "LESS", name, zero, dtype="bool")
+    found = emit_step("from_the_front", "SELECT_V2", negative, moved, name)
     if tensor.dtype == "int64":
-        found = emit_step("not_above", "MINIMUM", "MaximumMinimumOptions", found, depth)
-        found = emit_step("within", "MAXIMUM", "MaximumMinimumOptions", found, least)
+        found = emit_step("not_above", "MINIMUM", found, depth)
+        found = emit_step("within", "MAXIMUM", found, least)
     return found
 
 
@@ -251,18 +245,18 @@ def wrap_negative_indices(w: Writing, indices: str, data: str, axes: int | Seque
     else:
         sizes = sizes_of(w, data, tensor.dtype, axes)
     result = w.add(f"{indices}/from_the_front", tensor.dtype, tensor.shape)
-    w.emit("FLOOR_MOD", [indices, sizes], [result], "FloorModOptions")
+    w.emit("FLOOR_MOD", [indices, sizes], [result])
     return result
 
 
 def sizes_of(w: Writing, name: str, dtype: str = "int32", axes: int | Sequence[int] | None = None) -> str:
     """The sizes of a tensor that are dynamic; of these axes alone, of one without an axis of its own."""
     found = w.add(f"{name}/sizes", dtype, (w.tensor(name).rank or 0,))
-    w.emit("SHAPE", [name], [found], "ShapeOptions", outType=DTYPE_NUMBERS[dtype])
+    w.emit("SHAPE", [name], [found])
     if axes is None:
         return found
     chosen = w.add(f"{name}/sizes_of_axes", dtype, np.shape(axes))
-    w.emit("GATHER", [found, w.ints(axes, f"{name}/axes")], [chosen], "GatherOptions", axis=0)
+    w.emit("GATHER", [found, w.ints(axes, f"{name}/axes")], [chosen], axis=0)
     return chosen
 
 
@@ -285,7 +279,7 @@ def write_topk(op: Op, w: Writing) -> None:
     wide = w.tensor(indices)
     found = indices if wide.dtype == "int32" and not turns else w.add(f"{wide.name}/int32", "int32", inner)
     best = values if op["largest"] and not turns else w.like(f"{values}/found", data.name, inner)
-    w.emit("TOPK_V2", [value, k], [best, found], "TopKV2Options")
+    w.emit("TOPK_V2", [value, k], [best, found])
     if not op["largest"]:
         best = _write_negation(w, best, w.add(f"{values}/smallest", data.dtype, inner) if turns else values)
     if turns:
@@ -293,11 +287,11 @@ def write_topk(op: Op, w: Writing) -> None:
         _write_transpose(w, best, back, values, exactly=True)
         found = _write_transpose(w, found, back, indices if wide.dtype == "int32" else f"{wide.name}/turned", exactly=wide.dtype == "int32")
     if wide.dtype != "int32":
-        w.emit("CAST", [found], [wide.name], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["int64"])
+        w.emit("CAST", [found], [wide.name])
 
 
 def _write_negation(w: Writing, name: str, result: str) -> str:
-    w.emit("NEG", [name], [result], "NegOptions")
+    w.emit("NEG", [name], [result])
     return result
 
 
@@ -305,8 +299,7 @@ def _write_transpose(w: Writing, name: str, perm: list[int], result: str, *, exa
     """A TRANSPOSE of `name`, called `result`, which the graph has if `exactly`."""
     shape = w.tensor(name).shape
     wanted = result if exactly else w.like(result, name, None if shape is None else tuple(shape[axis] for axis in perm))
-    w.emit("TRANSPOSE", [name, w.ints(perm, f"{result}/perm")], [wanted], "TransposeOptions")
-    return wanted
+    return w.transpose(name, perm, wanted)
 
 
 WRITERS: dict[str, WriteFunction] = {

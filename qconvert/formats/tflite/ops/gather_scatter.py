@@ -9,7 +9,6 @@ import numpy as np
 
 from qconvert.formats.tflite.ops.gather import is_never_negative, sizes_of, wrap_negative_indices
 from qconvert.formats.tflite.reading import ReadFunction
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
 
@@ -21,7 +20,7 @@ _MOST_PLACES = 2**24
 
 def write_gather_nd(op: Op, w: Writing) -> None:
     """GATHER_ND, whose kernel takes no negative indices; with batch dimensions the indices begin with the batch."""
-    w.emit("GATHER_ND", [op.inputs[0], _write_nd_indices(op, w)], op.outputs, "GatherNdOptions")
+    w.emit("GATHER_ND", [op.inputs[0], _write_nd_indices(op, w)], op.outputs)
 
 
 def _write_nd_indices(op: Op, w: Writing) -> str:
@@ -65,7 +64,7 @@ def _wrap_constant_indices(op: Op, w: Writing, indices: Array, axes: list[int]) 
 
 def _write_concat(w: Writing, op: Op, parts: list[str], shape: tuple[int, ...]) -> str:
     result = w.add(f"{op.outputs[0]}/places", "int32", shape)
-    w.emit("CONCATENATION", parts, [result], "ConcatenationOptions", axis=len(shape) - 1)
+    w.emit("CONCATENATION", parts, [result], axis=len(shape) - 1)
     return result
 
 
@@ -80,7 +79,7 @@ def _element_indices(op: Op, w: Writing, position: int = 1) -> str:
         return w.const(places, f"{op.outputs[0]}/places")
     along = w.add(f"{indices.name}/along", "int32", (*shape, 1))
     whole = _wrap_computed_indices(op, w, w.index(op, position), axis)
-    w.emit("RESHAPE", [whole, w.ints([*shape, 1], f"{along}/shape")], [along], "ReshapeOptions")
+    w.reshape(whole, [*shape, 1], along)
     sides = [(places[..., :axis], "front"), (places[..., axis + 1 :], "behind")]
     before, following = ([w.const(part, f"{op.outputs[0]}/{hint}")] if part.shape[-1] else [] for part, hint in sides)
     parts = [*before, along, *following]
@@ -91,12 +90,12 @@ def write_gather_elements(op: Op, w: Writing) -> None:
     """GatherElements as GATHER_ND at whole places."""
     indices = w.tensor(op.inputs[1])
     if indices.static_shape is not None:
-        w.emit("GATHER_ND", [op.inputs[0], _element_indices(op, w)], op.outputs, "GatherNdOptions")
+        w.emit("GATHER_ND", [op.inputs[0], _element_indices(op, w)], op.outputs)
         return
     result = op.outputs[0]
     flat = w.like(f"{result}/list", op.inputs[0], ("count",))
-    w.emit("GATHER_ND", [op.inputs[0], _dynamic_element_indices(op, w)[0]], [flat], "GatherNdOptions")
-    w.emit("RESHAPE", [flat, sizes_of(w, indices.name)], [result], "ReshapeOptions")
+    w.emit("GATHER_ND", [op.inputs[0], _dynamic_element_indices(op, w)[0]], [flat])
+    w.emit("RESHAPE", [flat, sizes_of(w, indices.name)], [result])
 
 
 def _dynamic_element_indices(op: Op, w: Writing) -> tuple[str, str]:
@@ -109,15 +108,15 @@ def _dynamic_element_indices(op: Op, w: Writing) -> tuple[str, str]:
     shape = w.tensor(indices).shape or ()
     rank = len(shape)
     true, rows = w.add(f"{result}/everywhere", "bool", shape), w.add(f"{result}/rows", "int64", ("count", rank))
-    w.emit("EQUAL", [indices, indices], [true], "EqualOptions")
-    w.emit("WHERE", [true], [rows], "WhereOptions")
+    w.emit("EQUAL", [indices, indices], [true])
+    w.emit("WHERE", [true], [rows])
     column = w.add(f"{result}/column", "int32", ("count", 1))
-    w.emit("RESHAPE", [indices, w.ints([-1, 1], f"{column}/shape")], [column], "ReshapeOptions")
+    w.reshape(indices, [-1, 1], column)
     own = np.arange(rank) == axis
     parts = [w.add(f"{result}/{hint}", "int32", ("count", rank)) for hint in ("other_axes", "own_axis", "places")]
     for name, kept, part in ((w.cast(rows), ~own, parts[0]), (column, own, parts[1])):
-        w.emit("MUL", [name, w.const(kept.astype(np.int32), f"{part}/kept")], [part], "MulOptions")
-    w.emit("ADD", parts[:2], parts[2:], "AddOptions")
+        w.emit("MUL", [name, w.const(kept.astype(np.int32), f"{part}/kept")], [part])
+    w.emit("ADD", parts[:2], parts[2:])
     return parts[2], true
 
 
@@ -138,7 +137,7 @@ def write_scatter_nd(op: Op, w: Writing) -> None:
             w.retract(maker)
         else:
             sizes = w.ints(w.shape(op.outputs[0], op), f"{op.outputs[0]}/shape")
-        w.emit("SCATTER_ND", [places, op.inputs[2], sizes], op.outputs, "ScatterNdOptions")
+        w.emit("SCATTER_ND", [places, op.inputs[2], sizes], op.outputs)
         return
     _scatter(op, w, _wrap_computed_indices(op, w, w.index(op, 1)) if rows is None else w.variant(indices.name, "int32", rows, None), rows)
 
@@ -155,23 +154,23 @@ def write_scatter_elements(op: Op, w: Writing) -> None:
     places, true = _dynamic_element_indices(op, w)
     flat, ones = w.like(f"{result}/updates", updates.name, ("count",)), w.add(f"{result}/ones", "bool", ("count",))
     for name, item in ((updates.name, flat), (true, ones)):
-        w.emit("RESHAPE", [name, w.ints([-1], f"{item}/list")], [item], "ReshapeOptions")
+        w.reshape(name, [-1], item, "list")
     sizes, alone = sizes_of(w, data.name), w.like(f"{result}/alone", updates.name, data.shape)
-    w.emit("SCATTER_ND", [places, flat, sizes], [alone], "ScatterNdOptions")
+    w.emit("SCATTER_ND", [places, flat, sizes], [alone])
     if op["reduction"] == "add":
         _write_sum(op, w, alone)
         return
     counts, mask = w.add(f"{result}/counts", "int32", data.shape), w.add(f"{result}/mask", "bool", data.shape)
-    w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts], "ScatterNdOptions")
-    w.emit("CAST", [counts], [mask], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["bool"])
-    w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
+    w.emit("SCATTER_ND", [places, w.cast(ones), sizes], [counts])
+    w.emit("CAST", [counts], [mask])
+    w.emit("SELECT_V2", [mask, alone, data.name], [result])
 
 
 def _write_sum(op: Op, w: Writing, alone: str) -> None:
     """The data and updates among zeros, whose stored zeros are no real ones."""
     if w.tensor(op.outputs[0]).is_quantized:
         raise w.unsupported_error(op, f"quantized {op.inputs[0]!r}, to which updates are added,", rule="quantized-data")
-    w.emit("ADD", [op.inputs[0], alone], op.outputs, "AddOptions")
+    w.emit("ADD", [op.inputs[0], alone], op.outputs)
 
 
 def _is_distinct(rows: Array) -> bool:
@@ -192,17 +191,16 @@ def _scatter(op: Op, w: Writing, places: str, rows: Array | None) -> None:
         raise w.unsupported_error(op, "several updates at one index", rule="duplicate-index")
     sizes = w.ints(w.shape(data.name, op), f"{result}/shape")
     alone = w.like(f"{result}/alone", updates.name, data.shape)
-    w.emit("SCATTER_ND", [places, updates.name, sizes], [alone], "ScatterNdOptions")
+    w.emit("SCATTER_ND", [places, updates.name, sizes], [alone])
     if op["reduction"] == "add":
         _write_sum(op, w, alone)
         return
     mask = _mask(op, w, places, rows, sizes)
-    w.emit("SELECT_V2", [mask, alone, data.name], [result], "SelectV2Options")
+    w.emit("SELECT_V2", [mask, alone, data.name], [result])
 
 
 #: Reductions: the operator that makes one value of the updates of each place, and the one that joins it with the data.
-_SEGMENTS = {"mul": ("PROD", "MUL", "MulOptions"), "max": ("MAX", "MAXIMUM", "MaximumMinimumOptions"),
-             "min": ("MIN", "MINIMUM", "MaximumMinimumOptions")}  # fmt: skip
+_SEGMENTS = {"mul": ("PROD", "MUL"), "max": ("MAX", "MAXIMUM"), "min": ("MIN", "MINIMUM")}
 
 
 def _reduce_at(op: Op, w: Writing, places: str) -> None:
@@ -220,20 +218,18 @@ def _reduce_at(op: Op, w: Writing, places: str) -> None:
     else:
         numbers, total = w.add(f"{result}/parts", "int32", wanted), w.add(f"{result}/numbers", "int32", wanted[:-1])
         narrow = places if w.tensor(places).dtype == "int32" else w.cast(places)
-        w.emit("MUL", [narrow, w.const(strides, f"{result}/strides")], [numbers], "MulOptions")
-        w.emit("SUM", [numbers, w.ints([len(wanted) - 1], f"{result}/last")], [total], "ReducerOptions", keepDims=False)
+        w.emit("MUL", [narrow, w.const(strides, f"{result}/strides")], [numbers])
+        w.emit("SUM", [numbers, w.ints([len(wanted) - 1], f"{result}/last")], [total], keepDims=False)
         ids = w.add(f"{result}/ids", "int32", (math.prod(wanted[:-1]),))
-        w.emit("RESHAPE", [total, w.ints([-1], f"{result}/list")], [ids], "ReshapeOptions")
-    part, join, table = _SEGMENTS[str(op["reduction"])]
+        w.emit("RESHAPE", [total, w.ints([-1], f"{result}/list")], [ids])
+    part, join = _SEGMENTS[str(op["reduction"])]
     inner = list(shape[depth:])
     flat = w.like(f"{result}/updates", updates.name, (math.prod(wanted[:-1]), *inner))
-    w.emit("RESHAPE", [updates.name, w.ints([-1, *inner] if 0 not in inner else list(w.tensor(flat).static_shape or ()), f"{flat}/shape")],
-           [flat], "ReshapeOptions")  # fmt: skip
+    w.reshape(updates.name, [-1, *inner] if 0 not in inner else list(w.tensor(flat).static_shape or ()), flat)
     joined, whole = (w.like(f"{result}/{hint}", data.name, sizes) for hint, sizes in (("joined", (rows, *inner)), ("whole", shape)))
-    w.emit(f"UNSORTED_SEGMENT_{part}", [flat, ids, w.const(np.array(rows, np.int32), f"{result}/count")], [joined],
-           f"UnsortedSegment{part.title()}Options")  # fmt: skip
-    w.emit("RESHAPE", [joined, w.ints(shape, f"{result}/shape")], [whole], "ReshapeOptions")
-    w.emit(join, [data.name, whole], [result], table)
+    w.emit(f"UNSORTED_SEGMENT_{part}", [flat, ids, w.const(np.array(rows, np.int32), f"{result}/count")], [joined])
+    w.emit("RESHAPE", [joined, w.ints(shape, f"{result}/shape")], [whole])
+    w.emit(join, [data.name, whole], [result])
 
 
 def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> str:
@@ -249,8 +245,8 @@ def _mask(op: Op, w: Writing, places: str, rows: Array | None, sizes: str) -> st
         return w.const(known, f"{result}/mask")
     ones = w.const(np.ones(w.shape(op.inputs[2], op), np.int32), f"{result}/ones")
     counts, mask = w.add(f"{result}/counts", "int32", shape), w.add(f"{result}/mask", "bool", shape)
-    w.emit("SCATTER_ND", [places, ones, sizes], [counts], "ScatterNdOptions")
-    w.emit("CAST", [counts], [mask], "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["bool"])
+    w.emit("SCATTER_ND", [places, ones, sizes], [counts])
+    w.emit("CAST", [counts], [mask])
     return mask
 
 

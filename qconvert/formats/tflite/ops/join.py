@@ -102,19 +102,19 @@ def write_concat(op: Op, w: Writing) -> None:
         if result.dtype != "uint8" and w.tensor(name).quantization != result.quantization:
             raise w.unsupported_error(op, f"{name!r} and {result.name!r} of different quantization", rule="quantization-mismatch")
     axis = w.axis(op, op["axis"], result.name)
-    w.emit("CONCATENATION", op.inputs, op.outputs, "ConcatenationOptions", axis=axis, fusedActivationFunction=w.activation(op))
+    w.emit("CONCATENATION", op.inputs, op.outputs, axis=axis, fusedActivationFunction=w.activation(op))
 
 
 def write_pack(op: Op, w: Writing) -> None:
     """PACK."""
     axis = w.axis(op, op["axis"], op.outputs[0])
-    w.emit("PACK", op.inputs, op.outputs, "PackOptions", axis=axis, valuesCount=len(op.inputs))
+    w.emit("PACK", op.inputs, op.outputs, axis=axis, valuesCount=len(op.inputs))
 
 
 def write_unpack(op: Op, w: Writing) -> None:
     """UNPACK."""
     axis = w.axis(op, op["axis"], op.inputs[0])
-    w.emit("UNPACK", op.inputs, op.outputs, "UnpackOptions", axis=axis, num=len(op.outputs))
+    w.emit("UNPACK", op.inputs, op.outputs, axis=axis, num=len(op.outputs))
 
 
 def write_split(op: Op, w: Writing) -> None:
@@ -122,9 +122,9 @@ def write_split(op: Op, w: Writing) -> None:
     along = w.axis(op, op["axis"], op.inputs[0])
     axis = w.const(np.array(along, np.int32), f"{op.outputs[0]}/axis")
     if len(set(w.integers(op, 1))) == 1 and isinstance((w.tensor(op.inputs[0]).shape or ("",))[along], int):
-        w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, "SplitOptions", numSplits=len(op.outputs))
+        w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, numSplits=len(op.outputs))
     else:
-        w.emit("SPLIT_V", [op.inputs[0], w.index(op, 1), axis], op.outputs, "SplitVOptions", numSplits=len(op.outputs))
+        w.emit("SPLIT_V", [op.inputs[0], w.index(op, 1), axis], op.outputs, numSplits=len(op.outputs))
 
 
 def write_pad(op: Op, w: Writing) -> None:
@@ -138,13 +138,13 @@ def write_pad(op: Op, w: Writing) -> None:
     else:
         rows = w.rows(op, 1)
     if op["mode"] in ("reflect", "symmetric"):
-        w.emit("MIRROR_PAD", [data, rows], op.outputs, "MirrorPadOptions", mode=int(op["mode"] == "symmetric"))
+        w.emit("MIRROR_PAD", [data, rows], op.outputs, mode=int(op["mode"] == "symmetric"))
     elif op["mode"] != "constant":
         raise w.unsupported_error(op, f"mode {op['mode']!r}", rule="attribute-not-covered")
     elif op.has(2):
-        w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs, "PadV2Options")
+        w.emit("PADV2", [data, rows, op.inputs[2]], op.outputs)
     else:
-        w.emit("PAD", [data, rows], op.outputs, "PadOptions")
+        w.emit("PAD", [data, rows], op.outputs)
 
 
 def _write_places(op: Op, w: Writing, pads: Array) -> None:
@@ -168,7 +168,7 @@ def _write_places(op: Op, w: Writing, pads: Array) -> None:
         places = np.pad(kept, widths, mode=op["mode"])
         sizes[axis] = places.size
         result = op.outputs[0] if axis == padded[-1] else w.like(f"{op.outputs[0]}/padded", op.inputs[0], tuple(sizes))
-        w.emit("GATHER", [data, w.ints(places.tolist(), f"{op.outputs[0]}/places")], [result], "GatherOptions", axis=axis)
+        w.emit("GATHER", [data, w.ints(places.tolist(), f"{op.outputs[0]}/places")], [result], axis=axis)
         data = result
 
 
@@ -189,7 +189,7 @@ def _crop_negative_pads(op: Op, w: Writing, pads: Array) -> tuple[str, str]:
     bounds = [[max(-low, 0) for low in before], [min(high, 0) for high in after], [1] * rank]
     ends = sum(1 << axis for axis, high in enumerate(after) if high >= 0)
     operands = [w.ints(values, f"{hint}/{name}") for values, name in zip(bounds, ("begin", "end", "step"), strict=True)]
-    w.emit("STRIDED_SLICE", [op.inputs[0], *operands], [cropped], "StridedSliceOptions", endMask=ends)
+    w.emit("STRIDED_SLICE", [op.inputs[0], *operands], [cropped], endMask=ends)
     kept = [[max(low, 0), max(high, 0)] for low, high in zip(before, after, strict=True)]
     return cropped, w.const(as_int32(kept, f"{op.outputs[0]}/pads"), f"{op.outputs[0]}/pads")
 

@@ -44,10 +44,9 @@ def write_lstm(op: Op, w: Writing) -> None:
     frame = Frame(w, [op], [_width(w, op)])
     names = [listed.get(role, "") for role in SEQUENCE[1:]]
     if frame.form == "single":
-        frame.emit("LSTM", names, "LSTMOptions", **_options(op))
+        frame.emit("LSTM", names, **_options(op))
     else:
-        table = "UnidirectionalSequenceLSTMOptions"
-        frame.emit("UNIDIRECTIONAL_SEQUENCE_LSTM", names, table, **_options(op), timeMajor=frame.form == "steps")
+        frame.emit("UNIDIRECTIONAL_SEQUENCE_LSTM", names, **_options(op), timeMajor=frame.form == "steps")
 
 
 def _require(w: Writing, op: Op) -> None:
@@ -81,7 +80,7 @@ def _write_both_ways(w: Writing, forth: Op, back: Op) -> None:
     # With rows in front and results side by side the kernel takes states from beyond their tensors.
     frame = Frame(w, ways, [_width(w, op) for op in ways], merges_rows=False)
     frame.emit(
-        "BIDIRECTIONAL_SEQUENCE_LSTM", listed, "BidirectionalSequenceLSTMOptions", **_options(forth), timeMajor=frame.form == "steps",
+        "BIDIRECTIONAL_SEQUENCE_LSTM", listed, **_options(forth), timeMajor=frame.form == "steps",
         mergeOutputs=frame.merged,
     )  # fmt: skip
 

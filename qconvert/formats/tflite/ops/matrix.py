@@ -121,7 +121,7 @@ def write_gemm(op: Op, w: Writing) -> None:
     if is_dynamic(op):
         fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
     _require_blocks(op, w, op.inputs[1])
-    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, "FullyConnectedOptions", **fields, **bias_type(op, w, 2))
+    w.emit("FULLY_CONNECTED", [data, op.inputs[1], bias], outputs, **fields, **bias_type(op, w))
 
 
 def _require_blocks(op: Op, w: Writing, name: str) -> None:
@@ -150,7 +150,7 @@ def _bias_vector(op: Op, w: Writing) -> str:
     """The bias, which FULLY_CONNECTED takes as one number for each output; a constant one of a row or a single number is spread."""
     name, outputs = op.inputs[2] if len(op.inputs) > 2 else "", (w.tensor(op.inputs[1]).shape or ("",))[:1]
     if not name or w.tensor(name).shape == outputs:
-        return name and write_bias(op, w, 2)[0]
+        return name and write_bias(op, w)[0]
     data, quantization = w.tensor(name).data, w.tensor(name).quantization
     row = data is not None and data.shape[-1:] == outputs and data.size == data.shape[-1]
     if data is None or not isinstance(outputs[0], int) or not (row or data.size == 1):
@@ -166,7 +166,7 @@ def write_matmul(op: Op, w: Writing) -> None:
     fields: dict[str, Any] = {"adjX": bool(op["trans_a"]), "adjY": bool(op["trans_b"])}
     if is_dynamic(op):
         fields["asymmetricQuantizeInputs"] = op["arithmetic"] != "dynamic_symmetric"
-    w.emit("BATCH_MATMUL", [op.inputs[0], op.inputs[1]], op.outputs, "BatchMatMulOptions", **fields)
+    w.emit("BATCH_MATMUL", [op.inputs[0], op.inputs[1]], op.outputs, **fields)
 
 
 WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul}

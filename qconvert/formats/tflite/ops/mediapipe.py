@@ -6,8 +6,6 @@ not (windows that overlap, indices from elsewhere) stays a custom operator. Kern
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from qconvert.formats.tflite.ops.conv import float_weights, transpose_weights
@@ -15,7 +13,8 @@ from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.schema import FUSED_ACTIVATIONS
 from qconvert.formats.tflite.writing import WriteFunction
-from qconvert.graph import Shape, Tensor
+from qconvert.graph import Shape
+from qconvert.operators.values import Value, apply, cast, reshape, transpose, where
 
 __all__ = ["READERS", "WRITERS"]
 
@@ -75,15 +74,14 @@ def read_max_pooling_with_argmax(r: Reading) -> None:
         r.with_shape(small, position)
     r.emit("MaxPool", [data.name], [pooled], kernel_shape=(height, width), strides=(height, width), pads=(0, 0, 0, 0),
            activation=activation, data_format="channels_last")  # fmt: skip
-    separated = _emit_reshape(r, data, "rows", (-1, height, columns // width, width * channels))
-    turned = _emit_transpose(r, separated, "windows")
-    windows = _emit_reshape(r, turned, "window", (-1, columns // width, height * width, channels))
-    found = r.intermediate("place", "int64", None)
-    r.emit("ArgMax", [windows.name], [found], axis=2, keepdims=0)
-    real = r.intermediate("place_real", "float32", None)
-    r.emit("Cast", [found], [real], to="float32")
-    whole = _emit_reshape(r, r.lookup(real), "places", (-1, *(int(size) for size in small[1:])))
-    r.emit("Add", [whole.name, r.const(np.array(_HALF), "tenth")], [indices])
+
+    def find_places(values: Value) -> Value:
+        rows_of_windows = reshape(values, (-1, height, columns // width, width * channels))
+        windows = reshape(transpose(rows_of_windows, (0, 2, 1, 3)), (-1, columns // width, height * width, channels))
+        place = cast(apply("ArgMax", windows, axis=2, keepdims=0), "float32")
+        return reshape(place, (-1, *(int(size) for size in small[1:]))) + _HALF
+
+    r.compute(find_places, indices)
     return None
 
 
@@ -96,19 +94,15 @@ def read_max_unpooling(r: Reading) -> None:
     rows, columns, channels = (int(size) for size in shape[1:])
     if activation or r.tensor(1).shape != shape or _places(r) > height * width:
         return read_custom(r)
-    values = _emit_reshape(r, r.tensor(0), "values", (-1, columns, 1, channels))
-    places = _emit_reshape(r, r.tensor(1), "places", (-1, columns, 1, channels))
-    whole = r.intermediate("place", "int64", None)
-    r.emit("Cast", [places.name], [whole], to="int64")
-    every = r.const(np.arange(height * width).reshape(1, 1, -1, 1), "every_place")
-    here = r.intermediate("here", "bool", None)
-    r.emit("Equal", [whole, every], [here])
-    spread = r.intermediate("window", "float32", None)
-    r.emit("Where", [here, values.name, r.const(np.array(0, np.float32), "nothing")], [spread])
-    separated = _emit_reshape(r, r.lookup(spread), "windows", (-1, columns, height, width * channels))
-    turned = _emit_transpose(r, separated, "rows")
     r.with_shape((shape[0], rows * height, columns * width, channels))
-    r.emit("Reshape", [turned.name, r.shape_const((-1, rows * height, columns * width, channels), "shape")])
+
+    def spread(values: Value, places: Value) -> Value:
+        values, places = (reshape(item, (-1, columns, 1, channels)) for item in (values, places))
+        here = apply("Equal", cast(places, "int64"), np.arange(height * width).reshape(1, 1, -1, 1))
+        windows = reshape(where(here, values, 0.0), (-1, columns, height, width * channels))
+        return reshape(transpose(windows, (0, 2, 1, 3)), (-1, rows * height, columns * width, channels))
+
+    r.compute(spread)
     return None
 
 
@@ -148,19 +142,6 @@ def _places(r: Reading) -> int:
         name = op.inputs[0]
     found = (r.lookup(name).shape or (0, 0, size))[2]
     return found if isinstance(found, int) else size
-
-
-def _emit_reshape(r: Reading, tensor: Tensor, hint: str, sizes: Sequence[int]) -> Tensor:
-    name = r.intermediate(hint, tensor.dtype, None)
-    r.emit("Reshape", [tensor.name, r.shape_const(sizes, f"{hint}_shape")], [name])
-    return r.lookup(name)
-
-
-def _emit_transpose(r: Reading, tensor: Tensor, hint: str) -> Tensor:
-    """The tensor with its axes 1 and 2 exchanged."""
-    name = r.intermediate(hint, tensor.dtype, None)
-    r.emit("Transpose", [tensor.name], [name], perm=(0, 2, 1, 3))
-    return r.lookup(name)
 
 
 READERS: dict[str, ReadFunction] = {

@@ -7,7 +7,6 @@ options: FlexBuffers (tensorflow/lite/delegates/gpu/common/mediapipe). A matrix 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,42 +16,22 @@ from qconvert.formats.reading.flexbuffer import decode_flexbuffer
 from qconvert.formats.tflite.ops.custom import read_custom
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction
+from qconvert.operators.values import Value, apply, cast, maximum, minimum, reduce, reshape, sqrt, where
 
 __all__ = ["READERS", "WRITERS"]
 
 _MATRIX = (1, 4, 4)
 
 
-class _Steps:
-    """Adds operators in float, one a call; numbers among their operands become constants."""
+def _take(data: Value, axis: int, *indices: int) -> Value:
+    """Some elements along an axis, which stays."""
+    return apply("Gather", data, np.array(indices, np.int32), axis=axis)
 
-    def __init__(self, r: Reading) -> None:
-        self._r = r
-        self._count = 0
 
-    def __call__(self, kind: str, *operands: Any, dtype: str = "float32", end: bool = False, **attributes: Any) -> str:
-        self._count += 1
-        inputs = [item if isinstance(item, str) else self.const(item) for item in operands]
-        result = self._r.outputs[0] if end else self._r.intermediate(f"{kind}_{self._count}", dtype, None)
-        self._r.emit(kind, inputs, [result], **attributes)
-        return result
-
-    def const(self, value: Any) -> str:
-        self._count += 1
-        data = np.asarray(value)
-        return self._r.const(data.astype(np.float32) if data.dtype.kind == "f" else data, f"constant_{self._count}")
-
-    def take(self, data: str, axis: int, *indices: int) -> str:
-        """Some elements along an axis, which stays."""
-        return self("Gather", data, np.array(indices, np.int32), dtype=self._r.lookup(data).dtype, axis=axis)
-
-    def reshape(self, data: str, sizes: Sequence[int], end: bool = False) -> str:
-        return self("Reshape", data, self._r.shape_const(sizes, f"sizes_{self._count}"), end=end)
-
-    def transform_points(self, points: str, matrix: str, offset: str) -> str:
-        """Points (1, n, 2) by the rotation and scales in a matrix, and an offset (1, 2, 1)."""
-        turn = self.take(self.take(matrix, 1, 0, 1), 2, 0, 1)
-        return self("Add", self("MatMul", points, turn, trans_b=1), self.reshape(offset, (1, 1, 2)))
+def _transform_points(points: Value, matrix: Value, offset: Value) -> Value:
+    """Points (1, n, 2) by the rotation and scales in a matrix, and an offset (1, 2, 1)."""
+    turn = _take(_take(matrix, 1, 0, 1), 2, 0, 1)
+    return apply("MatMul", points, turn, trans_b=1) + reshape(offset, (1, 1, 2))
 
 
 def read_transform_landmarks(r: Reading) -> None:
@@ -60,15 +39,15 @@ def read_transform_landmarks(r: Reading) -> None:
     shape = r.tensor(0).static_shape
     if r.version != 2 or not _are_floats(r, 2) or shape is None or len(shape) != 3 or shape[0] != 1 or shape[2] not in (2, 3):
         return read_custom(r)
-    s = _Steps(r)
-    landmarks, matrix = r.input(0), r.input(1)
     r.with_shape(shape)
-    offset = s.take(s.take(matrix, 1, 0, 1), 2, 3)
-    if shape[2] == 2:
-        turn = s.take(s.take(matrix, 1, 0, 1), 2, 0, 1)
-        s("Add", s("MatMul", landmarks, turn, trans_b=1), s.reshape(offset, (1, 1, 2)), end=True)
-        return None
-    s("Concat", s.transform_points(s.take(landmarks, 2, 0, 1), matrix, offset), s.take(landmarks, 2, 2), axis=2, end=True)
+
+    def transform(landmarks: Value, matrix: Value) -> Value:
+        offset = _take(_take(matrix, 1, 0, 1), 2, 3)
+        if shape[2] == 2:
+            return _transform_points(landmarks, matrix, offset)
+        return apply("Concat", _transform_points(_take(landmarks, 2, 0, 1), matrix, offset), _take(landmarks, 2, 2), axis=2)
+
+    r.compute(transform)
     return None
 
 
@@ -82,35 +61,34 @@ def read_transform_tensor_bilinear(r: Reading) -> None:
     if r.version != 2 or not _are_floats(r, 2) or shape is None or len(shape) != 4 or shape[0] != 1 or min(height, width, *shape) < 1:
         return read_custom(r)
     rows, columns, channels = shape[1:]
-    s, matrix = _Steps(r), r.input(1)
     r.with_shape((1, height, width, channels))
-    lines = s.take(matrix, 1, 0, 1)
-    halves = s("Sub", s("Mul", s("Add", s.take(lines, 2, 0), s.take(lines, 2, 1)), 0.5), 0.5)
-    offset = s("Add", s.take(lines, 2, 3), halves)
-    grid = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).reshape(1, -1, 2).astype(np.float32)
-    places = s.transform_points(s.const(grid), matrix, offset)
-    last = np.array([[[columns - 1, rows - 1]]], np.float32)
-    inside = s("And", s("GreaterOrEqual", places, np.zeros((1, 1, 2), np.float32), dtype="bool"),
-               s("LessOrEqual", places, last, dtype="bool"), dtype="bool")  # fmt: skip
-    inside = s("And", s.take(inside, 2, 0), s.take(inside, 2, 1), dtype="bool")
-    low = s("Floor", places)
-    share = s("Sub", places, low)
-    near = s("Min", s("Max", low, np.zeros((1, 1, 2), np.float32)), last)
-    far = s("Min", s("Add", near, 1.0), last)
-    flat = s.reshape(r.input(0), (rows * columns, channels))
 
-    def corner(vertical: str, horizontal: str) -> str:
-        index = s("Add", s("Mul", s.take(vertical, 2, 1), float(columns)), s.take(horizontal, 2, 0))
-        whole = s("Cast", s.reshape(index, (-1,)), dtype="int32", to="int32")
-        return s.reshape(s("Gather", flat, whole, axis=0), (1, height * width, channels))
+    def sample(data: Value, matrix: Value) -> Value:
+        lines = _take(matrix, 1, 0, 1)
+        halves = (_take(lines, 2, 0) + _take(lines, 2, 1)) * 0.5 - 0.5
+        grid = np.stack(np.meshgrid(np.arange(width), np.arange(height)), axis=-1).reshape(1, -1, 2).astype(np.float32)
+        places = _transform_points(grid, matrix, _take(lines, 2, 3) + halves)
+        first, last = np.zeros((1, 1, 2), np.float32), np.array([[[columns - 1, rows - 1]]], np.float32)
+        inside = apply("And", apply("GreaterOrEqual", places, first), apply("LessOrEqual", places, last))
+        inside = apply("And", _take(inside, 2, 0), _take(inside, 2, 1))
+        low = apply("Floor", places)
+        share = places - low
+        near = minimum(maximum(low, first), last)
+        far = minimum(near + 1.0, last)
+        flat = reshape(data, (rows * columns, channels))
 
-    def interpolate(a: str, b: str, part: str) -> str:
-        return s("Add", s("Mul", s("Sub", 1.0, part), a), s("Mul", part, b))
+        def corner(vertical: Value, horizontal: Value) -> Value:
+            index = _take(vertical, 2, 1) * float(columns) + _take(horizontal, 2, 0)
+            return reshape(apply("Gather", flat, cast(reshape(index, (-1,)), "int32"), axis=0), (1, height * width, channels))
 
-    across, down = s.take(share, 2, 0), s.take(share, 2, 1)
-    upper, lower = (interpolate(corner(line, near), corner(line, far), across) for line in (near, far))
-    found = s("Where", inside, interpolate(upper, lower, down), np.zeros((), np.float32))
-    s.reshape(found, (1, height, width, channels), end=True)
+        def interpolate(a: Value, b: Value, part: Value) -> Value:
+            return (1.0 - part) * a + part * b
+
+        across, down = _take(share, 2, 0), _take(share, 2, 1)
+        upper, lower = (interpolate(corner(line, near), corner(line, far), across) for line in (near, far))
+        return reshape(where(inside, interpolate(upper, lower, down), 0.0), (1, height, width, channels))
+
+    r.compute(sample)
     return None
 
 
@@ -131,36 +109,35 @@ def read_landmarks_to_transform_matrix(r: Reading) -> None:
     are_known = all(isinstance(index, int) and 0 <= index < shape[1] for index in indices)
     if len(numbers) < 3 or min(*numbers[:2], height, width) <= 0 or len(indices) < 3 or not are_known:
         return read_custom(r)
-    scale_x, scale_y, target = numbers
-    s, landmarks = _Steps(r), r.input(0)
+    target = numbers[2]
     r.with_shape(_MATRIX)
-    way = s("Sub", s.take(landmarks, 1, right), s.take(landmarks, 1, left))
-    dx, dy = s.take(way, 2, 0), s.take(way, 2, 1)
-    length = s("Sqrt", s("Add", s("Mul", dx, dx), s("Mul", dy, dy)))
-    none = s("Equal", length, 0.0, dtype="bool")  # atan2(0, 0) is 0
-    divisor = s("Where", none, 1.0, length)
-    cosine, sine = s("Where", none, 1.0, s("Div", dx, divisor)), s("Where", none, 0.0, s("Div", dy, divisor))
-    if target:  # of the target less the angle
-        turned = s("Add", s("Mul", cosine, math.cos(target)), s("Mul", sine, math.sin(target)))
-        cosine, sine = turned, s("Sub", s("Mul", cosine, math.sin(target)), s("Mul", sine, math.cos(target)))
-    else:
-        sine = s("Neg", sine)
-    chosen = s.take(landmarks, 1, *indices[2:])
-    x, y = s.take(chosen, 2, 0), s.take(chosen, 2, 1)
-    ends = []
-    for line in (s("Sub", s("Mul", x, cosine), s("Mul", y, sine)), s("Add", s("Mul", x, sine), s("Mul", y, cosine))):
-        ends.append([s(kind, line, np.array([1], np.int32), keepdims=1) for kind in ("ReduceMax", "ReduceMin")])
-    middle = [s("Mul", s("Add", high, low), 0.5) for high, low in ends]
-    sizes = [s("Sub", high, low) for high, low in ends]
-    across, down = s("Mul", sizes[0], scale_x / width), s("Mul", sizes[1], scale_y / height)
-    back = s("Neg", sine)
-    lines = []
-    for first, second in ((cosine, sine), (back, cosine)):
-        centre = s("Add", s("Mul", first, middle[0]), s("Mul", second, middle[1]))
-        parts = s("Mul", first, across), s("Mul", second, down)
-        shift = s("Add", s("Mul", parts[0], -width / 2), s("Mul", parts[1], -height / 2))
-        lines.append(s("Concat", *parts, np.zeros((1, 1, 1), np.float32), s("Add", centre, shift), axis=2))
-    s("Concat", *lines, np.eye(4, dtype=np.float32)[None, 2:], axis=1, end=True)
+
+    def find_matrix(landmarks: Value) -> Value:
+        way = _take(landmarks, 1, right) - _take(landmarks, 1, left)
+        dx, dy = _take(way, 2, 0), _take(way, 2, 1)
+        length = sqrt(dx * dx + dy * dy)
+        none = apply("Equal", length, 0.0)  # atan2(0, 0) is 0
+        divisor = where(none, 1.0, length)
+        cosine, sine = where(none, 1.0, dx / divisor), where(none, 0.0, dy / divisor)
+        if target:  # of the target less the angle
+            turned = cosine * math.cos(target) + sine * math.sin(target)
+            cosine, sine = turned, cosine * math.sin(target) - sine * math.cos(target)
+        else:
+            sine = -sine
+        chosen = _take(landmarks, 1, *indices[2:])
+        x, y = _take(chosen, 2, 0), _take(chosen, 2, 1)
+        ends = [[reduce(kind, line, [1]) for kind in ("ReduceMax", "ReduceMin")] for line in (x * cosine - y * sine, x * sine + y * cosine)]
+        middle = [(high + low) * 0.5 for high, low in ends]
+        across, down = ((high - low) * (scale / size) for (high, low), scale, size in zip(ends, numbers, (width, height), strict=False))
+        lines = []
+        for first, second in ((cosine, sine), (-sine, cosine)):
+            centre = first * middle[0] + second * middle[1]
+            parts = first * across, second * down
+            shift = parts[0] * (-width / 2) + parts[1] * (-height / 2)
+            lines.append(apply("Concat", *parts, np.zeros((1, 1, 1), np.float32), centre + shift, axis=2))
+        return apply("Concat", *lines, np.eye(4, dtype=np.float32)[None, 2:], axis=1)
+
+    r.compute(find_matrix)
     return None
 
 

@@ -30,10 +30,10 @@ def write_volume(op: Op, w: Writing, builtin: str, data: str, result: str) -> No
 
     def add_reshape(name: str, hint: str, first: int | str, sizes: Sequence[int]) -> str:
         shape: Shape = (first, *sizes)
-        return _write_reshape(w, name, w.like(f"{result}/{hint}", name, shape), sizes)
+        return w.reshape(name, [-1, *sizes], w.like(f"{result}/{hint}", name, shape))
 
     def write_pool(name: str, target: str, window: Sequence[int], steps: Sequence[int], activation: int) -> None:
-        w.emit(builtin, [name], [target], "Pool2DOptions", padding=VALID, fusedActivationFunction=activation, filterHeight=window[0],
+        w.emit(builtin, [name], [target], padding=VALID, fusedActivationFunction=activation, filterHeight=window[0],
                filterWidth=window[1], strideH=steps[0], strideW=steps[1])  # fmt: skip
 
     images = add_reshape(data, "slices", slices, [height, width, channels])
@@ -42,13 +42,7 @@ def write_volume(op: Op, w: Writing, builtin: str, data: str, result: str) -> No
     columns = add_reshape(flat, "columns", batch, [depth, wanted[1] * wanted[2], channels])
     joined = w.like(f"{result}/of_columns", result, (batch, wanted[0], wanted[1] * wanted[2], channels))
     write_pool(columns, joined, (kernel[0], 1), (strides[0], 1), w.activation(op))
-    _write_reshape(w, joined, result, [*wanted, channels])
-
-
-def _write_reshape(w: Writing, name: str, result: str, sizes: Sequence[int]) -> str:
-    """A RESHAPE to sizes after a first one that is left to it."""
-    w.emit("RESHAPE", [name, w.ints([-1, *sizes], f"{result}/shape")], [result], "ReshapeOptions")
-    return result
+    w.reshape(joined, [-1, *wanted, channels], result)
 
 
 def write_dilated_max(op: Op, w: Writing, data: str) -> None:
@@ -64,11 +58,11 @@ def write_dilated_max(op: Op, w: Writing, data: str) -> None:
         value = parts[0]
         for part in parts[1:]:
             target = result if position == last and part == parts[-1] else w.like(f"{result}/largest", data, shape)
-            w.emit("MAXIMUM", [value, part], [target], "MaximumMinimumOptions")
+            w.emit("MAXIMUM", [value, part], [target])
             value = target
         data = value
     if data != result:  # the last axis has one tap
-        w.emit("RESHAPE", [data, w.sizes(result, op)], [result], "ReshapeOptions")
+        w.emit("RESHAPE", [data, w.sizes(result, op)], [result])
 
 
 def _tap(w: Writing, data: str, axis: int, start: int, count: int, step: int, result: str) -> str:
@@ -78,7 +72,7 @@ def _tap(w: Writing, data: str, axis: int, start: int, count: int, step: int, re
     operands = [data, *(w.ints([one if i == axis else other for i in range(rank)], f"{result}/{hint}")
                         for hint, (one, other) in entries.items())]  # fmt: skip
     mask = 2**rank - 1 - 2**axis
-    w.emit("STRIDED_SLICE", operands, [result], "StridedSliceOptions", beginMask=mask, endMask=mask)
+    w.emit("STRIDED_SLICE", operands, [result], beginMask=mask, endMask=mask)
     return result
 
 
@@ -140,7 +134,7 @@ def write_average_pool(op: Op, w: Writing) -> None:
     mean = w.like(f"{result.name}/with_padding", result.name, result.shape)
     pool(mean)
     factor = w.const((1 / share).astype(np.float32)[None, ..., None], f"{result.name}/factor")
-    w.emit("MUL", [mean, factor], [result.name], "MulOptions")
+    w.emit("MUL", [mean, factor], [result.name])
 
 
 def _is_flat(op: Op, w: Writing) -> bool:
@@ -198,7 +192,7 @@ def _emit(op: Op, w: Writing, builtin: str, found: Window, result: str = "") -> 
         raise w.unsupported_error(op, f"a window of {len(op['kernel_shape'])} dimensions", rule="form-not-covered")
     height, width = op["kernel_shape"]
     fields = {"filterHeight": height, "filterWidth": width, "fusedActivationFunction": w.activation(op)}
-    w.emit(builtin, [found.data], [result or op.outputs[0]], "Pool2DOptions", **fields, **found.fields)
+    w.emit(builtin, [found.data], [result or op.outputs[0]], **fields, **found.fields)
 
 
 def _spatial_axes(op: Op, w: Writing) -> str:
@@ -208,12 +202,12 @@ def _spatial_axes(op: Op, w: Writing) -> str:
 
 def write_global_average_pool(op: Op, w: Writing) -> None:
     """GlobalAveragePool as MEAN over height and width."""
-    w.emit("MEAN", [op.inputs[0], _spatial_axes(op, w)], op.outputs, "ReducerOptions", keepDims=True)
+    w.emit("MEAN", [op.inputs[0], _spatial_axes(op, w)], op.outputs, keepDims=True)
 
 
 def write_global_max_pool(op: Op, w: Writing) -> None:
     """GlobalMaxPool as REDUCE_MAX over height and width."""
-    w.emit("REDUCE_MAX", [op.inputs[0], _spatial_axes(op, w)], op.outputs, "ReducerOptions", keepDims=True)
+    w.emit("REDUCE_MAX", [op.inputs[0], _spatial_axes(op, w)], op.outputs, keepDims=True)
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from qconvert.arithmetic import dequantize, tflite_requantize
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op, Tensor, numpy_dtype
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -84,11 +83,11 @@ def write_quantize(op: Op, w: Writing) -> None:
     fits = first is None or second is None or float(first.scale.max()) / float(second.scale.min()) < _MOST[data.dtype == "int16"]
     lacks = (data.dtype, result.dtype) == ("int16", "uint8")  # the one pair of these types that no kernel has
     if first is None or (fits and not by_reals and not lacks):
-        w.emit("QUANTIZE", op.inputs[:1], op.outputs, "QuantizeOptions")
+        w.emit("QUANTIZE", op.inputs[:1], op.outputs)
         return
     real = w.add(f"{op.outputs[0]}/real", "float32", data.shape)
-    w.emit("DEQUANTIZE", op.inputs[:1], [real], "DequantizeOptions")
-    w.emit("QUANTIZE", [real], op.outputs, "QuantizeOptions")
+    w.emit("DEQUANTIZE", op.inputs[:1], [real])
+    w.emit("QUANTIZE", [real], op.outputs)
 
 
 def _write_fused(op: Op, w: Writing) -> bool:
@@ -100,7 +99,7 @@ def _write_fused(op: Op, w: Writing) -> bool:
         if made.kind in WRITERS:
             WRITERS[made.kind](made, w)
         else:
-            w.emit(made.kind.upper(), made.inputs, made.outputs, f"{made.kind}Options")
+            w.emit(made.kind.upper(), made.inputs, made.outputs)
     return found is not None
 
 
@@ -111,7 +110,7 @@ def write_dequantize(op: Op, w: Writing) -> None:
         real = dequantize(stored.data, stored.quantization).astype(numpy_dtype(result.dtype))
         w.tensors[result.name] = replace(result, data=real)
         return
-    w.emit("DEQUANTIZE", op.inputs[:1], op.outputs, "DequantizeOptions")
+    w.emit("DEQUANTIZE", op.inputs[:1], op.outputs)
 
 
 def write_relabel(op: Op, w: Writing) -> None:
@@ -120,10 +119,10 @@ def write_relabel(op: Op, w: Writing) -> None:
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if sizes.count(-1) > 1:
         whole = w.add(f"{op.outputs[0]}/shape", "int32", (len(sizes),))
-        w.emit("SHAPE", op.inputs, [whole], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
-        w.emit("RESHAPE", [op.inputs[0], whole], op.outputs, "ReshapeOptions")
+        w.emit("SHAPE", op.inputs, [whole])
+        w.emit("RESHAPE", [op.inputs[0], whole], op.outputs)
         return
-    w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, "ReshapeOptions", newShape=sizes)
+    w.emit("RESHAPE", [op.inputs[0], w.ints(sizes, f"{op.outputs[0]}/shape")], op.outputs, newShape=sizes)
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -59,13 +58,7 @@ def _make_search_reader(kind: str) -> ReadFunction:
     """The reader of ARG_MAX and ARG_MIN along the axis in input 1. The canonical operators give int64."""
 
     def read(r: Reading) -> None:
-        axis, result = r.axis(r.integer(1), r.rank()), r.result()
-        if result.dtype == "int64":
-            r.emit(kind, [r.input(0)], axis=axis, keepdims=0)
-            return
-        wide = r.intermediate("int64", "int64", result.shape)
-        r.emit(kind, [r.input(0)], [wide], axis=axis, keepdims=0)
-        r.emit("Cast", [wide], to=result.dtype)
+        r.emit_int64(kind, [r.input(0)], axis=r.axis(r.integer(1), r.rank()), keepdims=0)
 
     return read
 
@@ -98,7 +91,7 @@ def _make_writer(builtin: str) -> WriteFunction:
     """The writer of a reduction."""
 
     def write(op: Op, w: Writing) -> None:
-        w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, "ReducerOptions", keepDims=bool(op["keepdims"]))
+        w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, keepDims=bool(op["keepdims"]))
 
     return write
 
@@ -106,10 +99,10 @@ def _make_writer(builtin: str) -> WriteFunction:
 def write_cumsum(op: Op, w: Writing) -> None:
     """CUMSUM."""
     axis = w.const(np.array(w.axis(op, op["axis"], op.inputs[0]), np.int32), f"{op.outputs[0]}/axis")
-    w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, "CumsumOptions", exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
+    w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
 
 
-def _make_search_writer(builtin: str, table: str) -> WriteFunction:
+def _make_search_writer(builtin: str) -> WriteFunction:
     """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS after them."""
 
     def write(op: Op, w: Writing) -> None:
@@ -120,9 +113,9 @@ def _make_search_writer(builtin: str, table: str) -> WriteFunction:
             kept = [size for number, size in enumerate(result.shape or ()) if number != axis]
             target = w.add(f"{result.name}/searched", result.dtype, tuple(kept))
         number = w.const(np.array(axis, np.int32), f"{op.outputs[0]}/axis")
-        w.emit(builtin, [op.inputs[0], number], [target], table, outputType=DTYPE_NUMBERS[result.dtype])
+        w.emit(builtin, [op.inputs[0], number], [target])
         if target != result.name:
-            w.emit("EXPAND_DIMS", [target, number], [result.name], "ExpandDimsOptions")
+            w.emit("EXPAND_DIMS", [target, number], [result.name])
 
     return write
 
@@ -136,6 +129,6 @@ WRITERS: dict[str, WriteFunction] = {
     "ReduceAny": _make_writer("REDUCE_ANY"),
     "ReduceAll": _make_writer("REDUCE_ALL"),
     "CumSum": write_cumsum,
-    "ArgMax": _make_search_writer("ARG_MAX", "ArgMaxOptions"),
-    "ArgMin": _make_search_writer("ARG_MIN", "ArgMinOptions"),
+    "ArgMax": _make_search_writer("ARG_MAX"),
+    "ArgMin": _make_search_writer("ARG_MIN"),
 }

@@ -49,16 +49,6 @@ def read_sparse_to_dense(r: Reading) -> None:
     r.emit_stored("SparseToDense", [r.int64(0), r.int64(1), r.input(2), r.input(3)])
 
 
-def read_matrix_diag(r: Reading) -> None:
-    """MATRIX_DIAG: zeros are stored zeros, whatever the zero point."""
-    r.emit_plain("MatrixDiag")
-
-
-def read_matrix_set_diag(r: Reading) -> None:
-    """MATRIX_SET_DIAG."""
-    r.emit_stored("MatrixSetDiag")
-
-
 def read_stablehlo_pad(r: Reading) -> None:
     """STABLEHLO_PAD: (data, filler)."""
     low, high, interior = (r.integers(name) for name in ("edgePaddingLow", "edgePaddingHigh", "interiorPadding"))
@@ -80,8 +70,6 @@ READERS: dict[str, ReadFunction] = {
     **{f"UNSORTED_SEGMENT_{name.upper()}": _make_unsorted_reader(name) for name in ("sum", "prod", "max", "min")},
     "DYNAMIC_UPDATE_SLICE": read_dynamic_update_slice,
     "SPARSE_TO_DENSE": read_sparse_to_dense,
-    "MATRIX_DIAG": read_matrix_diag,
-    "MATRIX_SET_DIAG": read_matrix_set_diag,
     "STABLEHLO_PAD": read_stablehlo_pad,
     "DILATE": read_dilate,
 }
@@ -89,50 +77,34 @@ READERS: dict[str, ReadFunction] = {
 
 def write_segment_sum(op: Op, w: Writing) -> None:
     """SEGMENT_SUM."""
-    w.emit("SEGMENT_SUM", [op.inputs[0], w.index(op, 1)], op.outputs, "SegmentSumOptions")
+    w.emit("SEGMENT_SUM", [op.inputs[0], w.index(op, 1)], op.outputs)
 
 
 def write_unsorted_segment(op: Op, w: Writing) -> None:
     """UNSORTED_SEGMENT_…; the number of segments is a scalar or one element."""
-    name = str(op["reduction"])
-    w.emit(
-        f"UNSORTED_SEGMENT_{name.upper()}",
-        [op.inputs[0], w.index(op, 1), w.index(op, 2)],
-        op.outputs,
-        f"UnsortedSegment{name.title()}Options",
-    )
+    w.emit(f"UNSORTED_SEGMENT_{op['reduction'].upper()}", [op.inputs[0], w.index(op, 1), w.index(op, 2)], op.outputs)
 
 
 def write_dynamic_update_slice(op: Op, w: Writing) -> None:
     """DYNAMIC_UPDATE_SLICE."""
-    w.emit("DYNAMIC_UPDATE_SLICE", [*op.inputs[:2], w.index(op, 2, wide=True)], op.outputs, "DynamicUpdateSliceOptions")
+    w.emit("DYNAMIC_UPDATE_SLICE", [*op.inputs[:2], w.index(op, 2, wide=True)], op.outputs)
 
 
 def write_sparse_to_dense(op: Op, w: Writing) -> None:
     """SPARSE_TO_DENSE, whose indices and shape have one type."""
     sizes = [w.index(op, position) for position in (0, 1)]
-    w.emit("SPARSE_TO_DENSE", [*sizes, *op.inputs[2:]], op.outputs, "SparseToDenseOptions", validateIndices=False)
-
-
-def write_matrix_diag(op: Op, w: Writing) -> None:
-    """MATRIX_DIAG."""
-    w.emit("MATRIX_DIAG", op.inputs, op.outputs, "MatrixDiagOptions")
-
-
-def write_matrix_set_diag(op: Op, w: Writing) -> None:
-    """MATRIX_SET_DIAG."""
-    w.emit("MATRIX_SET_DIAG", op.inputs, op.outputs, "MatrixSetDiagOptions")
+    w.emit("SPARSE_TO_DENSE", [*sizes, *op.inputs[2:]], op.outputs, validateIndices=False)
 
 
 def write_interior_pad(op: Op, w: Writing) -> None:
     """DILATE where there are gaps alone, else STABLEHLO_PAD."""
     if not any((*op["low"], *op["high"])):
         dilations = w.ints([gap + 1 for gap in op["interior"]], f"{op.outputs[0]}/dilations")
-        w.emit("DILATE", [op.inputs[0], dilations, op.inputs[1]], op.outputs, "DilateOptions")
+        w.emit("DILATE", [op.inputs[0], dilations, op.inputs[1]], op.outputs)
         return
     lists = {"edgePaddingLow": op["low"], "edgePaddingHigh": op["high"], "interiorPadding": op["interior"]}
     fields: dict[str, Any] = {name: np.array(values, np.int64) for name, values in lists.items()}
-    w.emit("STABLEHLO_PAD", op.inputs, op.outputs, "StablehloPadOptions", **fields)
+    w.emit("STABLEHLO_PAD", op.inputs, op.outputs, **fields)
 
 
 WRITERS: dict[str, WriteFunction] = {
@@ -140,7 +112,5 @@ WRITERS: dict[str, WriteFunction] = {
     "UnsortedSegment": write_unsorted_segment,
     "DynamicUpdateSlice": write_dynamic_update_slice,
     "SparseToDense": write_sparse_to_dense,
-    "MatrixDiag": write_matrix_diag,
-    "MatrixSetDiag": write_matrix_set_diag,
     "InteriorPad": write_interior_pad,
 }

@@ -250,23 +250,22 @@ class Frame:
         flat = result.reshaped is not None and len(self._w.tensor(result.reshaped.outputs[0]).shape or ()) == 2
         return len(self._ways) == 1 and flat
 
-    def emit(self, builtin: str, listed: Sequence[str], table: str, **options: Any) -> None:
+    def emit(self, builtin: str, listed: Sequence[str], **options: Any) -> None:
         """Adds the operator of TFLite, with its first input before those listed; a recurrence back alone turns data and results."""
         w, backwards = self._w, len(self._ways) == 1 and self._ways[0]["direction"] == "reverse" and self._steps > 1
         shown = [self._choose_output(result) for result in self._results]
         if not backwards:
-            w.emit(builtin, [self.data, *listed], shown, table, **options)
+            w.emit(builtin, [self.data, *listed], shown, **options)
         else:
             axis = w.ints([0 if self.form == "steps" else 1], f"{shown[0]}/axis")
             given = w.like(f"{shown[0]}/given", self.data, w.tensor(self.data).shape)
             back = w.like(f"{shown[0]}/back", shown[0], w.tensor(shown[0]).shape)
-            w.emit("REVERSE_V2", [self.data, axis], [given], "ReverseV2Options")
-            w.emit(builtin, [given, *listed], [back], table, **options)
-            w.emit("REVERSE_V2", [back, axis], [shown[0]], "ReverseV2Options")
+            w.emit("REVERSE_V2", [self.data, axis], [given])
+            w.emit(builtin, [given, *listed], [back], **options)
+            w.emit("REVERSE_V2", [back, axis], [shown[0]])
         for result, name in zip(self._results, shown, strict=True):
             if result.name and not self._is_reshape_absorbed(result):
-                sizes = w.ints([self._steps, 1, self._rows, result.size], f"{result.name}/shape")
-                w.emit("RESHAPE", [name, sizes], [result.name], "ReshapeOptions")
+                w.reshape(name, [self._steps, 1, self._rows, result.size], result.name)
 
     def _is_reshape_absorbed(self, result: _Result) -> bool:
         """Whether the Reshape after a result is the operator's own work."""

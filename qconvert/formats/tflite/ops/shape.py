@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 
@@ -74,28 +73,7 @@ def read_fill(r: Reading) -> None:
 
 def read_shape(r: Reading) -> None:
     """SHAPE; ONNX's is int64."""
-    result = r.result()
-    if result.dtype == "int64":
-        r.emit("Shape")
-        return
-    wide = r.intermediate("int64", "int64", result.shape)
-    r.emit("Shape", outputs=[wide])
-    r.emit("Cast", [wide], to=result.dtype)
-
-
-def read_range(r: Reading) -> None:
-    """RANGE: (start, limit, delta)."""
-    r.emit("Range")
-
-
-def read_rank(r: Reading) -> None:
-    """RANK."""
-    r.emit("Rank")
-
-
-def read_broadcast_args(r: Reading) -> None:
-    """BROADCAST_ARGS."""
-    r.emit("BroadcastArgs")
+    r.emit_int64("Shape", r.inputs)
 
 
 READERS: dict[str, ReadFunction] = {
@@ -107,9 +85,6 @@ READERS: dict[str, ReadFunction] = {
     "BROADCAST_TO": read_broadcast_to,
     "FILL": read_fill,
     "SHAPE": read_shape,
-    "RANGE": read_range,
-    "RANK": read_rank,
-    "BROADCAST_ARGS": read_broadcast_args,
 }
 
 
@@ -120,7 +95,7 @@ def write_reshape(op: Op, w: Writing) -> None:
     data = w.tensors.get(op.inputs[0])
     if data is not None and data.dtype == "complex64" and known[-1:] == [2] and known.count(-1) <= 1:
         target = w.ints(known[:-1], f"{op.outputs[0]}/shape")
-        w.emit("RESHAPE", [op.inputs[0], target], [w.complex(op, op.outputs[0])], "ReshapeOptions", newShape=np.array(known[:-1], np.int32))
+        w.emit("RESHAPE", [op.inputs[0], target], [w.complex(op, op.outputs[0])], newShape=np.array(known[:-1], np.int32))
         return
     if sizes is not None and (sizes != 0).all():
         target = w.index(op, 1)
@@ -128,12 +103,12 @@ def write_reshape(op: Op, w: Writing) -> None:
     elif shape is not None and known.count(-1) <= 1:
         target = w.ints(known, f"{op.outputs[0]}/shape")
     elif sizes is None:
-        w.emit("RESHAPE", [op.inputs[0], w.index(op, 1)], op.outputs, "ReshapeOptions")
+        w.emit("RESHAPE", [op.inputs[0], w.index(op, 1)], op.outputs)
         return
     else:
-        w.emit("RESHAPE", [op.inputs[0], _write_copied_sizes(op, w, [int(size) for size in sizes])], op.outputs, "ReshapeOptions")
+        w.emit("RESHAPE", [op.inputs[0], _write_copied_sizes(op, w, [int(size) for size in sizes])], op.outputs)
         return
-    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(known, np.int32))
+    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, newShape=np.array(known, np.int32))
 
 
 def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
@@ -143,7 +118,7 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
     if rank is None or op["allowzero"]:
         raise w.unsupported_error(op, f"sizes {sizes} of data of shape {data.shape}", rule="shape-mismatch")
     whole = w.add(f"{hint}/data", "int32", (rank,))
-    w.emit("SHAPE", [data.name], [whole], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
+    w.emit("SHAPE", [data.name], [whole])
     parts = []
     for axis, size in enumerate(sizes):
         own = shape[axis] if size == 0 else size
@@ -151,9 +126,9 @@ def _write_copied_sizes(op: Op, w: Writing, sizes: list[int]) -> str:
             parts.append(w.ints([own], f"{hint}/size"))
             continue
         parts.append(w.add(f"{hint}/size", "int32", (1,)))
-        w.emit("SLICE", [whole, w.ints([axis], f"{hint}/axis"), w.ints([1], f"{hint}/one")], [parts[-1]], "SliceOptions")
+        w.emit("SLICE", [whole, w.ints([axis], f"{hint}/axis"), w.ints([1], f"{hint}/one")], [parts[-1]])
     result = w.add(hint, "int32", (len(sizes),))
-    w.emit("CONCATENATION", parts, [result], "ConcatenationOptions", axis=0)
+    w.emit("CONCATENATION", parts, [result], axis=0)
     return result
 
 
@@ -164,7 +139,7 @@ def _reshape_to_result(op: Op, w: Writing) -> None:
     if sizes.count(-1) > 1:
         raise w.unsupported_error(op, f"a result of shape {shape}", rule="unsupported-shape")
     target = w.ints(sizes, f"{op.outputs[0]}/shape")
-    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, "ReshapeOptions", newShape=np.array(sizes, np.int32))
+    w.emit("RESHAPE", [op.inputs[0], target], op.outputs, newShape=np.array(sizes, np.int32))
 
 
 def write_squeeze(op: Op, w: Writing) -> None:
@@ -172,7 +147,7 @@ def write_squeeze(op: Op, w: Writing) -> None:
     axes = w.integers(op, 1)
     if axes:
         dims = np.array([w.axis(op, axis, op.inputs[0]) for axis in axes], np.int32)
-        w.emit("SQUEEZE", op.inputs[:1], op.outputs, "SqueezeOptions", squeezeDims=dims)
+        w.emit("SQUEEZE", op.inputs[:1], op.outputs, squeezeDims=dims)
     else:
         _reshape_to_result(op, w)
 
@@ -188,21 +163,21 @@ def write_unsqueeze(op: Op, w: Writing) -> None:
     for axis in axes:
         shape.insert(axis, 1)
         grown = result.name if axis == axes[-1] else w.like(f"{result.name}/axis_{axis}", op.inputs[0], tuple(shape))
-        w.emit("EXPAND_DIMS", [name, w.const(np.array(axis, np.int32), f"{result.name}/axis")], [grown], "ExpandDimsOptions")
+        w.emit("EXPAND_DIMS", [name, w.const(np.array(axis, np.int32), f"{result.name}/axis")], [grown])
         name = grown
 
 
 def write_transpose(op: Op, w: Writing) -> None:
     """TRANSPOSE; without axes, which its kernel does not know, a RESHAPE."""
     if not op["perm"]:
-        w.emit("RESHAPE", [op.inputs[0], w.ints([], f"{op.outputs[0]}/shape")], op.outputs, "ReshapeOptions")
-        return
-    w.emit("TRANSPOSE", [op.inputs[0], w.ints(op["perm"], f"{op.outputs[0]}/perm")], op.outputs, "TransposeOptions")
+        w.reshape(op.inputs[0], [], op.outputs[0])
+    else:
+        w.transpose(op.inputs[0], op["perm"], op.outputs[0])
 
 
 def write_tile(op: Op, w: Writing) -> None:
     """TILE."""
-    w.emit("TILE", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs, "TileOptions")
+    w.emit("TILE", [op.inputs[0], w.index(op, 1, wide=True)], op.outputs)
 
 
 def write_expand(op: Op, w: Writing) -> None:
@@ -211,12 +186,12 @@ def write_expand(op: Op, w: Writing) -> None:
     shape = w.tensor(op.outputs[0]).static_shape if sizes is not None else None
     target = w.index(op, 1, wide=True) if shape is None else w.ints(shape, f"{op.outputs[0]}/shape")
     if data.rank == 0:
-        w.emit("FILL", [target, op.inputs[0]], op.outputs, "FillOptions")
+        w.emit("FILL", [target, op.inputs[0]], op.outputs)
         return
     whole = op.source.startswith("BROADCAST_TO") or w.producer(op.inputs[1], "BroadcastArgs") is not None
     if shape is None and set(data.shape or ("unknown",)) != {1} and not whole:
         target = _broadcast_sizes(op, w, target)
-    w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs, "BroadcastToOptions")
+    w.emit("BROADCAST_TO", [op.inputs[0], target], op.outputs)
 
 
 def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
@@ -226,7 +201,7 @@ def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
         own = w.const(np.array(data.static_shape, dtype), f"{op.outputs[0]}/own_sizes")
     else:
         own = w.add(f"{op.outputs[0]}/own_sizes", dtype, None if data.rank is None else (data.rank,))
-        w.emit("SHAPE", [op.inputs[0]], [own], "ShapeOptions", outType=DTYPE_NUMBERS[dtype])
+        w.emit("SHAPE", [op.inputs[0]], [own])
     rank = w.tensor(op.outputs[0]).rank
     both = w.add(f"{op.outputs[0]}/sizes", dtype, None if rank is None else (rank,))
     w.emit("BROADCAST_ARGS", [own, sizes], [both])
@@ -236,22 +211,7 @@ def _broadcast_sizes(op: Op, w: Writing, sizes: str) -> str:
 def write_shape(op: Op, w: Writing) -> None:
     """SHAPE, of int32 if a Cast makes it that."""
     result = w.absorb_int32_cast(op)
-    w.emit("SHAPE", op.inputs, [result], "ShapeOptions", outType=DTYPE_NUMBERS[w.tensor(result).dtype])
-
-
-def write_range(op: Op, w: Writing) -> None:
-    """RANGE."""
-    w.emit("RANGE", op.inputs, op.outputs, "RangeOptions")
-
-
-def write_rank(op: Op, w: Writing) -> None:
-    """RANK."""
-    w.emit("RANK", op.inputs, op.outputs, "RankOptions")
-
-
-def write_broadcast_args(op: Op, w: Writing) -> None:
-    """BROADCAST_ARGS."""
-    w.emit("BROADCAST_ARGS", op.inputs, op.outputs)
+    w.emit("SHAPE", op.inputs, [result])
 
 
 WRITERS: dict[str, WriteFunction] = {
@@ -262,7 +222,4 @@ WRITERS: dict[str, WriteFunction] = {
     "Tile": write_tile,
     "Expand": write_expand,
     "Shape": write_shape,
-    "Range": write_range,
-    "Rank": write_rank,
-    "BroadcastArgs": write_broadcast_args,
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.one_to_one import make_reader
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Tensor
@@ -17,15 +18,6 @@ __all__ = ["COMPLEX", "READERS", "WRITERS"]
 def read_rfft2d(r: Reading) -> None:
     """RFFT2D."""
     r.emit("Rfft2d", [r.input(0), r.int64(1)])
-
-
-def _make_part_reader(kind: str) -> ReadFunction:
-    """REAL, IMAG and COMPLEX_ABS."""
-
-    def read(r: Reading) -> None:
-        r.emit(kind)
-
-    return read
 
 
 def read_reshaped(r: Reading) -> None:
@@ -57,7 +49,9 @@ def read_cast(r: Reading) -> None:
 #: The readers of operators on complex numbers.
 COMPLEX: dict[str, ReadFunction] = {
     "RFFT2D": read_rfft2d,
-    **{name: _make_part_reader(kind) for name, kind in (("REAL", "Real"), ("IMAG", "Imag"), ("COMPLEX_ABS", "ComplexAbs"))},
+    "REAL": make_reader("Real"),
+    "IMAG": make_reader("Imag"),
+    "COMPLEX_ABS": make_reader("ComplexAbs"),
     **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS"), read_reshaped),
     "CAST": read_cast,
 }
@@ -100,7 +94,7 @@ READERS: dict[str, ReadFunction] = {
 
 def write_rfft2d(op: Op, w: Writing) -> None:
     """RFFT2D."""
-    w.emit("RFFT2D", [op.inputs[0], w.index(op, 1)], [w.complex(op, op.outputs[0])], "Rfft2dOptions")
+    w.emit("RFFT2D", [op.inputs[0], w.index(op, 1)], [w.complex(op, op.outputs[0])])
 
 
 def _make_part_writer(builtin: str) -> WriteFunction:
@@ -122,18 +116,18 @@ def _write_part_of_real(builtin: str, op: Op, w: Writing, data: Tensor) -> None:
     last = len(shape) - 1
     if builtin != "COMPLEX_ABS":
         index = w.const(np.array(int(builtin == "IMAG"), np.int32), f"{op.outputs[0]}/part")
-        w.emit("GATHER", [data.name, index], op.outputs, "GatherOptions", axis=last)
+        w.emit("GATHER", [data.name, index], op.outputs, axis=last)
         return
     squares, total = w.add(f"{op.outputs[0]}/squares", data.dtype, shape), w.add(f"{op.outputs[0]}/sum", data.dtype, shape[:-1])
-    w.emit("SQUARE", [data.name], [squares], "SquareOptions")
-    w.emit("SUM", [squares, w.ints([last], f"{op.outputs[0]}/axis")], [total], "ReducerOptions", keepDims=False)
+    w.emit("SQUARE", [data.name], [squares])
+    w.emit("SUM", [squares, w.ints([last], f"{op.outputs[0]}/axis")], [total], keepDims=False)
     w.emit("SQRT", [total], op.outputs)
 
 
 def write_bucketize(op: Op, w: Writing) -> None:
     """BUCKETIZE."""
     boundaries = w.constant(op, 1).astype(np.float32).reshape(-1)
-    w.emit("BUCKETIZE", op.inputs[:1], op.outputs, "BucketizeOptions", boundaries=boundaries)
+    w.emit("BUCKETIZE", op.inputs[:1], op.outputs, boundaries=boundaries)
 
 
 def write_lrn(op: Op, w: Writing) -> None:
@@ -144,7 +138,7 @@ def write_lrn(op: Op, w: Writing) -> None:
     if w.tensor(op.inputs[0]).dtype != "float32":
         raise w.unsupported_error(op, f"data of {w.tensor(op.inputs[0]).dtype}", rule="operand-types")
     fields: dict[str, Any] = {"alpha": float(op["alpha"]) / size, "beta": float(op["beta"]), "bias": float(op["bias"])}
-    w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, "LocalResponseNormalizationOptions", radius=(size - 1) // 2, **fields)
+    w.emit("LOCAL_RESPONSE_NORMALIZATION", op.inputs, op.outputs, radius=(size - 1) // 2, **fields)
 
 
 def write_fake_quant(op: Op, w: Writing) -> None:
@@ -157,7 +151,7 @@ def write_fake_quant(op: Op, w: Writing) -> None:
         "numBits": int(op["num_bits"]),
         "narrowRange": bool(op["narrow_range"]),
     }
-    w.emit("FAKE_QUANT", op.inputs, op.outputs, "FakeQuantOptions", **fields)
+    w.emit("FAKE_QUANT", op.inputs, op.outputs, **fields)
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -131,11 +131,11 @@ def write_slice(op: Op, w: Writing) -> None:
     from_strided = op.source.startswith("STRIDED_SLICE")
     axes = sorted(bounds)
     if axes and all(row == (-1, FAR_BACK, -1) for row in bounds.values()) and axes[-1] - axes[0] < len(axes) and not from_strided:
-        w.emit("REVERSE_V2", [op.inputs[0], w.ints(list(bounds), f"{op.outputs[0]}/axes")], op.outputs, "ReverseV2Options")
+        w.emit("REVERSE_V2", [op.inputs[0], w.ints(list(bounds), f"{op.outputs[0]}/axes")], op.outputs)
     elif not from_strided and _is_plain(op, w, bounds):
         begins, sizes = [row[0] for row in bounds.values()], [-1 if row[1] == FAR else row[1] - row[0] for row in bounds.values()]
         operands = [op.inputs[0], w.ints(begins, f"{op.outputs[0]}/begin"), w.ints(sizes, f"{op.outputs[0]}/size")]
-        w.emit("SLICE", operands, op.outputs, "SliceOptions")
+        w.emit("SLICE", operands, op.outputs)
     else:
         _write_strided(op, w, bounds)
 
@@ -196,7 +196,7 @@ def _write_strided(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) 
         position += 1
     columns = (("begin", entries.begins), ("end", entries.ends), ("strides", entries.steps))
     operands = [op.inputs[0], *(w.ints(column, f"{op.outputs[0]}/{hint}") for hint, column in columns)]
-    w.emit("STRIDED_SLICE", operands, outputs, "StridedSliceOptions", **entries.masks)
+    w.emit("STRIDED_SLICE", operands, outputs, **entries.masks)
 
 
 def _absorbed_axes(op: Op, w: Writing, bounds: dict[int, tuple[int, int, int]]) -> tuple[set[int], set[int], tuple[str, ...]]:

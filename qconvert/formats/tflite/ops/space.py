@@ -115,7 +115,7 @@ def write_resize(op: Op, w: Writing) -> None:
     if coordinates == "pytorch_half_pixel" and 1 not in w.shape(result, op, slice(1, 3)):
         coordinates = "half_pixel"
     if op["mode"] == "linear" and coordinates in _LINEAR:
-        w.emit("RESIZE_BILINEAR", [name, size], [result], "ResizeBilinearOptions", **_LINEAR[coordinates])
+        w.emit("RESIZE_BILINEAR", [name, size], [result], **_LINEAR[coordinates])
         return
     if op["mode"] != "nearest":
         raise w.unsupported_error(op, f"mode {op['mode']!r} and coordinates {coordinates!r}", rule="attribute-not-covered")
@@ -127,7 +127,7 @@ def write_resize(op: Op, w: Writing) -> None:
     if wanted not in _NEAREST:
         _resize_by_gather(op, w, wanted)
         return
-    w.emit("RESIZE_NEAREST_NEIGHBOR", [name, size], [result], "ResizeNearestNeighborOptions", **_NEAREST[wanted])
+    w.emit("RESIZE_NEAREST_NEIGHBOR", [name, size], [result], **_NEAREST[wanted])
 
 
 def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
@@ -143,7 +143,7 @@ def _resize_by_gather(op: Op, w: Writing, form: tuple[str, str]) -> None:
         shape = w.tensor(name).shape or ()
         found = result if axis == axes[-1] else w.like(f"{result}/rows", name, (*shape[:axis], count, *shape[axis + 1 :]))
         indices = w.ints([int(value) for value in positions], f"{found}/positions")
-        w.emit("GATHER", [name, indices], [found], "GatherOptions", axis=axis)
+        w.emit("GATHER", [name, indices], [found], axis=axis)
         name = found
 
 
@@ -177,36 +177,32 @@ def write_depth_to_space(op: Op, w: Writing) -> None:
         (channels,) = w.shape(name, op, slice(3, 4))
         order = np.arange(channels).reshape(-1, block**2).T.reshape(-1)
         ordered = w.like(f"{name}/rows_first", name, w.tensor(name).shape)
-        w.emit("GATHER", [name, w.ints(order.tolist(), f"{ordered}/channels")], [ordered], "GatherOptions", axis=3)
+        w.emit("GATHER", [name, w.ints(order.tolist(), f"{ordered}/channels")], [ordered], axis=3)
         name = ordered
-    w.emit("DEPTH_TO_SPACE", [name], op.outputs, "DepthToSpaceOptions", blockSize=block)
+    w.emit("DEPTH_TO_SPACE", [name], op.outputs, blockSize=block)
 
 
-def _make_blocks_writer(builtin: str, table: str) -> WriteFunction:
-    """The writer of SPACE_TO_DEPTH."""
-
-    def write(op: Op, w: Writing) -> None:
-        _require_channels_last(op, w)
-        w.emit(builtin, op.inputs, op.outputs, table, blockSize=int(op["blocksize"]))
-
-    return write
+def write_space_to_depth(op: Op, w: Writing) -> None:
+    """SPACE_TO_DEPTH."""
+    _require_channels_last(op, w)
+    w.emit("SPACE_TO_DEPTH", op.inputs, op.outputs, blockSize=int(op["blocksize"]))
 
 
-def _make_batches_writer(builtin: str, table: str) -> WriteFunction:
+def _make_batches_writer(builtin: str) -> WriteFunction:
     """The writer of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: pads or crops become rows of before and after."""
 
     def write(op: Op, w: Writing) -> None:
         if op["data_format"] != "channels_last":
             raise w.unsupported_error(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
-        w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs, table)
+        w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs)
 
     return write
 
 
 WRITERS: dict[str, WriteFunction] = {
     "Resize": write_resize,
-    "SpaceToDepth": _make_blocks_writer("SPACE_TO_DEPTH", "SpaceToDepthOptions"),
+    "SpaceToDepth": write_space_to_depth,
     "DepthToSpace": write_depth_to_space,
-    "SpaceToBatch": _make_batches_writer("SPACE_TO_BATCH_ND", "SpaceToBatchNDOptions"),
-    "BatchToSpace": _make_batches_writer("BATCH_TO_SPACE_ND", "BatchToSpaceNDOptions"),
+    "SpaceToBatch": _make_batches_writer("SPACE_TO_BATCH_ND"),
+    "BatchToSpace": _make_batches_writer("BATCH_TO_SPACE_ND"),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions
@@ -35,7 +34,7 @@ def write_select_boxes(op: Op, w: Writing) -> None:
     if (version == "V5") != (len(op.inputs) == 6):
         raise w.unsupported_error(op, f"{len(op.inputs)} inputs and {len(op.outputs)} outputs", rule="wrong-number-of-tensors")
     outputs = [op.outputs[0], *op.outputs[2:], op.outputs[1]]
-    w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs, f"NonMaxSuppression{version}Options")
+    w.emit(f"NON_MAX_SUPPRESSION_{version}", operands, outputs)
 
 
 @conditions(lambda op, scope: "has boxes of corners alone" if op["center_point_box"] else "")
@@ -55,12 +54,12 @@ def write_suppression(op: Op, w: Writing) -> None:
     numbers += [w.const(np.float32(value), f"{result}/threshold") for value in (np.nextafter(np.float32(overlap), np.float32(2)), least)]
     boxes = _write_unpack(w, op.inputs[0], (images, count, 4))
     of_class = w.like(f"{result}/of_class", op.inputs[1], (images * classes, count))
-    w.emit("RESHAPE", [op.inputs[1], w.ints([images * classes, count], f"{of_class}/shape")], [of_class], "ReshapeOptions")
+    w.reshape(op.inputs[1], [images * classes, count], of_class)
     scores = _write_unpack(w, of_class, (images * classes, count))
     chosen, found = [], []
     for index, values in enumerate(scores):
         pair = w.add(f"{result}/chosen", "int32", (most,)), w.add(f"{result}/number", "int32", ())
-        w.emit("NON_MAX_SUPPRESSION_V4", [boxes[index // classes], values, *numbers], pair, "NonMaxSuppressionV4Options")
+        w.emit("NON_MAX_SUPPRESSION_V4", [boxes[index // classes], values, *numbers], pair)
         chosen.append(pair[0])
         found.append(pair[1])
     _write_rows(op, w, _write_pack(w, chosen, (len(scores), most)), _write_pack(w, found, (len(scores),)), classes)
@@ -68,13 +67,13 @@ def write_suppression(op: Op, w: Writing) -> None:
 
 def _write_unpack(w: Writing, name: str, shape: tuple[int, ...]) -> list[str]:
     parts = [w.add(f"{name}/part", "float32", shape[1:]) for _ in range(shape[0])]
-    w.emit("UNPACK", [name], parts, "UnpackOptions", num=len(parts), axis=0)
+    w.emit("UNPACK", [name], parts, num=len(parts), axis=0)
     return parts
 
 
 def _write_pack(w: Writing, parts: list[str], shape: tuple[int, ...]) -> str:
     result = w.add(f"{parts[0]}/all", "int32", shape)
-    w.emit("PACK", parts, [result], "PackOptions", valuesCount=len(parts), axis=0)
+    w.emit("PACK", parts, [result], valuesCount=len(parts), axis=0)
     return result
 
 
@@ -84,24 +83,22 @@ def _write_rows(op: Op, w: Writing, chosen: str, found: str, classes: int) -> No
     count, most = w.shape(chosen, op)
     rows = w.tensor(result).shape or ("rows", 3)
 
-    def column(builtin: str, inputs: list[str], dtype: str, shape: tuple[int | str, ...], table: str = "", **fields: object) -> str:
-        name = w.add(f"{result}/{builtin.lower()}", dtype, shape)
-        w.emit(builtin, inputs, [name], table, **fields)  # type: ignore[arg-type]
-        return name
+    def column(builtin: str, inputs: list[str], dtype: str, shape: tuple[int | str, ...]) -> str:
+        return w.emit(builtin, inputs, [w.add(f"{result}/{builtin.lower()}", dtype, shape)])[0]
 
     last = w.ints([count, 1], f"{result}/column")
     places = w.const(np.arange(most, dtype=np.int32)[None], f"{result}/places")
-    counts = column("RESHAPE", [found, last], "int32", (count, 1), "ReshapeOptions")
-    there = column("WHERE", [column("LESS", [places, counts], "bool", (count, most), "LessOptions")], "int64", (rows[0], 2), "WhereOptions")
-    box = column("GATHER_ND", [chosen, there], "int32", (rows[0],), "GatherNdOptions")
-    wide = column("CAST", [box], "int64", (rows[0],), "CastOptions", inDataType=DTYPE_NUMBERS["int32"], outDataType=DTYPE_NUMBERS["int64"])
-    boxes = column("RESHAPE", [wide, w.ints([-1, 1], f"{result}/boxes")], "int64", (rows[0], 1), "ReshapeOptions")
+    counts = column("RESHAPE", [found, last], "int32", (count, 1))
+    there = column("WHERE", [column("LESS", [places, counts], "bool", (count, most))], "int64", (rows[0], 2))
+    box = column("GATHER_ND", [chosen, there], "int32", (rows[0],))
+    wide = column("CAST", [box], "int64", (rows[0],))
+    boxes = column("RESHAPE", [wide, w.ints([-1, 1], f"{result}/boxes")], "int64", (rows[0], 1))
     bounds = [w.ints(values, f"{result}/first") for values in ([0, 0], [-1, 1])]
-    number = column("SLICE", [there, *bounds], "int64", (rows[0], 1), "SliceOptions")
-    flat = column("RESHAPE", [number, w.ints([-1], f"{result}/numbers")], "int64", (rows[0],), "ReshapeOptions")
+    number = column("SLICE", [there, *bounds], "int64", (rows[0], 1))
+    flat = column("RESHAPE", [number, w.ints([-1], f"{result}/numbers")], "int64", (rows[0],))
     known = w.const(np.stack(np.divmod(np.arange(count), classes), -1).astype(np.int64), f"{result}/image_and_class")
-    pairs = column("GATHER", [known, flat], "int64", (rows[0], 2), "GatherOptions")
-    w.emit("CONCATENATION", [pairs, boxes], [result], "ConcatenationOptions", axis=1)
+    pairs = column("GATHER", [known, flat], "int64", (rows[0], 2))
+    w.emit("CONCATENATION", [pairs, boxes], [result], axis=1)
 
 
 WRITERS: dict[str, WriteFunction] = {"SelectBoxes": write_select_boxes, "NonMaxSuppression": write_suppression}

@@ -101,7 +101,7 @@ def write_conv_3d(op: Op, w: Writing) -> None:
     if groups > 1:
         _write_groups(op, w, data, fields)
     else:
-        w.emit("CONV_3D", [data, kernel, *op.inputs[2:3]], op.outputs, "Conv3DOptions", **fields)
+        w.emit("CONV_3D", [data, kernel, *op.inputs[2:3]], op.outputs, **fields)
 
 
 def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None:
@@ -111,15 +111,15 @@ def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None
     biases = np.split(w.constant(op, 2), count) if op.has(2) else []
     inner, outer = (w.tensor(data).shape or ())[:-1], (result.shape or ())[:-1]
     pieces = [w.like(f"{op.outputs[0]}/group", data, (*inner, weights.shape[1])) for _ in range(count)]
-    w.emit("SPLIT", [last, data], pieces, "SplitOptions", numSplits=count)
+    w.emit("SPLIT", [last, data], pieces, numSplits=count)
     found = []
     for index, kernel in enumerate(np.split(weights, count)):
         operands = [pieces[index], w.const(kernel.transpose(2, 3, 4, 1, 0), f"{op.inputs[1]}/group")]
         if biases:
             operands.append(w.const(biases[index], f"{op.inputs[2]}/group"))
         found.append(w.like(f"{result.name}/of_group", result.name, (*outer, kernel.shape[0])))
-        w.emit("CONV_3D", operands, found[-1:], "Conv3DOptions", **fields)
-    w.emit("CONCATENATION", found, op.outputs, "ConcatenationOptions", axis=_RANK - 1)
+        w.emit("CONV_3D", operands, found[-1:], **fields)
+    w.emit("CONCATENATION", found, op.outputs, axis=_RANK - 1)
 
 
 def write_conv_3d_transpose(op: Op, w: Writing) -> None:
@@ -142,11 +142,11 @@ def write_conv_3d_transpose(op: Op, w: Writing) -> None:
         whole = [max(b + n, f) for b, n, f in zip(begins, size, full, strict=True)]
         target = w.like(f"{result}/uncropped", result, (batch, *whole, channels))
     shape = result_shape(op, w, [*whole, channels])
-    w.emit("CONV_3D_TRANSPOSE", [shape, kernel, op.inputs[0], *op.inputs[2:3]], [target], "Conv3DOptions", padding=padding,
+    w.emit("CONV_3D_TRANSPOSE", [shape, kernel, op.inputs[0], *op.inputs[2:3]], [target], padding=padding,
            fusedActivationFunction=w.activation(op), **_fields(op))  # fmt: skip
     if target != result:
         bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints([-1, *size, -1], f"{result}/size")]
-        w.emit("SLICE", [target, *bounds], [result], "SliceOptions")
+        w.emit("SLICE", [target, *bounds], [result])
 
 
 def _require_channels_last(op: Op, w: Writing) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.tflite.reading import Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.graph import Op, Quantization
 from qconvert.operators.sizes import same_pads
@@ -140,11 +139,11 @@ def write_padding(op: Op, w: Writing, pads: Sequence[int], filler: int | float |
     rows = [[0, 0], *([pads[i], pads[count + i]] for i in range(count)), [0, 0]]
     paddings = w.const(as_int32(rows, op.outputs[0]), f"{op.outputs[0]}/paddings")
     if filler is None:
-        w.emit("PAD", [name, paddings], [result], "PadOptions")
+        w.emit("PAD", [name, paddings], [result])
     else:
         tensor = w.tensor(name)
         value = w.const(np.array(filler, tensor.dtype), f"{op.outputs[0]}/filler", tensor.quantization)
-        w.emit("PADV2", [name, paddings, value], [result], "PadV2Options")
+        w.emit("PADV2", [name, paddings, value], [result])
     return result
 
 
@@ -162,9 +161,9 @@ def result_shape(op: Op, w: Writing, sizes: Sequence[int]) -> str:
     factors = [int(step) if isinstance(size, str) else 0 for size, step in zip(known[:-1], (1, *op["strides"]), strict=True)]
     summands = [0 if factors[0] else int(known[0]), *sizes]
     shape, scaled, whole = (w.add(f"{result}/{hint}", "int32", (rank,)) for hint in ("data_shape", "scaled_shape", "output_shape"))
-    w.emit("SHAPE", [op.inputs[0]], [shape], "ShapeOptions", outType=DTYPE_NUMBERS["int32"])
-    w.emit("MUL", [shape, w.ints([*factors, 0], f"{result}/factors")], [scaled], "MulOptions")
-    w.emit("ADD", [scaled, w.ints(summands, f"{result}/sizes")], [whole], "AddOptions")
+    w.emit("SHAPE", [op.inputs[0]], [shape])
+    w.emit("MUL", [shape, w.ints([*factors, 0], f"{result}/factors")], [scaled])
+    w.emit("ADD", [scaled, w.ints(summands, f"{result}/sizes")], [whole])
     return whole
 
 
@@ -214,7 +213,7 @@ def write_weights(op: Op, w: Writing, key: str, axes: tuple[int, ...]) -> tuple[
         return kernel, data.shape
     w.retract(maker)
     real = w.add(f"{op.inputs[1]}/{key}", "float32", w.tensor(kernel).shape)
-    w.emit("DEQUANTIZE", [kernel], [real], "DequantizeOptions")
+    w.emit("DEQUANTIZE", [kernel], [real])
     return real, data.shape
 
 
@@ -227,5 +226,5 @@ def _write_computed_weights(op: Op, w: Writing, name: str, axes: tuple[int, ...]
         w.retract(maker)
         return maker.inputs[0], shape
     result = w.like(f"{name}/turned", name, tuple(shape[axis] for axis in axes))
-    w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result], "TransposeOptions")
+    w.emit("TRANSPOSE", [name, w.ints(axes, f"{name}/perm")], [result])
     return result, shape

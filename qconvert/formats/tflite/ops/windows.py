@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from qconvert.formats.tflite.ops.one_to_one import make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
 from qconvert.operators.windows import FUNCTIONS
@@ -92,7 +92,7 @@ def write_reduce_window(op: Op, w: Writing) -> None:
     lists = [np.array(op[name], np.int64) for name in ("window", "strides", "dilations")]
     names = [w.const(values, f"{op.outputs[0]}/window") for values in lists]
     number = FUNCTIONS.index(str(op["function"])) + 1
-    w.emit("REDUCE_WINDOW", [*op.inputs, *names], op.outputs, "ReduceWindowOptions", reduceFunction=number)
+    w.emit("REDUCE_WINDOW", [*op.inputs, *names], op.outputs, reduceFunction=number)
 
 
 def write_start_gather(op: Op, w: Writing) -> None:
@@ -101,16 +101,11 @@ def write_start_gather(op: Op, w: Writing) -> None:
         ("offsetDims", "offset_dims"), ("collapsedSliceDims", "collapsed_dims"), ("startIndexMap", "start_index_map"),
         ("sliceSizes", "slice_sizes"))}  # fmt: skip
     operands = [op.inputs[0], w.index(op, 1, wide=True)]
-    w.emit("STABLEHLO_GATHER", operands, op.outputs, "StablehloGatherOptions", indexVectorDim=int(op["index_vector_dim"]), **lists)
-
-
-def write_unique(op: Op, w: Writing) -> None:
-    """UNIQUE."""
-    w.emit("UNIQUE", op.inputs, op.outputs, "UniqueOptions", idxOutType=DTYPE_NUMBERS[w.tensor(op.outputs[1]).dtype])
+    w.emit("STABLEHLO_GATHER", operands, op.outputs, indexVectorDim=int(op["index_vector_dim"]), **lists)
 
 
 WRITERS: dict[str, WriteFunction] = {
     "ReduceWindow": write_reduce_window,
     "StartGather": write_start_gather,
-    "Unique": write_unique,
+    "Unique": make_writer("UNIQUE"),
 }

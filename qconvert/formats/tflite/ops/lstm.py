@@ -1,12 +1,12 @@
-"""UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF of int8 (an LSTM of float data: float_recurrent.py), whose states are variables of their own."""
+"""LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM by the types of their data, and those on integers; their states are variables of their own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from qconvert.arithmetic import GATES
-from qconvert.formats.tflite.ops.float_recurrent import REAL_LSTM, SEQUENCE, read_float_lstm
-from qconvert.formats.tflite.ops.svdf import REAL_SVDF, read_real_svdf
+from qconvert.formats.tflite.ops.float_recurrent import REAL_LSTM, SEQUENCE, read_float_basic, read_float_lstm, read_float_step
+from qconvert.formats.tflite.ops.sequences import single_step
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Quantization, Tensor
@@ -16,7 +16,9 @@ __all__ = ["READERS", "WRITERS"]
 
 #: The fewest inputs: files from before layer normalizations have 20.
 _OLD = 20
-_TANH, _RELU = 4, 1
+_TANH, _BASIC_KERNEL = 4, 1
+#: The quantization of a gate's sum in the basic kernel.
+_SUMS = Quantization.per_tensor(2.0**-12, 0)
 
 
 def read_sequence_lstm(r: Reading) -> None:
@@ -36,21 +38,10 @@ def read_sequence_lstm(r: Reading) -> None:
             f"{what}, neither int8, int8 and int16 nor float32 with weights of float32 or int8,", rule="operand-types"
         )
     places = {role: SEQUENCE.index(role) for role in ("hidden", "cell")}
-    states = {role: r.variable(place) for role, place in places.items()}
-    before = {role: r.read_state(state, r.tensor(places[role])) for role, state in states.items()}
-    after = [r.like(f"{role}_after", r.tensor(place), r.tensor(place).shape) for role, place in places.items()]
-    inputs = [before.get(role) or names.get(role, "") for role in LSTM_INPUTS]
+    inputs = [places.get(role) or names.get(role, "") for role in LSTM_INPUTS]
     clips = {"cell_clip": float(r.option("cellClip", 0.0)), "projection_clip": float(r.option("projClip", 0.0))}
-    r.emit(
-        "IntegerLSTM",
-        inputs,
-        [r.outputs[0], *after],
-        time_major=int(r.option("timeMajor", False)),
-        **clips,
-        **_inner_quantizations(r, names),
-    )
-    for state, value in zip(states.values(), after, strict=True):
-        r.write_state(state, value)
+    time_major = int(r.option("timeMajor", False))
+    r.emit_with_states("IntegerLSTM", inputs, r.outputs, places, time_major=time_major, **clips, **_inner_quantizations(r, names))
 
 
 def _inner_quantizations(r: Reading, names: dict[str, str]) -> dict[str, Any]:
@@ -73,23 +64,31 @@ def _per_tensor(r: Reading, tensor: Tensor) -> tuple[float, int]:
     return float(q.scale[0]), int(q.zero_point[0])
 
 
-def read_svdf(r: Reading) -> None:
-    types = tuple(r.tensor(index).dtype for index in (0, 1, 2, 4))
-    if types in REAL_SVDF:
-        read_real_svdf(r)
-        return
-    if types not in (("int8", "int8", "int16", "int16"), ("int8",) * 4):
-        known = "int8, int8 and twice int16 or int8, nor float32 with weights of float32 or int8"
-        raise r.unsupported_error(f"tensors of {', '.join(types)}, neither of {known},", rule="operand-types")
-    state = r.variable(4)
-    before = r.read_state(state, r.tensor(4))
-    after = r.like("memory_after", r.tensor(4), r.tensor(4).shape)
-    inputs = [r.input(0), before, r.input(1), r.input(2), *([r.input(3)] if r.has(3) else [])]
-    r.emit("IntegerSVDF", inputs, [r.outputs[0], after], rank=int(r.option("rank", 1)))
-    r.write_state(state, after)
+def read_lstm(r: Reading) -> None:
+    """LSTM, one step: of the full kernel, which is of float data, or of the basic one."""
+    order = single_step(r)
+    if r.option("kernelType", 0) != _BASIC_KERNEL:
+        read_float_step(r, order)
+    elif len(r.inputs) != 5 or not all(r.inputs):
+        raise r.invalid(f"has {len(r.inputs)} inputs, not the five of the basic kernel", rule="wrong-number-of-tensors")
+    elif r.tensor(0).dtype == "float32":
+        read_float_basic(r, order)
+    else:
+        _read_basic_integers(r)
 
 
-READERS: dict[str, ReadFunction] = {"UNIDIRECTIONAL_SEQUENCE_LSTM": read_sequence_lstm, "SVDF": read_svdf}
+def _read_basic_integers(r: Reading) -> None:
+    """Data of uint8 and an int16 cell. The other outputs, the cell and what the kernel computes in between, are left to it."""
+    types = tuple(r.tensor(index).dtype for index in range(len(r.inputs)))
+    if types != ("uint8", "uint8", "uint8", "int32", "int16") or r.result().dtype != "uint8":
+        what = f"the basic kernel and tensors of {', '.join(types)} for {r.result().dtype}"
+        raise r.unsupported_error(f"{what}, neither all float32 nor uint8, uint8, uint8, int32 and int16 for uint8,", rule="operand-types")
+    hidden, weights, bias, cell = range(1, 5)
+    inputs = [r.input(0), hidden, cell, r.input(weights), r.input(bias)]
+    r.emit_with_states("BasicLSTM", inputs, r.outputs[:1], {"hidden": hidden, "cell": cell})
+
+
+READERS: dict[str, ReadFunction] = {"LSTM": read_lstm, "UNIDIRECTIONAL_SEQUENCE_LSTM": read_sequence_lstm}
 
 
 def write_integer_lstm(op: Op, w: Writing) -> None:
@@ -106,18 +105,23 @@ def write_integer_lstm(op: Op, w: Writing) -> None:
     hidden = Quantization.per_tensor(float(op["hidden_scale"]), int(op["hidden_zero_point"]))
     inner.append(w.add(f"{op.outputs[0]}/hidden", "int8", (0,), None, hidden))
     w.emit(
-        "UNIDIRECTIONAL_SEQUENCE_LSTM", listed, op.outputs[:1], "UnidirectionalSequenceLSTMOptions", intermediates=inner,
+        "UNIDIRECTIONAL_SEQUENCE_LSTM", listed, op.outputs[:1], intermediates=inner,
         fusedActivationFunction=_TANH, cellClip=float(op["cell_clip"]), projClip=float(op["projection_clip"]),
         timeMajor=bool(op["time_major"]),
     )  # fmt: skip
 
 
-def write_integer_svdf(op: Op, w: Writing) -> None:
-    data, memory, feature, time, *bias = op.inputs
-    w.variable(op, memory)
-    inputs = [data, feature, time, *(bias or [""]), memory]
-    # The kernel demands a Relu, and does not apply it.
-    w.emit("SVDF", inputs, op.outputs[:1], "SVDFOptions", rank=int(op["rank"]), fusedActivationFunction=_RELU)
+def write_basic_lstm(op: Op, w: Writing) -> None:
+    data, hidden, cell, weights, bias = op.inputs
+    inputs = [data, w.variable(op, hidden), weights, bias, w.variable(op, cell)]
+    rows, values = w.shape(data, op)
+    cells = w.shape(cell, op)[1]
+    between = [
+        w.like(f"{op.outputs[0]}/cell", cell, (rows, cells)),
+        w.like(f"{op.outputs[0]}/joined", data, (rows, values + cells)),
+        w.add(f"{op.outputs[0]}/sums", "int16", (rows, 4 * cells), None, _SUMS),
+    ]
+    w.emit("LSTM", inputs, [op.outputs[0], *between], fusedActivationFunction=_TANH, kernelType=_BASIC_KERNEL)
 
 
-WRITERS: dict[str, WriteFunction] = {"IntegerLSTM": write_integer_lstm, "IntegerSVDF": write_integer_svdf}
+WRITERS: dict[str, WriteFunction] = {"IntegerLSTM": write_integer_lstm, "BasicLSTM": write_basic_lstm}
