@@ -6,36 +6,14 @@ in lower camel case, absent ones with their defaults; enumerations are names. Un
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from qconvert.errors import InvalidModelError
 from qconvert.files.documents import fail, integer, list_of, number, sort_of, text
 
 __all__ = ["from_bytes", "from_json", "to_bytes"]
-
-#: Wire types.
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-class _Codec(NamedTuple):
-    """How values of a type are read and written.
-
-    Attributes:
-        wire: the wire type.
-        from_json: (JSON value, where it stands) -> value.
-        from_wire: (what follows the tag: an integer or bytes, where it stands) -> value.
-        to_wire: value -> what follows the tag.
-    """
-
-    wire: int
-    from_json: Callable[[Any, str], Any]
-    from_wire: Callable[[Any, str], Any]
-    to_wire: Callable[[Any], bytes]
 
 
 class MessageField(NamedTuple):
@@ -52,13 +30,6 @@ class MessageField(NamedTuple):
     kind: str | tuple[str, ...]
     repeated: bool = False
     default: Any = None
-
-    @property
-    def codec(self) -> _Codec:
-        """How its values are read and written."""
-        if isinstance(self.kind, tuple):
-            return _codec_of_enum(self.kind)
-        return _SCALARS.get(self.kind) or _codec_of_message(self.kind)
 
 
 _ROUNDING = ("ROUND_TOWARDS_ZERO", "ROUND_AWAY_FROM_ZERO", "ROUND_HALF_TO_EVEN")
@@ -107,6 +78,7 @@ MESSAGES: dict[str, dict[int, MessageField]] = {
 }
 _MISSING = "MNN would print `missing field` and leave the whole model in float."
 _INT32 = (-(2**31), 2**31 - 1)
+_PACKAGE = "MNN.Compression"
 
 
 def _fill_defaults(message: str, given: dict[str, Any], at: str) -> dict[str, Any]:
@@ -145,7 +117,7 @@ def from_json(document: Any, message: str = "Pipeline", at: str = "Pipeline") ->
             continue
         if field.name in found:
             fail(at, f"the field {field.name!r} occurs under both of its names", rule="duplicate-name")
-        place, read = f"{at}.{key}", field.codec.from_json
+        place, read = f"{at}.{key}", _value_reader(field.kind)
         found[field.name] = list_of(value, place, read) if field.repeated else read(value, place)
     return _fill_defaults(message, found, at)
 
@@ -167,6 +139,14 @@ def _int32_from_json(value: Any, at: str) -> int:
     return whole
 
 
+def _value_reader(kind: str | tuple[str, ...]) -> Callable[[Any, str], Any]:
+    """The function of a value and its place that reads the values of a field."""
+    if isinstance(kind, tuple):
+        return partial(_read_enum, kind)
+    scalars: dict[str, Callable[[Any, str], Any]] = {"string": text, "int32": _int32_from_json, "bool": _bool_from_json, "float": number}
+    return scalars.get(kind) or (lambda value, at: from_json(value, kind, at))
+
+
 def _read_enum(names: tuple[str, ...], value: Any, at: str) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
         return names[value]
@@ -178,129 +158,62 @@ def _read_enum(names: tuple[str, ...], value: Any, at: str) -> str:
 # protobuf
 
 
-def from_bytes(data: memoryview, message: str = "Pipeline", at: str = "Pipeline") -> dict[str, Any]:
-    """A message in protobuf's encoding (https://protobuf.dev/programming-guides/encoding).
+@cache
+def _message_class() -> Any:
+    """The class of a Pipeline in protobuf. All fields are optional in it: from_json() says which of those that are required is absent."""
+    from google.protobuf.descriptor_pb2 import EnumValueDescriptorProto, FieldDescriptorProto, FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    file = FileDescriptorProto(name="MNN_compression.proto", package=_PACKAGE, syntax="proto2")
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number_, field in fields.items():
+            label = FieldDescriptorProto.LABEL_REPEATED if field.repeated else FieldDescriptorProto.LABEL_OPTIONAL
+            made = message.field.add(name=field.name, number=number_, label=label)
+            if isinstance(field.kind, tuple):
+                words = [EnumValueDescriptorProto(name=word, number=value) for value, word in enumerate(field.kind)]
+                message.enum_type.add(name=f"{field.name}_values", value=words)
+                made.type, made.type_name = made.TYPE_ENUM, f".{_PACKAGE}.{name}.{field.name}_values"
+            elif field.kind in MESSAGES:
+                made.type, made.type_name = made.TYPE_MESSAGE, f".{_PACKAGE}.{field.kind}"
+            else:
+                made.type = getattr(made, f"TYPE_{field.kind.upper()}")
+    pool = DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.Pipeline"))
+
+
+def from_bytes(data: bytes) -> dict[str, Any]:
+    """A Pipeline in protobuf's encoding.
 
     Raises:
-        InvalidModelError: it is cut off, a value is of another wire type, or a required one is absent.
+        InvalidModelError: it is cut off, or a required value is absent.
     """
-    found: dict[str, Any] = {}
-    for number_, wire, value in _wire(data, at):
-        field = MESSAGES[message].get(number_)
-        if field is None:
-            continue
-        place, codec = f"{at}.{field.name}", field.codec
-        if not field.repeated:
-            found[field.name] = _wire_value(codec, wire, value, place)
-        elif codec.wire == _FIXED32 and wire == _BYTES:  # packed, which every parser takes
-            if len(value) % 4:
-                fail(place, "a list of packed numbers ends within a number", rule="damaged-file")
-            found.setdefault(field.name, []).extend(np.frombuffer(value, "<f4").astype(np.float64).tolist())
-        else:
-            items = found.setdefault(field.name, [])
-            items.append(_wire_value(codec, wire, value, f"{place}[{len(items)}]"))
-    return _fill_defaults(message, found, at)
+    from google.protobuf.message import DecodeError
 
-
-def _wire(data: memoryview, at: str) -> Iterator[tuple[int, int, Any]]:
-    """(number, wire type, value) of the fields."""
-    position, end = 0, len(data)
-    while position < end:
-        tag, position = _varint(data, position, at)
-        number_, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            value, position = _varint(data, position, at)
-            yield number_, wire, value
-            continue
-        size = {_FIXED64: 8, _FIXED32: 4}.get(wire)
-        if wire == _BYTES:
-            size, position = _varint(data, position, at)
-        if size is None or not number_ or position + size > end:
-            fail(
-                at,
-                f"is no protobuf: byte {position} of its {end} is {'cut off' if size is not None else f'of wire type {wire}'}",
-                rule="damaged-file",
-            )
-        yield number_, wire, data[position : position + size]
-        position += size
-
-
-def _varint(data: memoryview, position: int, at: str) -> tuple[int, int]:
-    end = position
-    while end < len(data) and data[end] >= 128:
-        end += 1
-    if end >= min(len(data), position + 10):
-        fail(at, f"is no protobuf: a number at byte {position} does not end", rule="damaged-file")
-    value = sum((data[place] & 127) << 7 * (place - position) for place in range(position, end + 1))
-    return value & (2**64 - 1), end + 1
-
-
-def _wire_value(codec: _Codec, wire: int, value: Any, at: str) -> Any:
-    if wire != codec.wire:
-        fail(at, f"has wire type {wire} instead of {codec.wire}", rule="damaged-file")
-    return codec.from_wire(value, at)
-
-
-def to_bytes(message: str, fields: Mapping[str, Any]) -> bytes:
-    """A message as protobuf, the fields that it has in the order of their numbers.
-
-    Repeated floats have a tag each: the schema is of proto2, where they are not packed.
-
-    Args:
-        message: its name in MESSAGES.
-        fields: values by name; messages are mappings, enumerations names.
-    """
-    parts = []
-    for number_, field in MESSAGES[message].items():
-        if field.name in fields:
-            values, codec = fields[field.name] if field.repeated else [fields[field.name]], field.codec
-            parts += [_encode_varint(number_ << 3 | codec.wire) + codec.to_wire(value) for value in values]
-    return b"".join(parts)
-
-
-def _encode_varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
-def _with_length(content: bytes) -> bytes:
-    return _encode_varint(len(content)) + content
-
-
-def _text_from_wire(value: Any, at: str) -> str:
     try:
-        return bytes(value).decode()
-    except UnicodeDecodeError:
-        fail(at, "is not UTF-8", rule="not-utf8")
+        found = _message_class().FromString(data)
+    except DecodeError as error:
+        raise InvalidModelError(f"is no protobuf: {error}", rule="damaged-file") from error
+    return from_json(_fields_of(found, "Pipeline"))
 
 
-def _int32_from_wire(value: int, at: str) -> int:
-    low = value & 0xFFFFFFFF
-    return low - 2**32 if low & 0x80000000 else low
+def _fields_of(message: Any, name: str) -> dict[str, Any]:
+    """The fields that a message has, enumerations by their numbers."""
+    found: dict[str, Any] = {}
+    for descriptor, value in message.ListFields():
+        field = MESSAGES[name][descriptor.number]
+        items = list(value) if field.repeated else [value]
+        if any(isinstance(item, bytes) for item in items):
+            fail(f"{name}.{field.name}", "is not UTF-8", rule="not-utf8")
+        if field.kind in MESSAGES:
+            items = [_fields_of(item, str(field.kind)) for item in items]
+        found[field.name] = items if field.repeated else items[0]
+    return found
 
 
-_SCALARS: Mapping[str, _Codec] = {
-    "string": _Codec(_BYTES, text, _text_from_wire, lambda value: _with_length(value.encode())),
-    "int32": _Codec(_VARINT, _int32_from_json, _int32_from_wire, _encode_varint),
-    "bool": _Codec(_VARINT, _bool_from_json, lambda value, at: bool(value), lambda value: _encode_varint(int(value))),
-    "float": _Codec(_FIXED32, number, lambda value, at: struct.unpack("<f", value)[0], partial(struct.pack, "<f")),
-}
-
-
-def _codec_of_enum(names: tuple[str, ...]) -> _Codec:
-    read = partial(_read_enum, names)
-    return _Codec(_VARINT, read, read, lambda value: _encode_varint(names.index(value)))
-
-
-def _codec_of_message(message: str) -> _Codec:
-    return _Codec(
-        _BYTES,
-        lambda value, at: from_json(value, message, at),
-        lambda value, at: from_bytes(value, message, at),
-        lambda value: _with_length(to_bytes(message, value)),
-    )
+def to_bytes(pipeline: Mapping[str, Any]) -> bytes:
+    """A Pipeline as protobuf; messages are mappings, enumerations names."""
+    found: bytes = _message_class()(**pipeline).SerializeToString()
+    return found

@@ -138,7 +138,7 @@ def pipeline_json(layers: Iterable[Layer]) -> str:
 
 def pipeline_binary(layers: Iterable[Layer]) -> bytes:
     """The same as protobuf."""
-    return to_bytes("Pipeline", _pipeline(layers))
+    return to_bytes(_pipeline(layers))
 
 
 def _pipeline(layers: Iterable[Layer]) -> dict[str, Any]:

@@ -222,8 +222,7 @@ def read_encodings(path: Path, options: Mapping[str, Any]) -> Encodings:
         data = map_file(path)
         if _is_binary_pipeline(data):
             _require_alone(names_file)
-            with memoryview(data) as view:
-                return pipeline_encodings(from_bytes(view))
+            return pipeline_encodings(from_bytes(bytes(data)))
         named = read_network(Path(names_file)) if names_file else None
         if not _is_text(data):
             return network_encodings(path, named)
