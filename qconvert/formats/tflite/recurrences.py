@@ -16,14 +16,15 @@ import numpy as np
 from qconvert.formats.tflite.ops.float_rnn import rnn_activation_code
 from qconvert.formats.tflite.ops.lstm_writing import activation_code
 from qconvert.formats.tflite.variables import inner_states
-from qconvert.graph import Graph, Names, Op, Quantization, Tensor
+from qconvert.graph import Attribute, Graph, Names, Op, Quantization, Tensor
+from qconvert.operators.formulas import FORMULAS
 from qconvert.operators.recurrent import CELLS, NORM, PROJECTION, PROJECTION_BIAS, Activation, Parts, activations_of, resets_before_product
 from qconvert.operators.shapes_and_functions import all_graphs
 from qconvert.operators.sizes import Size
 from qconvert.operators.values import Value, apply, where
 from qconvert.plugins import Target
 from qconvert.rewriting.control_flow import Inlining, prefix_of
-from qconvert.rewriting.lowering import Emission, Symbol
+from qconvert.rewriting.lowering import Emission, Symbol, emit_formula
 
 __all__ = ["run"]
 
@@ -45,7 +46,11 @@ def run(graph: Graph, target: Target | None) -> tuple[Graph, tuple[str, ...]]:
                 new.ops.append(op)
                 continue
             plain, quantizing = _dequantize_data(new, op)
-            _Recurrence(new, plain, functions).write()
+            for part in _order_steps(new, plain):
+                if part.kind in CELLS:
+                    _Recurrence(new, part, functions).write()
+                else:
+                    new.ops.append(part)
             new.ops.extend(quantizing)
             counts[op.kind] += 1
         done[key] = inner.evolve(tensors=new.tensors.values(), ops=new.ops)
@@ -88,6 +93,16 @@ def _dequantize_data(new: Inlining, op: Op) -> tuple[Op, list[Op]]:
     return replace(op, inputs=tuple(inputs), outputs=tuple(outputs)), quantizing
 
 
+def _order_steps(new: Inlining, op: Op) -> Sequence[Op]:
+    """The operator, between Transposes where the rows of its data come first."""
+    formula = next(item for item in FORMULAS[op.kind] if item.name == "steps_first")
+    found = emit_formula(new.tensors, op, formula, "float32") if op["layout"] else None
+    if found is None:
+        return [op]
+    new.tensors.update(found.tensors)
+    return found.ops
+
+
 def _is_float(graph: Graph, op: Op) -> bool:
     """Whether what goes in and comes out are float32, or quantized values that stand for such, and the weights divide by directions."""
     data = [name for index, name in enumerate(op.inputs) if name and index != _LENGTHS]
@@ -103,7 +118,7 @@ def _is_float(graph: Graph, op: Op) -> bool:
 
 
 class _Recurrence:
-    """An operator that is decomposed.
+    """An operator that is decomposed, whose data have their steps first.
 
     Args:
         new: the graph around it.
@@ -114,126 +129,94 @@ class _Recurrence:
     def __init__(self, new: Inlining, op: Op, functions: dict[str, Graph]) -> None:
         self._new, self._op, self._functions = new, op, functions
         self._prefix = prefix_of(op)
+        self._outer = Emission(new.tensors, "float32", op.source, self._prefix)
         self._cell, self._cells = CELLS[op.kind], int(op["hidden_size"])
-        self._rows = self._cell.gates * self._cells
+        self._data = Symbol(self._outer, op.inputs[0])
         self._width = int((new.tensors[op.inputs[2]].static_shape or (0,))[-1])  # of what a step gives: a projection of its cells
-        self._count = 2 if op["direction"] == "bidirectional" else 1
-        shape = new.tensors[op.inputs[0]].shape or ()
-        self._steps, self._batch = (shape[1], shape[0]) if op["layout"] else (shape[0], shape[1])
+        self._steps, self._batch = (self._data.shape or ())[:2]
+        self._lengths = self._find_lengths()
+        #: Tensors that a step reads next to what the Scan gives it: their names outside and inside.
+        self._captures: list[tuple[str, str]] = []
 
     def write(self) -> None:
         """Adds a Scan for each direction, and what puts their results together."""
-        op = self._op
-        data = self._transpose(op.inputs[0], (1, 0, 2)) if op["layout"] else op.inputs[0]
-        results: list[list[str]] = [[] for _ in op.outputs]
-        for direction, activations in enumerate(activations_of(op, self._cell)):
-            for place, name in enumerate(self._direction(direction, activations, data)):
-                if place < len(results):
-                    results[place].append(name)
-        for place, (name, parts) in enumerate(zip(op.outputs, results, strict=True)):
-            if name:
-                self._join_directions(name, parts, is_whole=place == 0)
+        directions = activations_of(self._op, self._cell)
+        found = [self._direction(place, activations, len(directions)) for place, activations in enumerate(directions)]
+        results = []
+        for place, (name, parts) in enumerate(zip(self._op.outputs, zip(*found, strict=True), strict=False)):
+            axis = 1 if place == 0 else 0
+            along = [apply("Unsqueeze", part, np.array([axis])) for part in parts] if name else [None]
+            results.append(along[0] if len(along) == 1 else apply("Concat", *along, axis=axis))
+        self._outer.finish(self._op, results)
+        self._new.tensors.update(self._outer.tensors)
+        self._new.ops.extend(self._outer.ops)
 
-    def _direction(self, direction: int, activations: Sequence[Activation], data: str) -> list[str]:
-        """All hidden values of a direction ("" where nobody reads them), and its last states."""
-        op, new = self._op, self._new
+    def _direction(self, direction: int, activations: Sequence[Activation], count: int) -> list[Value]:
+        """All hidden values of a direction (None where nobody reads them), and its last states."""
+        op, outer, lengths = self._op, self._outer, self._lengths
+        self._captures = []
         backwards = op["direction"] == "reverse" or direction == 1
-        lengths = self._lengths()
-        turned = backwards and bool(lengths)  # each sequence by itself, which a Scan cannot
-        sequence = self._reverse_sequences(data, lengths) if turned else data
-        shape = new.tensors[data].shape or ()
+        turned = backwards and lengths is not None  # each sequence by itself, which a Scan cannot
+        shape = self._data.shape or ()
         body = Emission({}, "float32", "", f"{self._prefix}/step")
         sizes = (self._width, self._cells)[: self._cell.states]
         states = [self._symbol(body, (self._batch, size), word) for size, word in zip(sizes, ("hidden", "cell"), strict=False)]
         element = self._symbol(body, shape[1:], "element")
-        inputs, given = [*states, element], [*self._first_states(direction), sequence]
-        if lengths:
+        inputs, given = [*states, element], self._first_states(direction, count, sizes)
+        given.append(self._reverse_sequences(self._data) if turned else self._data)
+        if lengths is not None:
             inputs.append(self._symbol(body, (), "turn", "int32"))
-            given.append(self._step_numbers(data))
-        captures: list[tuple[str, str]] = []
-        data_sums, parts = self._parts_of(direction, activations, element, body, captures)
+            given.append(self._step_numbers())
+        data_sums, parts = self._parts_of(direction, activations, element, body)
         after = list(self._cell.step(parts, data_sums, *states))
         shown = after[0]
-        if lengths:
-            after, shown = self._mask_after_end(body, inputs[-1], lengths, states, after, captures)
+        if lengths is not None:
+            after, shown = self._mask_after_end(body, inputs[-1], states, after)
         is_read = bool(op.outputs[0])
-        if is_read:  # an output of its own, next to the state
-            shown = apply("Identity", shown)
+        shows = [apply("Identity", shown)] if is_read else []  # an output of its own, next to the state
         name = Names(self._functions).fresh(body_name := f"{self._prefix}/step")
-        self._functions[name] = Graph(
-            body_name,
-            body.tensors,
-            tuple(body.ops),
-            (*(item.name for item in inputs), *(inside for _, inside in captures)),
-            tuple(item.name for item in (*after, *([shown] if is_read else []))),
-        )
-        outputs = [new.add(Tensor("", "float32", (self._batch, size)), f"{self._prefix}/last") for size in sizes]
-        whole = new.add(Tensor("", "float32", (shape[0], self._batch, self._width)), f"{self._prefix}/all") if is_read else ""
-        scanned = 2 if lengths else 1
-        attributes: dict[str, int | str | tuple[int, ...]] = {"body": name, "carried": len(after), "num_scan_inputs": scanned}
+        ends = tuple(item.name for item in (*after, *shows))
+        starts = (*(item.name for item in inputs), *(inside for _, inside in self._captures))
+        self._functions[name] = Graph(body_name, body.tensors, tuple(body.ops), starts, ends)
+        last = [self._symbol(outer, (self._batch, size), f"{self._prefix}/last") for size in sizes]
+        whole = [self._symbol(outer, (shape[0], self._batch, self._width), f"{self._prefix}/all")] if is_read else []
+        attributes: dict[str, Attribute] = {"body": name, "carried": len(after), "num_scan_inputs": 1 if lengths is None else 2}
         if backwards and not turned:
             attributes["scan_input_directions"] = (1,)
             if is_read:
                 attributes["scan_output_directions"] = (1,)
-        inner = (*given, *(outer for outer, _ in captures))
-        new.ops.append(Op("Scan", inner, (*outputs, *([whole] if is_read else [])), attributes, op.source))
-        return [self._reverse_sequences(whole, lengths) if turned and is_read else whole, *outputs]
+        operands = (*(item.name for item in given), *(outside for outside, _ in self._captures))
+        outer.ops.append(Op("Scan", operands, tuple(item.name for item in (*last, *whole)), attributes, op.source))
+        seen = None if not is_read else self._reverse_sequences(whole[0]) if turned else whole[0]
+        return [seen, *last]
 
-    def _join_directions(self, result: str, parts: Sequence[str], *, is_whole: bool) -> None:
-        """The results of the directions along an axis of their own."""
-        layout, axis = self._op["layout"], 1 if is_whole else 0
-        if layout:
-            parts, axis = ([self._transpose(part, (1, 0, 2)) for part in parts], 2) if is_whole else (parts, 1)
-        flat = self._new.tensors[result]
-        ones = flat.shape or ()
-        along = [result] if len(parts) == 1 else [self._new.add(replace(flat, shape=(*ones[:axis], 1, *ones[axis + 1 :]))) for _ in parts]
-        for part, name in zip(parts, along, strict=True):
-            self._add("Unsqueeze", (part, self._ints([axis])), name)
-        if len(parts) > 1:
-            self._add("Concat", tuple(along), result, axis=axis)
-
-    def _first_states(self, direction: int) -> list[str]:
+    def _first_states(self, direction: int, count: int, sizes: Sequence[int]) -> list[Value]:
         """The states before the first step."""
-        found = []
-        for index, size in zip(range(_FIRST, _FIRST + self._cell.states), (self._width, self._cells), strict=False):
-            shape = (self._batch, size)
-            name = self._op.inputs[index] if index < len(self._op.inputs) else ""
-            if name:
-                axis = int(self._op["layout"])
-                place = self._new.add(Tensor("", "int64", (), np.array(direction, np.int64)), f"{self._prefix}/direction")
-                value = self._new.add(Tensor("", "float32", shape), f"{self._prefix}/first")
-                if self._count == 1:
-                    self._add("Squeeze", (name, self._ints([axis])), value)
-                else:
-                    self._add("Gather", (name, place), value, axis=axis)
+        found: list[Value] = []
+        for index, size in enumerate(sizes, _FIRST):
+            if self._op.has(index):
+                value = Symbol(self._outer, self._op.inputs[index])
+                one = apply("Squeeze", value, np.array([0])) if count == 1 else apply("Gather", value, np.array(direction), axis=0)
+                found.append(one)
             elif isinstance(self._batch, int):
-                value = self._new.add(Tensor("", "float32", shape, np.zeros((self._batch, size), np.float32)), f"{self._prefix}/zeros")
+                zeros = np.zeros((self._batch, size), np.float32)
+                found.append(Symbol(self._outer, self._outer.add(Tensor(f"{self._prefix}/zeros", "float32", zeros.shape, zeros))))
             else:
-                zero = self._new.add(Tensor("", "float32", (), np.zeros((), np.float32)), f"{self._prefix}/zero")
-                sizes = self._new.add(Tensor("", "int64", (2,)), f"{self._prefix}/sizes")
-                self._add("Concat", (self._size(0 if self._op["layout"] else 1), self._ints([size])), sizes, axis=0)
-                value = self._new.add(Tensor("", "float32", shape), f"{self._prefix}/zeros")
-                self._add("Expand", (zero, sizes), value)
-            found.append(value)
+                shape = apply("Concat", self._size(1), np.array([size]), axis=0)
+                found.append(apply("Expand", np.zeros((), np.float32), shape))
         return found
 
-    def _size(self, axis: int) -> str:
+    def _size(self, axis: int) -> Value:
         """A size of the data, as one int64."""
-        sizes = self._new.add(Tensor("", "int64", (3,)), f"{self._prefix}/shape")
-        self._add("Shape", (self._op.inputs[0],), sizes)
-        return self._make("Gather", (sizes, self._ints([axis])), (1,), "int64", axis=0)
+        return apply("Gather", apply("Shape", self._data), np.array([axis]), axis=0)
 
-    def _parts_of(
-        self, direction: int, activations: Sequence[Activation], element: Symbol, body: Emission, captures: list[tuple[str, str]]
-    ) -> tuple[Value, Parts]:
+    def _parts_of(self, direction: int, activations: Sequence[Activation], element: Symbol, body: Emission) -> tuple[Value, Parts]:
         """The sums of a step's data, and what a direction computes with: constants of the body, or captures of what is computed."""
-        op, cells, rows = self._op, self._cells, self._rows
+        op, cells, rows = self._op, self._cells, self._cell.gates * self._cells
         own = [2 * cells, cells] if resets_before_product(op) else [rows]
 
         def parts(index: int, sizes: list[int]) -> list[Symbol]:
-            if not op.has(index):
-                return []
-            return [Symbol(body, name) for name in self._parts(index, direction, sizes, body, captures)]
+            return [Symbol(body, name) for name in self._parts(index, direction, sizes, body)] if op.has(index) else []
 
         w, r, norms = parts(1, [rows]), parts(2, own), parts(NORM, [cells] * self._cell.gates)
         bias = parts(_BIAS, [cells] * 2 * self._cell.gates if norms else [rows, *own])
@@ -251,80 +234,48 @@ class _Recurrence:
         found = Parts(op, activations, product, peepholes=parts(_PEEPHOLES, [cells] * 3), **more)
         return _product([*w, *bias[:1]], element), found
 
-    def _parts(self, index: int, direction: int, sizes: list[int], body: Emission, captures: list[tuple[str, str]]) -> list[str]:
+    def _parts(self, index: int, direction: int, sizes: list[int], body: Emission) -> list[str]:
         tensor = self._new.tensors[self._op.inputs[index]]
-        ends = [int(end) for end in np.cumsum(sizes)]
-        spans = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
         if tensor.data is not None:
-            return [
-                body.add(replace(tensor, shape=data.shape, data=data, quantization=_quantization(tensor.quantization, direction, span)))
-                for span in spans
-                if (data := tensor.data[direction, span]) is not None
-            ]
-        place = self._new.add(Tensor("", "int64", (), np.array(direction, np.int64)), f"{self._prefix}/direction")
-        whole = self._make("Gather", (tensor.name, place), (tensor.shape or ())[1:], "float32", axis=0)
-        shapes = [(size, *(tensor.shape or ())[2:]) for size in sizes]
-        outer = [self._new.add(Tensor("", "float32", shape), f"{tensor.name}/part") for shape in shapes]
-        self._new.ops.append(Op("Split", (whole, self._ints(sizes)), tuple(outer), {"axis": 0}, self._op.source))
-        inside = [body.add(Tensor(tensor.name, "float32", shape)) for shape in shapes]
-        captures += zip(outer, inside, strict=True)
+            ends = np.cumsum(sizes)
+            spans = [slice(int(end) - size, int(end)) for end, size in zip(ends, sizes, strict=True)]
+            pieces = [(tensor.data[direction, span], _quantization(tensor.quantization, direction, span)) for span in spans]
+            return [body.add(replace(tensor, shape=data.shape, data=data, quantization=own)) for data, own in pieces]
+        whole = apply("Gather", Symbol(self._outer, tensor.name), np.array(direction), axis=0)
+        outer = apply("Split", whole, np.array(sizes), outputs=len(sizes), axis=0)
+        inside = [body.add(Tensor(tensor.name, "float32", (size, *(tensor.shape or ())[2:]))) for size in sizes]
+        self._captures += zip((item.name for item in (outer if len(sizes) > 1 else [outer])), inside, strict=True)
         return inside
 
-    def _lengths(self) -> str:
-        """The lengths of the sequences; "" where all are as long as the data."""
-        name = self._op.inputs[_LENGTHS] if len(self._op.inputs) > _LENGTHS else ""
+    def _find_lengths(self) -> Symbol | None:
+        """The lengths of the sequences; None where all are as long as the data."""
+        name = self._op.inputs[_LENGTHS] if self._op.has(_LENGTHS) else ""
         data = self._new.tensors[name].data if name else None
-        return "" if data is not None and isinstance(self._steps, int) and bool((data == self._steps).all()) else name
+        alike = data is not None and isinstance(self._steps, int) and bool((data == self._steps).all())
+        return Symbol(self._outer, name) if name and not alike else None
 
-    def _step_numbers(self, data: str) -> str:
+    def _step_numbers(self) -> Value:
         """0, 1, 2 … as many as there are steps."""
         if isinstance(self._steps, int):
-            return self._new.add(Tensor("", "int32", (self._steps,), np.arange(self._steps, dtype=np.int32)), f"{self._prefix}/turns")
-        scalar = self._new.add(Tensor("", "int64", (0,), np.zeros(0, np.int64)), f"{self._prefix}/scalar")
-        count = self._make("Reshape", (self._size(1 if self._op["layout"] else 0), scalar), (), "int64")
-        ends = [self._new.add(Tensor("", "int32", (), np.array(value, np.int32)), f"{self._prefix}/number") for value in (0, 1)]
-        limit = self._make("Cast", (count,), (), "int32", to="int32")
-        return self._make("Range", (ends[0], limit, ends[1]), ((self._new.tensors[data].shape or ("",))[0],), "int32")
+            numbers = np.arange(self._steps, dtype=np.int32)
+            return Symbol(self._outer, self._outer.add(Tensor(f"{self._prefix}/turns", "int32", numbers.shape, numbers)))
+        count = apply("Cast", apply("Reshape", self._size(0), np.zeros(0, np.int64)), to="int32")
+        return apply("Range", np.array(0, np.int32), count, np.array(1, np.int32))
 
-    def _mask_after_end(
-        self,
-        body: Emission,
-        turn: Value,
-        lengths: str,
-        states: Sequence[Value],
-        after: Sequence[Value],
-        captures: list[tuple[str, str]],
-    ) -> tuple[list[Value], Value]:
+    def _mask_after_end(self, body: Emission, turn: Value, states: Sequence[Value], after: Sequence[Value]) -> tuple[list[Value], Value]:
         """The states, which stay after the end of a sequence, and the results, which are zeros there."""
-        column = self._make("Unsqueeze", (lengths, self._ints([1])), (self._batch, 1), "int32")
-        inside = self._symbol(body, (self._batch, 1), "lengths", "int32")
-        captures.append((column, inside.name))
+        column, inside = apply("Unsqueeze", self._lengths, np.array([1])), self._symbol(body, (self._batch, 1), "lengths", "int32")
+        self._captures.append((column.name, inside.name))
         runs = apply("Less", turn, inside)
         return [where(runs, new, old) for old, new in zip(states, after, strict=True)], where(runs, after[0], 0.0)
 
-    def _reverse_sequences(self, name: str, lengths: str) -> str:
+    def _reverse_sequences(self, value: Value) -> Value:
         """Each sequence backwards, as far as it goes."""
-        wide = self._make("Cast", (lengths,), (self._batch,), "int64", to="int64")
-        return self._make("ReverseSequence", (name, wide), self._new.tensors[name].shape or (), "float32", time_axis=0, batch_axis=1)
-
-    def _transpose(self, name: str, perm: tuple[int, ...]) -> str:
-        shape = self._new.tensors[name].shape or ()
-        return self._make("Transpose", (name,), tuple(shape[axis] for axis in perm), "float32", perm=perm)
+        return apply("ReverseSequence", value, apply("Cast", self._lengths, to="int64"), time_axis=0, batch_axis=1)
 
     @staticmethod
-    def _symbol(body: Emission, shape: tuple[Size, ...], name: str, dtype: str = "float32") -> Symbol:
-        return Symbol(body, body.add(Tensor(name, dtype, shape)))
-
-    def _make(self, kind: str, inputs: tuple[str, ...], shape: tuple[Size, ...], dtype: str, **attributes: object) -> str:
-        name = self._new.add(Tensor("", dtype, shape), f"{self._prefix}/{kind}")
-        self._add(kind, inputs, name, **attributes)
-        return name
-
-    def _add(self, kind: str, inputs: tuple[str, ...], result: str, **attributes: object) -> None:
-        self._new.ops.append(Op(kind, inputs, (result,), attributes, self._op.source))  # type: ignore[arg-type]
-
-    def _ints(self, values: Sequence[int]) -> str:
-        return self._new.integers(values, f"{self._prefix}/numbers")
+    def _symbol(emission: Emission, shape: tuple[Size, ...], name: str, dtype: str = "float32") -> Symbol:
+        return Symbol(emission, emission.add(Tensor(name, dtype, shape)))
 
 
 def _product(parameters: Sequence[Value], value: Value) -> Value:

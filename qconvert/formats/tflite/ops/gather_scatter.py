@@ -227,7 +227,7 @@ def _reduce_at(op: Op, w: Writing, places: str) -> None:
     flat = w.like(f"{result}/updates", updates.name, (math.prod(wanted[:-1]), *inner))
     w.reshape(updates.name, [-1, *inner] if 0 not in inner else list(w.tensor(flat).static_shape or ()), flat)
     joined, whole = (w.like(f"{result}/{hint}", data.name, sizes) for hint, sizes in (("joined", (rows, *inner)), ("whole", shape)))
-    w.emit(f"UNSORTED_SEGMENT_{part}", [flat, ids, w.const(np.array(rows, np.int32), f"{result}/count")], [joined])
+    w.emit(f"UNSORTED_SEGMENT_{part}", [flat, ids, w.ints(rows, f"{result}/count")], [joined])
     w.emit("RESHAPE", [joined, w.ints(shape, f"{result}/shape")], [whole])
     w.emit(join, [data.name, whole], [result])
 

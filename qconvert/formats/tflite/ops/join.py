@@ -120,7 +120,7 @@ def write_unpack(op: Op, w: Writing) -> None:
 def write_split(op: Op, w: Writing) -> None:
     """Split as SPLIT into equal parts of an axis whose size is known, else as SPLIT_V."""
     along = w.axis(op, op["axis"], op.inputs[0])
-    axis = w.const(np.array(along, np.int32), f"{op.outputs[0]}/axis")
+    axis = w.ints(along, f"{op.outputs[0]}/axis")
     if len(set(w.integers(op, 1))) == 1 and isinstance((w.tensor(op.inputs[0]).shape or ("",))[along], int):
         w.emit("SPLIT", [axis, op.inputs[0]], op.outputs, numSplits=len(op.outputs))
     else:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -98,7 +96,7 @@ def _make_writer(builtin: str) -> WriteFunction:
 
 def write_cumsum(op: Op, w: Writing) -> None:
     """CUMSUM."""
-    axis = w.const(np.array(w.axis(op, op["axis"], op.inputs[0]), np.int32), f"{op.outputs[0]}/axis")
+    axis = w.ints(w.axis(op, op["axis"], op.inputs[0]), f"{op.outputs[0]}/axis")
     w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
 
 
@@ -112,7 +110,7 @@ def _make_search_writer(builtin: str) -> WriteFunction:
         if op["keepdims"]:
             kept = [size for number, size in enumerate(result.shape or ()) if number != axis]
             target = w.add(f"{result.name}/searched", result.dtype, tuple(kept))
-        number = w.const(np.array(axis, np.int32), f"{op.outputs[0]}/axis")
+        number = w.ints(axis, f"{op.outputs[0]}/axis")
         w.emit(builtin, [op.inputs[0], number], [target])
         if target != result.name:
             w.emit("EXPAND_DIMS", [target, number], [result.name])

@@ -163,7 +163,7 @@ def write_unsqueeze(op: Op, w: Writing) -> None:
     for axis in axes:
         shape.insert(axis, 1)
         grown = result.name if axis == axes[-1] else w.like(f"{result.name}/axis_{axis}", op.inputs[0], tuple(shape))
-        w.emit("EXPAND_DIMS", [name, w.const(np.array(axis, np.int32), f"{result.name}/axis")], [grown])
+        w.emit("EXPAND_DIMS", [name, w.ints(axis, f"{result.name}/axis")], [grown])
         name = grown
 
 

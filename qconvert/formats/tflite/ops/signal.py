@@ -115,7 +115,7 @@ def _write_part_of_real(builtin: str, op: Op, w: Writing, data: Tensor) -> None:
     shape = data.shape or ()
     last = len(shape) - 1
     if builtin != "COMPLEX_ABS":
-        index = w.const(np.array(int(builtin == "IMAG"), np.int32), f"{op.outputs[0]}/part")
+        index = w.ints(int(builtin == "IMAG"), f"{op.outputs[0]}/part")
         w.emit("GATHER", [data.name, index], op.outputs, axis=last)
         return
     squares, total = w.add(f"{op.outputs[0]}/squares", data.dtype, shape), w.add(f"{op.outputs[0]}/sum", data.dtype, shape[:-1])

@@ -50,7 +50,7 @@ def write_suppression(op: Op, w: Writing) -> None:
     overlap, least = (float(w.constant(op, index).reshape(())) if op.has(index) else default
                       for index, default in ((3, 0.0), (4, float(np.finfo(np.float32).min))))  # fmt: skip
     result = op.outputs[0]
-    numbers = [w.const(np.array(most, np.int32), f"{result}/most")]
+    numbers = [w.ints(most, f"{result}/most")]
     numbers += [w.const(np.float32(value), f"{result}/threshold") for value in (np.nextafter(np.float32(overlap), np.float32(2)), least)]
     boxes = _write_unpack(w, op.inputs[0], (images, count, 4))
     of_class = w.like(f"{result}/of_class", op.inputs[1], (images * classes, count))

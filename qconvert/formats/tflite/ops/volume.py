@@ -107,7 +107,7 @@ def write_conv_3d(op: Op, w: Writing) -> None:
 def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None:
     """A CONV_3D for each group, whose kernel knows none, between a SPLIT and a CONCATENATION of the channels."""
     weights = w.constant(op, 1)
-    count, result, last = int(op["group"]), w.tensor(op.outputs[0]), w.const(np.array(_RANK - 1, np.int32), f"{op.outputs[0]}/axis")
+    count, result, last = int(op["group"]), w.tensor(op.outputs[0]), w.ints(_RANK - 1, f"{op.outputs[0]}/axis")
     biases = np.split(w.constant(op, 2), count) if op.has(2) else []
     inner, outer = (w.tensor(data).shape or ())[:-1], (result.shape or ())[:-1]
     pieces = [w.like(f"{op.outputs[0]}/group", data, (*inner, weights.shape[1])) for _ in range(count)]
