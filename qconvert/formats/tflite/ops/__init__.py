@@ -37,7 +37,6 @@ from qconvert.formats.tflite.ops import (
     suppression,
     svdf,
     variables,
-    volume,
     windows,
 )
 from qconvert.formats.tflite.reading import ReadFunction
@@ -49,7 +48,6 @@ _FAMILIES = (
     one_to_one,
     conv,
     conv_transpose,
-    volume,
     matrix,
     pool,
     elementwise,

@@ -1,14 +1,21 @@
-"""CONV_2D and DEPTHWISE_CONV_2D. Weights become O,I,H,W as views, and back; their per-axis scales follow."""
+"""CONV_2D, DEPTHWISE_CONV_2D and CONV_3D. Weights become O,I,spatial as views, and back; their per-axis scales follow."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import accumulator_quantization, is_accumulator_scale
-from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d
-from qconvert.formats.tflite.ops.window import transpose_quantization, window, write_weights, write_window
+from qconvert.formats.tflite.ops.window import (
+    read_per_axis,
+    transpose_quantization,
+    window,
+    write_per_axis,
+    write_weights,
+    write_window,
+)
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.tensors import DTYPE_NUMBERS
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -27,28 +34,32 @@ __all__ = [
 ]
 
 
-def read_conv_2d(r: Reading) -> None:
-    """CONV_2D: weights O,H,W,I; I smaller than the input's channels means groups."""
-    kernel, shape = transpose_weights(r, 1, "OIHW", (0, 3, 1, 2))
-    outputs, height, width, depth = shape
-    channels = _channels(r, 0)
-    if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
-        raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
-    _emit_conv(r, kernel, (height, width), channels // depth)
+def _make_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
+    """The reader of a convolution, whose weights are O,I,spatial after `perm`; I smaller than the data's channels means groups."""
+
+    def read(r: Reading) -> None:
+        kernel, shape = transpose_weights(r, 1, key, perm)
+        outputs, depth, *size = (shape[axis] for axis in perm)
+        channels = _channels(r, len(perm))
+        if depth == 0 or channels == 0 or channels % depth or outputs % (channels // depth):
+            raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
+        _emit_conv(r, kernel, size, channels // depth)
+
+    return read
 
 
 def read_depthwise_conv_2d(r: Reading) -> None:
     """DEPTHWISE_CONV_2D: weights 1,H,W,C*multiplier, quantized along the last axis."""
     kernel, shape = transpose_weights(r, 1, "OIHW depthwise", (3, 0, 1, 2))
     one, height, width, outputs = shape
-    channels = _channels(r, 0)
+    channels = _channels(r, 4)
     if one != 1 or channels == 0 or outputs % channels:
         raise r.invalid(f"weights of shape {shape} do not fit {channels} input channels", rule="shape-mismatch")
     _emit_conv(r, kernel, (height, width), channels)
 
 
-def _emit_conv(r: Reading, kernel: str, size: tuple[int, int], group: int) -> None:
-    dilations = (r.option("dilationHFactor", 1), r.option("dilationWFactor", 1))
+def _emit_conv(r: Reading, kernel: str, size: Sequence[int], group: int) -> None:
+    dilations = read_per_axis(r, "dilation{}Factor", len(size))
     r.emit(
         "Conv",
         weighted_operands(r, kernel),
@@ -61,31 +72,48 @@ def _emit_conv(r: Reading, kernel: str, size: tuple[int, int], group: int) -> No
 
 
 def write_conv(op: Op, w: Writing) -> None:
-    """Conv as CONV_2D, or as DEPTHWISE_CONV_2D if each group has one input channel; with one channel in all, as its source was.
-
-    Volumes have CONV_3D.
-    """
-    if has_volume(op, w):
-        write_conv_3d(op, w)
-        return
+    """Conv as CONV_2D or CONV_3D, or as DEPTHWISE_CONV_2D if each group has one input channel; with one in all, as its source was."""
     group = int(op["group"])
     shape = w.graph[op.inputs[1]].shape or ()
-    depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
-    if depthwise:
-        kernel, sizes = write_weights(op, w, "1HWO", (1, 2, 3, 0))
-    else:
-        kernel, sizes = write_weights(op, w, "OHWI", (0, 2, 3, 1))
     data = w.graph[op.inputs[0]].shape
+    depthwise = len(shape) == 4 and shape[1] == 1 and (group > 1 or op.source.startswith("DEPTHWISE_CONV_2D"))
+    if len(shape) == 5:
+        kernel, sizes = write_weights(op, w, "DHWIO", (2, 3, 4, 1, 0)) if group == 1 else ("", w.constant(op, 1).shape)
+    else:
+        kernel, sizes = write_weights(op, w, "1HWO", (1, 2, 3, 0)) if depthwise else write_weights(op, w, "OHWI", (0, 2, 3, 1))
     if data is not None and isinstance(data[-1], str):
         raise w.unsupported_error(op, "a dynamic number of channels, which LiteRT divides into groups", rule="dynamic-dimension")
     window = write_window(op, w, sizes[2:], op["dilations"])
-    fields = {**window.fields, "dilationHFactor": op["dilations"][0], "dilationWFactor": op["dilations"][1]}
-    fields["fusedActivationFunction"] = w.activation(op)
+    fields = {**window.fields, **write_per_axis("dilation{}Factor", op["dilations"]), "fusedActivationFunction": w.activation(op)}
+    if len(shape) == 5:
+        if group == 1:
+            w.emit("CONV_3D", [window.data, kernel, *op.inputs[2:3]], op.outputs, **fields)
+        else:
+            _write_groups(op, w, window.data, fields)
+        return
     operands = [window.data, kernel, *write_bias(op, w)]
     if depthwise:
         w.emit("DEPTHWISE_CONV_2D", operands, op.outputs, depthMultiplier=sizes[0] // group, **fields)
     else:
         w.emit("CONV_2D", operands, op.outputs, **fields, **bias_type(op, w))
+
+
+def _write_groups(op: Op, w: Writing, data: str, fields: dict[str, Any]) -> None:
+    """A CONV_3D for each group, whose kernel knows none, between a SPLIT and a CONCATENATION of the channels."""
+    weights = w.constant(op, 1)
+    count, result, last = int(op["group"]), w.tensor(op.outputs[0]), w.ints(4, f"{op.outputs[0]}/axis")
+    biases = np.split(w.constant(op, 2), count) if op.has(2) else []
+    inner, outer = (w.tensor(data).shape or ())[:-1], (result.shape or ())[:-1]
+    pieces = [w.like(f"{op.outputs[0]}/group", data, (*inner, weights.shape[1])) for _ in range(count)]
+    w.emit("SPLIT", [last, data], pieces, numSplits=count)
+    found = []
+    for index, kernel in enumerate(np.split(weights, count)):
+        operands = [pieces[index], w.const(kernel.transpose(2, 3, 4, 1, 0), f"{op.inputs[1]}/group")]
+        if biases:
+            operands.append(w.const(biases[index], f"{op.inputs[2]}/group"))
+        found.append(w.like(f"{result.name}/of_group", result.name, (*outer, kernel.shape[0])))
+        w.emit("CONV_3D", operands, found[-1:], **fields)
+    w.emit("CONCATENATION", found, op.outputs, axis=4)
 
 
 def write_bias(op: Op, w: Writing) -> list[str]:
@@ -138,11 +166,11 @@ def transpose_weights(r: Reading, index: int, key: str, perm: tuple[int, ...]) -
     return r.emit("Transpose", [tensor.name], [turned], perm=perm)[0], shape
 
 
-def _channels(r: Reading, index: int) -> int:
-    shape = r.tensor(index).shape
-    if shape is None or len(shape) != 4 or not isinstance(shape[3], int):
-        raise r.unsupported_error(f"input {r.inputs[index]!r} of shape {shape}", rule="unsupported-shape")
-    return shape[3]
+def _channels(r: Reading, rank: int) -> int:
+    shape = r.tensor().shape
+    if shape is None or len(shape) != rank or not isinstance(shape[-1], int):
+        raise r.unsupported_error(f"input {r.inputs[0]!r} of shape {shape}", rule="unsupported-shape")
+    return shape[-1]
 
 
 def weighted_operands(r: Reading, kernel: str, data: int = 0, bias: int = 2) -> list[str]:
@@ -200,7 +228,8 @@ def accumulator_bias(r: Reading, index: int, data: Tensor, weights: Tensor) -> s
 
 
 READERS: dict[str, ReadFunction] = {
-    "CONV_2D": read_conv_2d,
+    "CONV_2D": _make_reader("OIHW", (0, 3, 1, 2)),
+    "CONV_3D": _make_reader("OIDHW", (4, 3, 0, 1, 2)),
     "DEPTHWISE_CONV_2D": read_depthwise_conv_2d,
 }
 

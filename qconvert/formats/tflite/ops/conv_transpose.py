@@ -1,4 +1,4 @@
-"""TRANSPOSE_CONV."""
+"""TRANSPOSE_CONV and CONV_3D_TRANSPOSE."""
 
 from __future__ import annotations
 
@@ -9,8 +9,15 @@ from qconvert.formats.tflite.ops.conv import (
     weighted_operands,
     write_bias,
 )
-from qconvert.formats.tflite.ops.volume import has_volume, write_conv_3d_transpose
-from qconvert.formats.tflite.ops.window import SAME, VALID, result_shape, write_weights
+from qconvert.formats.tflite.ops.window import (
+    SAME,
+    VALID,
+    read_per_axis,
+    require_channels_last,
+    result_shape,
+    write_per_axis,
+    write_weights,
+)
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -19,75 +26,81 @@ from qconvert.operators.sizes import same_pads
 __all__ = ["READERS", "WRITERS"]
 
 
-def read_transpose_conv(r: Reading) -> None:
-    """TRANSPOSE_CONV: inputs are (output shape, weights O,H,W,I, data[, bias]).
+def _make_reader(key: str, perm: tuple[int, ...]) -> ReadFunction:
+    """The reader of a transposed convolution, whose weights have the order O,I,spatial after `perm`.
 
-    Padding and cropping depend on sizes only by what the result has beyond stride * data. Where a size is dynamic, that is
-    enough: it takes the place of the result's size, and 0 that of the data's.
+    Inputs are (output shape, weights, data[, bias]). Padding and cropping depend on sizes only by what the result has beyond stride *
+    data. Where a size is dynamic, that is enough: it takes the place of the result's size, and 0 that of the data's.
 
     VALID padding may not map a stated size back to that of the data. LiteRT's default kernels then keep only the remainder beyond whole
     strides, and its reference kernels refuse it (XNNPACK's adjustments; transpose_conv.cc, computed_input_height; measured).
     """
-    kernel, shape = transpose_weights(r, 1, "OIHW", (0, 3, 1, 2))
-    outputs, height, width, depth = shape
-    strides = (r.option("strideH", 1), r.option("strideW", 1))
-    if min(strides) < 1:
-        raise r.invalid(f"stride {strides} is not positive", rule="not-positive")
-    size, data = _relative_sizes(r, strides)
-    if data[2] != depth or size[2] != outputs:
-        raise r.invalid(f"output shape {size}, weights {shape} and data {data} do not fit", rule="shape-mismatch")
-    # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
-    is_valid = r.option("padding") == 1
-    pads = (0, 0, 0, 0) if is_valid else same_pads(size[:2], (height, width), strides, (1, 1))
-    if not is_valid and any(-(-size[i] // strides[i]) != data[i] for i in range(2)):
-        raise r.invalid(f"SAME padding with strides {strides} does not map {size[:2]} positions to {data[:2]}", rule="padding-mismatch")
-    extra = [size[i] - (data[i] - 1) * strides[i] - (height, width)[i] + pads[i] for i in range(2)]
-    if is_valid and any(extra[i] // strides[i] for i in range(2)):
-        beyond = [strides[i] * (extra[i] // strides[i]) for i in range(2)]
-        extra = [extra[i] - beyond[i] for i in range(2)]
-        stated = r.result().shape or ()
-        r.with_shape((*stated[:1], *(n - more if isinstance(n, int) else n for n, more in zip(stated[1:], (*beyond, 0), strict=True))))
-    ends = [max(-value, 0) for value in extra]
-    r.emit(
-        "ConvTranspose",
-        weighted_operands(r, kernel, 2, 3),
-        arithmetic=dynamic_range(r, kernel, 2),
-        strides=strides,
-        pads=(*pads[:2], *ends),
-        dilations=(1, 1),
-        data_format="channels_last",
-        output_padding=tuple(max(value, 0) for value in extra),
-        activation=r.activation(),
-    )
+
+    def read(r: Reading) -> None:
+        kernel, shape = transpose_weights(r, 1, key, perm)
+        outputs, depth, *taps = (shape[axis] for axis in perm)
+        axes = range(len(taps))
+        strides = read_per_axis(r, "stride{}", len(taps))
+        dilations = read_per_axis(r, "dilation{}Factor", 3) if len(taps) == 3 else (1, 1)
+        if min(*strides, *dilations) < 1:
+            raise r.invalid(f"stride {strides} or dilation {dilations} is not positive", rule="not-positive")
+        size, data = _relative_sizes(r, strides)
+        if data[-1] != depth or size[-1] != outputs:
+            raise r.invalid(f"output shape {size}, weights {shape} and data {data} do not fit", rule="shape-mismatch")
+        # The kernel scatters each input element and crops by the padding of the forward convolution (kernels/padding.h).
+        is_valid = r.option("padding") == VALID
+        pads = (0,) * 2 * len(taps) if is_valid else same_pads(size[:-1], taps, strides, dilations)
+        if not is_valid and any(-(-size[i] // strides[i]) != data[i] for i in axes):
+            raise r.invalid(
+                f"SAME padding with strides {strides} does not map {size[:-1]} positions to {data[:-1]}", rule="padding-mismatch"
+            )
+        extra = [size[i] - (data[i] - 1) * strides[i] - (taps[i] - 1) * dilations[i] - 1 + pads[i] for i in axes]
+        if is_valid and any(extra[i] // strides[i] for i in axes):
+            beyond = [strides[i] * (extra[i] // strides[i]) for i in axes]
+            extra = [extra[i] - beyond[i] for i in axes]
+            stated = r.result().shape or ()
+            r.with_shape((*stated[:1], *(n - more if isinstance(n, int) else n for n, more in zip(stated[1:], (*beyond, 0), strict=True))))
+        r.emit(
+            "ConvTranspose",
+            weighted_operands(r, kernel, 2, 3),
+            arithmetic=dynamic_range(r, kernel, 2),
+            strides=strides,
+            pads=(*pads[: len(taps)], *(max(-value, 0) for value in extra)),
+            dilations=dilations,
+            data_format="channels_last",
+            output_padding=tuple(max(value, 0) for value in extra),
+            activation=r.activation(),
+        )
+
+    return read
 
 
-def _relative_sizes(r: Reading, strides: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Height, width and channels of the result and of the data; for a size of the data that has a name, what the result has beyond them."""
-    shape, stated = r.tensor(2).shape, r.result().shape
+def _relative_sizes(r: Reading, strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Spatial sizes and channels of the result and of the data; for a size of the data that has a name, what the result has beyond them."""
+    shape, stated, rank = r.tensor(2).shape, r.result().shape, len(strides) + 2
     wanted = r.sizes_of(0)
-    if shape is None or len(shape) != 4 or (wanted is not None and len(wanted) != 4):
+    if shape is None or len(shape) != rank or (wanted is not None and len(wanted) != rank):
         raise r.unsupported_error(f"data of shape {shape} and {len(wanted or ())} sizes of the result", rule="unsupported-shape")
     result, data = [], []
-    for axis in (1, 2, 3):
-        size, known, step = shape[axis], None, 1 if axis == 3 else strides[axis - 1]
-        own = size if isinstance(size, int) else 0
+    for axis, step in enumerate((*strides, 1), 1):
+        size, known = shape[axis], None
         if wanted is not None:
             known = r.difference(wanted[axis], size, 0 if isinstance(size, int) else step)
-        if known is None and stated is not None and len(stated) == 4 and isinstance(size, int):
+        if known is None and stated is not None and len(stated) == rank and isinstance(size, int):
             known = int(stated[axis]) if isinstance(stated[axis], int) else None
-        if known is None or (axis == 3 and not isinstance(size, int)):
+        if known is None or (axis == rank - 1 and not isinstance(size, int)):
             raise r.unsupported_error(
                 f"data of shape {shape} and a result whose size along axis {axis} is dynamic", rule="dynamic-dimension"
             )
         result.append(known)
-        data.append(own)
+        data.append(size if isinstance(size, int) else 0)
     return result, data
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
     """ConvTranspose. What neither SAME nor VALID crops is cropped by a SLICE of the whole result."""
-    if has_volume(op, w):
-        write_conv_3d_transpose(op, w)
+    if w.graph[op.inputs[1]].rank == 5:
+        _write_conv_3d_transpose(op, w)
         return
     result = op.outputs[0]
     if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
@@ -125,7 +138,7 @@ def write_conv_transpose(op: Op, w: Writing) -> None:
 
 
 def _sizes_to_write(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Height, width and channels of data and result; see read_transpose_conv() for sizes that are dynamic."""
+    """Height, width and channels of data and result; see _make_reader() for sizes that are dynamic."""
     shapes = [w.tensor(name).shape or () for name in (op.inputs[0], op.outputs[0])]
     channels = [shape[3] if len(shape) == 4 else "" for shape in shapes]
     if not all(isinstance(size, int) for size in channels):
@@ -142,6 +155,37 @@ def _sizes_to_write(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[
     return (*data, int(channels[0])), (*result, int(channels[1]))
 
 
-READERS: dict[str, ReadFunction] = {"TRANSPOSE_CONV": read_transpose_conv}
+def _write_conv_3d_transpose(op: Op, w: Writing) -> None:
+    """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
+    if int(op["group"]) != 1:
+        raise w.unsupported_error(op, "groups of three spatial dimensions", rule="form-not-covered")
+    require_channels_last(op, w, 5)
+    kernel, sizes = write_weights(op, w, "DHWOI", (2, 3, 4, 0, 1))
+    result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
+    batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
+    data = w.shape(op.inputs[0], op, slice(1, 4))
+    full = [(n - 1) * stride + (t - 1) * d + 1 for n, stride, t, d in zip(data, strides, taps, dilations, strict=True)]
+    crops = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
+    begins = list(op["pads"][:3])
+    same = same_pads(size, taps, strides, dilations)
+    target, whole, padding = result, size, VALID
+    if any(same) and begins == list(same[:3]) and all(-(-n // s) == m for n, s, m in zip(size, strides, data, strict=True)):
+        padding = SAME
+    elif any(crops) or any(begins):
+        whole = [max(b + n, f) for b, n, f in zip(begins, size, full, strict=True)]
+        target = w.like(f"{result}/uncropped", result, (batch, *whole, channels))
+    shape = result_shape(op, w, [*whole, channels])
+    fields = {**write_per_axis("stride{}", strides), **write_per_axis("dilation{}Factor", dilations)}
+    operands = [shape, kernel, op.inputs[0], *op.inputs[2:3]]
+    w.emit("CONV_3D_TRANSPOSE", operands, [target], padding=padding, fusedActivationFunction=w.activation(op), **fields)
+    if target != result:
+        bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints([-1, *size, -1], f"{result}/size")]
+        w.emit("SLICE", [target, *bounds], [result])
+
+
+READERS: dict[str, ReadFunction] = {
+    "TRANSPOSE_CONV": _make_reader("OIHW", (0, 3, 1, 2)),
+    "CONV_3D_TRANSPOSE": _make_reader("OIDHW", (3, 4, 0, 1, 2)),
+}
 
 WRITERS: dict[str, WriteFunction] = {"ConvTranspose": write_conv_transpose}

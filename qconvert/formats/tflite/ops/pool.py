@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.window import VALID, Window, own_window, window, write_padding, write_window
+from qconvert.formats.tflite.ops.window import VALID, Window, own_window, window, window_fields, write_padding, write_window
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op, Shape, integer_range
@@ -118,8 +118,7 @@ def write_average_pool(op: Op, w: Writing) -> None:
 
     def pool(result: str) -> None:
         if flat:
-            fields = {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": VALID}
-            _emit(op, w, "AVERAGE_POOL_2D", Window(data, fields), result)
+            _emit(op, w, "AVERAGE_POOL_2D", Window(data, window_fields(op, VALID)), result)
         else:
             write_volume(op, w, "AVERAGE_POOL_2D", data, result)
 

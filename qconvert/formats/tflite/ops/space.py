@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.tflite.ops.window import spatial_sizes
+from qconvert.formats.tflite.ops.window import require_channels_last, spatial_sizes
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Array, Op
@@ -83,13 +83,6 @@ READERS: dict[str, ReadFunction] = {
 }
 
 
-def _require_channels_last(op: Op, w: Writing) -> None:
-    if op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != 4:
-        raise w.unsupported_error(
-            op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last"
-        )
-
-
 #: Coordinates and rounding as ONNX names them -> the fields of the option table that mean the same.
 _NEAREST: dict[tuple[str, str], dict[str, Any]] = {
     ("asymmetric", "floor"): {},
@@ -107,7 +100,7 @@ def write_resize(op: Op, w: Writing) -> None:
     if w.tensor(op.inputs[0]).rank not in (None, 4) and op["mode"] == "nearest":
         _resize_by_gather(op, w, (str(op["coordinate_transformation_mode"]), str(op["nearest_mode"])))
         return
-    _require_channels_last(op, w)
+    require_channels_last(op, w)
     coordinates, size = str(op["coordinate_transformation_mode"]), w.index(op, 1)
     name, result = op.inputs[0], op.outputs[0]
     if coordinates == "half_pixel_symmetric":  # the sizes are whole, and give the factors
@@ -171,7 +164,7 @@ def _positions(size: int, wanted: int, coordinates: str, rounding: str) -> Array
 
 def write_depth_to_space(op: Op, w: Writing) -> None:
     """DEPTH_TO_SPACE, whose channels are (row, column, depth); those of mode CRD are brought into that order before."""
-    _require_channels_last(op, w)
+    require_channels_last(op, w)
     name, block = op.inputs[0], int(op["blocksize"])
     if op["mode"] == "CRD":
         (channels,) = w.shape(name, op, slice(3, 4))
@@ -184,7 +177,7 @@ def write_depth_to_space(op: Op, w: Writing) -> None:
 
 def write_space_to_depth(op: Op, w: Writing) -> None:
     """SPACE_TO_DEPTH."""
-    _require_channels_last(op, w)
+    require_channels_last(op, w)
     w.emit("SPACE_TO_DEPTH", op.inputs, op.outputs, blockSize=int(op["blocksize"]))
 
 

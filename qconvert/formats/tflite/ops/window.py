@@ -18,11 +18,15 @@ __all__ = [
     "VALID",
     "Window",
     "own_window",
+    "read_per_axis",
+    "require_channels_last",
     "result_shape",
     "spatial_sizes",
     "transpose_quantization",
     "window",
+    "window_fields",
     "write_padding",
+    "write_per_axis",
     "write_weights",
     "write_window",
 ]
@@ -31,28 +35,39 @@ __all__ = [
 SAME, VALID = 0, 1
 
 
-def spatial_sizes(r: Reading, index: int = 0) -> tuple[int | str, ...]:
-    """Height and width of a channels-last input of rank 4."""
-    if r.rank(index) != 4:
-        raise r.invalid(f"input {r.inputs[index]!r} has rank {r.rank(index)}, not 4", rule="wrong-rank")
-    shape = r.tensor(index).shape
+def spatial_sizes(r: Reading, count: int = 2) -> tuple[int | str, ...]:
+    """Height and width of channels-last data, or depth, height and width."""
+    if r.rank() != count + 2:
+        raise r.invalid(f"input {r.inputs[0]!r} has rank {r.rank()}, not {count + 2}", rule="wrong-rank")
+    shape = r.tensor().shape
     assert shape is not None
-    return shape[1:3]
+    return shape[1:-1]
 
 
-def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> dict[str, Any]:
+def read_per_axis(r: Reading, option: str, count: int) -> tuple[int, ...]:
+    """An option such as "stride{}" of height and width, or of depth, height and width."""
+    return tuple(int(r.option(option.format(axis), 1)) for axis in "DHW"[-count:])
+
+
+def write_per_axis(option: str, values: Sequence[int]) -> dict[str, Any]:
+    """The reverse: the fields of the option table."""
+    return {option.format(axis): value for axis, value in zip("DHW"[-len(values) :], values, strict=True)}
+
+
+def window(r: Reading, kernel: Sequence[int], dilations: Sequence[int] = ()) -> dict[str, Any]:
     """The attributes strides, pads, auto_pad and data_format of a convolution or a pool, from its option table."""
-    strides = (r.option("strideH", 1), r.option("strideW", 1))
+    count = len(kernel)
+    strides, dilations = read_per_axis(r, "stride{}", count), dilations or (1,) * count
     if min(*strides, *dilations, *kernel) < 1:
         raise r.invalid(f"stride {strides}, dilation {tuple(dilations)} or kernel {tuple(kernel)} is not positive", rule="not-positive")
     padding = r.option("padding", VALID)
     if padding not in (SAME, VALID):
         raise r.invalid(f"padding number {padding} does not exist", rule="unknown-padding")
-    sizes = spatial_sizes(r)
-    attributes: dict[str, Any] = {"strides": strides, "pads": (0, 0, 0, 0), "data_format": "channels_last"}
+    sizes = spatial_sizes(r, count)
+    attributes: dict[str, Any] = {"strides": strides, "pads": (0,) * 2 * count, "data_format": "channels_last"}
     if padding == SAME:
         numbers = [size for size in sizes if isinstance(size, int)]
-        if len(numbers) == 2:
+        if len(numbers) == count:
             attributes["pads"] = same_pads(numbers, kernel, strides, dilations)
         elif all(stride == 1 for stride in strides):
             margins = [(taps - 1) * dilation for taps, dilation in zip(kernel, dilations, strict=True)]
@@ -70,13 +85,13 @@ class Window:
     fields: dict[str, Any]
 
 
-def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1), filler: int | float | None = None) -> Window:
+def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (), filler: int | float | None = None) -> Window:
     """SAME or VALID where they are just the operator's padding, else a PAD before a VALID window.
 
     Args:
-        op: with `strides`, `pads`, `auto_pad` and data of rank 4, channels last.
+        op: with `strides`, `pads`, `auto_pad` and data that are channels last.
         w: what is written.
-        kernel, dilations: height and width.
+        kernel, dilations: of each spatial axis.
         filler: the stored value to pad with; None for real zero.
     """
     found = own_window(op, w, kernel, dilations)
@@ -84,34 +99,45 @@ def write_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[
         return found
     pads = tuple(op["pads"])
     if op["auto_pad"] == "SAME_LOWER":
-        same = same_pads(w.shape(op.inputs[0], op, slice(1, 3)), kernel, op["strides"], dilations)
-        pads = (*same[2:], *same[:2])
-    return Window(write_padding(op, w, pads, filler), _strides(op, VALID))
+        sizes = w.shape(op.inputs[0], op, slice(1, -1))
+        pads = _ends_first(same_pads(sizes, kernel, op["strides"], dilations or (1,) * len(kernel)))
+    return Window(write_padding(op, w, pads, filler), window_fields(op, VALID))
 
 
-def _strides(op: Op, padding: int) -> dict[str, Any]:
-    return {"strideH": op["strides"][0], "strideW": op["strides"][1], "padding": padding}
+def window_fields(op: Op, padding: int) -> dict[str, Any]:
+    """Strides and padding as the option table has them."""
+    return {**write_per_axis("stride{}", op["strides"]), "padding": padding}
 
 
-def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = (1, 1)) -> Window | None:
-    """SAME or VALID where they are just the operator's padding, else None; see write_window()."""
-    name, strides = op.inputs[0], tuple(op["strides"])
-    if op["data_format"] != "channels_last" or w.tensor(name).rank != 4:
+def _ends_first(pads: Sequence[int]) -> tuple[int, ...]:
+    return (*pads[len(pads) // 2 :], *pads[: len(pads) // 2])
+
+
+def require_channels_last(op: Op, w: Writing, rank: int = 4) -> None:
+    """Raises UnsupportedError for data of another layout or rank."""
+    if op["data_format"] != "channels_last" or w.tensor(op.inputs[0]).rank != rank:
         raise w.unsupported_error(
-            op, "data that are not channels last (the layout pass has not run) or not of rank 4", rule="not-channels-last"
+            op, f"data that are not channels last (the layout pass has not run) or not of rank {rank}", rule="not-channels-last"
         )
-    sizes = [size for size in (w.tensor(name).shape or ())[1:3] if isinstance(size, int)]
+
+
+def own_window(op: Op, w: Writing, kernel: Sequence[int], dilations: Sequence[int] = ()) -> Window | None:
+    """SAME or VALID where they are just the operator's padding, else None; see write_window()."""
+    name, strides, count = op.inputs[0], tuple(op["strides"]), len(kernel)
+    dilations = dilations or (1,) * count
+    require_channels_last(op, w, count + 2)
+    sizes = [size for size in (w.tensor(name).shape or ())[1:-1] if isinstance(size, int)]
     pads = tuple(op["pads"]) if op["auto_pad"] == "NOTSET" else None
-    same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == 2 else None
+    same = same_pads(sizes, kernel, strides, dilations) if len(sizes) == count else None
     if op["auto_pad"] == "SAME_UPPER" or (same is None and pads is not None and _is_same_at_stride_1(pads, kernel, strides, dilations)):
-        return Window(name, _strides(op, SAME))
+        return Window(name, window_fields(op, SAME))
     if op["auto_pad"] == "SAME_LOWER":
         if same is None:
             raise w.unsupported_error(op, "SAME_LOWER padding of dynamic dimensions", rule="dynamic-dimension")
-        pads = (*same[2:], *same[:2])
+        pads = _ends_first(same)
     if pads is None or not any(pads):
-        return Window(name, _strides(op, VALID))
-    return Window(name, _strides(op, SAME)) if pads == same else None
+        return Window(name, window_fields(op, VALID))
+    return Window(name, window_fields(op, SAME)) if pads == same else None
 
 
 def _is_same_at_stride_1(pads: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> bool:
