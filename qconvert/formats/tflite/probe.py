@@ -135,8 +135,8 @@ def without_operators(data: bytes, gone: frozenset[str], inputs: Sequence[tuple[
     removed = {numbers[name] for name in gone}
     subgraph.operators = [op for op in subgraph.operators if removed.isdisjoint(int(index) for index in _output_indices(op))]
     copies = _Copies(model, numbers)
-    given = [copies.rename_input(name, wanted) for name, wanted in inputs]
-    subgraph.outputs = np.array([copies.rename_output(name, wanted) for name, wanted in outputs], np.int32)
+    given = [copies.rename(name, wanted, copies.first) for name, wanted in inputs]
+    subgraph.outputs = np.array([copies.rename(name, wanted, copies.last) for name, wanted in outputs], np.int32)
     subgraph.inputs = np.array([*(int(index) for index in subgraph.inputs), *given], np.int32)
     subgraph.operators = [*copies.first, *subgraph.operators, *copies.last]
     model.signatureDefs = None
@@ -151,17 +151,11 @@ class _Copies:
         self.first: list[Any] = []
         self.last: list[Any] = []
 
-    def rename_input(self, name: str, wanted: str) -> int:
-        """The index of a new tensor `wanted`, from which a RESHAPE makes `name`."""
+    def rename(self, name: str, wanted: str, operators: list[Any]) -> int:
+        """The index of a tensor `wanted`: a new one, from which a RESHAPE in `first` makes `name`, or which one in `last` makes of it."""
         number = self._numbers[name]
-        return number if name == wanted else self._add_copy(self.first, number, wanted, forth=False)
-
-    def rename_output(self, name: str, wanted: str) -> int:
-        """The index of a new tensor `wanted`, which a RESHAPE makes from `name`."""
-        number = self._numbers[name]
-        return number if name == wanted else self._add_copy(self.last, number, wanted, forth=True)
-
-    def _add_copy(self, operators: list[Any], number: int, wanted: str, *, forth: bool) -> int:
+        if name == wanted:
+            return number
         own = self._subgraph.tensors[number]
         other = copy(own)
         other.name, other.buffer = wanted, 0
@@ -171,7 +165,7 @@ class _Copies:
         code = schema.OperatorCodeT(builtinCode=reshape, deprecatedBuiltinCode=reshape, version=1)
         self._model.operatorCodes = [*self._model.operatorCodes, code]
         sizes = own.shape if own.shapeSignature is None else own.shapeSignature
-        inputs, outputs = (np.array([index], np.int32) for index in ((number, new) if forth else (new, number)))
+        inputs, outputs = (np.array([index], np.int32) for index in ((new, number) if operators is self.first else (number, new)))
         operators.append(
             schema.OperatorT(
                 opcodeIndex=len(self._model.operatorCodes) - 1,

@@ -117,7 +117,7 @@ class Reading(OperatorReading):
     def emit_with_states(
         self,
         kind: str,
-        inputs: Sequence[str | int],
+        inputs: Sequence[Any],
         results: Sequence[str],
         states: Mapping[str, int],
         shapes: Sequence[tuple[int, ...] | None] = (None, None),

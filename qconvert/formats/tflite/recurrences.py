@@ -142,7 +142,7 @@ class _Recurrence:
         """Adds a Scan for each direction, and what puts their results together."""
         directions = activations_of(self._op, self._cell)
         found = [self._direction(place, activations, len(directions)) for place, activations in enumerate(directions)]
-        results = []
+        results: list[Any] = []
         for place, (name, parts) in enumerate(zip(self._op.outputs, zip(*found, strict=True), strict=False)):
             axis = 1 if place == 0 else 0
             along = [apply("Unsqueeze", part, np.array([axis])) for part in parts] if name else [None]

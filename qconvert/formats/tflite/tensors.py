@@ -15,7 +15,7 @@ from qconvert.formats.tflite.schema import decode_text, numbers_of
 from qconvert.graph import Array, Quantization, Shape, integer_range, numpy_dtype
 from qconvert.operators.sizes import UNKNOWN
 
-__all__ = ["DTYPE_NUMBERS", "PACKED_BITS", "RESOURCE", "dtype_of", "pack", "read_tensors"]
+__all__ = ["DTYPE_NUMBERS", "RESOURCE", "byte_count", "constant_bytes", "dtype_of", "read_tensors"]
 
 _DENSE, _CSR = 0, 1
 #: The most elements of a dense tensor: for each stored value, and in addition.
@@ -258,31 +258,38 @@ def _constant(buffers: list[Any], tensor: Any, dtype: str, data: mmap.mmap | byt
         return np.zeros(sizes, numpy_dtype(dtype)) if not count and number else None
     if dtype == "string":
         raise UnsupportedError("constant strings are not covered", rule="constant-strings")
-    bits = PACKED_BITS.get(dtype)
-    item = numpy_dtype(dtype)
-    if tensor.sparsity is not None and raw is not None:
+    if tensor.sparsity is not None:
         return _densify(tensor.sparsity, raw, dtype, sizes)
-    needed = -(-count * bits // 8) if bits else count * item.itemsize
-    if raw.size != needed and not (bits and raw.size == count):
+    needed = byte_count(dtype, count)
+    if raw.size != needed and not (dtype in PACKED_BITS and raw.size == count):
         raise InvalidModelError(
             f"shape {list(sizes)} of {dtype} needs {needed} bytes, its buffer holds {raw.size}", rule="buffer-too-short"
         )
     return _values(raw, dtype, count).reshape(sizes)
 
 
+def byte_count(dtype: str, count: int) -> int:
+    """The bytes of so many elements in a file."""
+    return -(-count * PACKED_BITS[dtype] // 8) if dtype in PACKED_BITS else count * numpy_dtype(dtype).itemsize
+
+
 def _values(raw: Array, dtype: str, count: int) -> Array:
-    """The first values of a buffer, which has them all."""
-    bits = PACKED_BITS.get(dtype)
-    if bits:
-        return _unpack(raw, bits, count, dtype)
-    return raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype))
+    """The first values of a buffer, which has them all; those of 4 or 2 bits are sign extended."""
+    if dtype not in PACKED_BITS:
+        return raw != 0 if dtype == "bool" else raw.view(numpy_dtype(dtype))
+    bits = PACKED_BITS[dtype]
+    values = unpack_bits(raw, bits)[:count].astype(np.int8)
+    if not dtype.startswith("u"):
+        values = np.where(values >= 2 ** (bits - 1), values - 2**bits, values).astype(np.int8)
+    unpacked: Array = values.astype(numpy_dtype(dtype))
+    return unpacked
 
 
 def _densify(sparsity: Any, raw: Array, dtype: str, sizes: tuple[int, ...]) -> Array:
     """A sparse constant with all its zeros."""
-    bits, item = PACKED_BITS.get(dtype), numpy_dtype(dtype)
-    places = leaves_of(sparsity, sizes, raw.size * 8 // bits if bits else raw.size // item.itemsize)
-    needed = -(-places.size * bits // 8) if bits else places.size * item.itemsize
+    item = numpy_dtype(dtype)
+    places = leaves_of(sparsity, sizes, raw.size * 8 // PACKED_BITS.get(dtype, 8 * item.itemsize))
+    needed = byte_count(dtype, places.size)
     if raw.size != needed:
         raise InvalidModelError(
             f"{places.size} values of {dtype} need {needed} bytes, its buffer holds {raw.size}", rule="buffer-too-short"
@@ -300,17 +307,11 @@ def _buffer_bytes(buffer: Any, data: mmap.mmap | bytes) -> Array | None:
     return raw
 
 
-def _unpack(raw: Array, bits: int, count: int, dtype: str) -> Array:
-    """The first values of 4 or 2 bits; sign extended."""
-    values = unpack_bits(raw, bits)[:count].astype(np.int8)
-    if not dtype.startswith("u"):
-        values = np.where(values >= 2 ** (bits - 1), values - 2**bits, values).astype(np.int8)
-    unpacked: Array = values.astype(numpy_dtype(dtype))
-    return unpacked
-
-
-def pack(data: Array, bits: int) -> bytes:
-    """The mirror of _unpack()."""
+def constant_bytes(data: Array, dtype: str) -> bytes:
+    """The bytes of a constant in a file, types below 8 bits packed with the first value in the lowest bits."""
+    if dtype not in PACKED_BITS:
+        return np.ascontiguousarray(data).tobytes()
+    bits = PACKED_BITS[dtype]
     return pack_bits(data.reshape(-1).astype(np.int8).view(np.uint8) & (2**bits - 1), bits).tobytes()
 
 
@@ -326,20 +327,12 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
         return None
     scale = np.array(scale, np.float32)
     zero_point = np.zeros(scale.size, np.int64) if points is None else np.array(points, np.int64)
-    finite = np.isfinite(scale)  # first, as numpy warns of NaN elsewhere
-    if finite.all() and dtype in ("int32", "int64") and not scale.any():
+    if dtype in ("int32", "int64") and not scale.any():
         return None  # plain integers that carry an empty entry
-    wrong = scale[~finite] if not finite.all() else scale[scale <= 0]
-    if wrong.size:
-        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
+    _require_positive(scale)
     if zero_point.size not in (1, scale.size):
         raise InvalidModelError(f"{scale.size} scales and {zero_point.size} zero points", rule="counts-differ")
-    low, high = integer_range(dtype)
-    if (zero_point < low).any() or (zero_point > high).any():
-        raise InvalidModelError(
-            f"a zero point is outside {dtype}: {int(zero_point[(zero_point < low) | (zero_point > high)][0])}",
-            rule="zero-point-outside-type",
-        )
+    _require_in_type(zero_point, dtype)
     if scale.size == 1:
         return Quantization(scale, zero_point[:1])
     # A one-dimensional tensor has one axis to run along; some converters write another number for biases.
@@ -347,6 +340,20 @@ def _quantization(tensor: Any, dtype: str, shape: Shape) -> Quantization | None:
     if not 0 <= axis < len(shape) or shape[axis] != scale.size:
         raise InvalidModelError(f"{scale.size} scales along axis {axis} of shape {list(shape)}", rule="counts-differ")
     return Quantization.per_axis(scale, axis, zero_point)
+
+
+def _require_positive(scale: Array) -> None:
+    finite = np.isfinite(scale)  # first, as numpy warns of NaN elsewhere
+    wrong = scale[~finite] if not finite.all() else scale[scale <= 0]
+    if wrong.size:
+        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
+
+
+def _require_in_type(zero_point: Array, dtype: str) -> None:
+    low, high = integer_range(dtype)
+    outside = zero_point[(zero_point < low) | (zero_point > high)]
+    if outside.size:
+        raise InvalidModelError(f"a zero point is outside {dtype}: {int(outside[0])}", rule="zero-point-outside-type")
 
 
 def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mmap | bytes) -> Quantization:
@@ -367,16 +374,12 @@ def _of_blocks(model: Any, tensor: Any, dtype: str, shape: Shape, data: mmap.mma
         raise InvalidModelError(f"blocks of {block} elements of {sizes[along]}", rule="block-scales")
     wanted = (*sizes[:along], sizes[along] // block)
     scale = _read_block_numbers(model, details.scales, wanted, ("float16", "float32", "bfloat16"), data).astype(np.float32)
-    wrong = scale[~(np.isfinite(scale) & (scale > 0))]
-    if wrong.size:
-        raise InvalidModelError(f"a scale is zero, negative or not finite: {wrong[:4].tolist()}", rule="scale-not-positive")
+    _require_positive(scale)
     if details.zeroPoints < 0 or details.zeroPoints == details.scales:  # an absent field is 0, which is a tensor too
         points = np.zeros(wanted, np.int64)
     else:
         points = _read_block_numbers(model, details.zeroPoints, wanted, tuple(_QUANTIZED), data).astype(np.int64)
-    low, high = integer_range(dtype)
-    if points.size and (points.min() < low or points.max() > high):
-        raise InvalidModelError(f"a zero point is outside {dtype}", rule="zero-point-outside-type")
+    _require_in_type(points, dtype)
     return Quantization(scale, points, along, block)
 
 

@@ -14,8 +14,7 @@ from qconvert.errors import InvalidModelError
 from qconvert.files import map_file
 from qconvert.formats.flatbuffers import MOST_VISITS, verify_tables
 from qconvert.formats.tflite.schema import BUILTIN_OPERATOR_NAMES, TFLITE, decode_text, numbers_of, root
-from qconvert.formats.tflite.tensors import PACKED_BITS, RESOURCE, dtype_of
-from qconvert.graph import numpy_dtype
+from qconvert.formats.tflite.tensors import RESOURCE, byte_count, dtype_of
 
 __all__ = ["ARITY", "check", "verify", "wrong_arity"]
 
@@ -106,8 +105,7 @@ def _tensors(subgraph: Any, buffers: list[Any]) -> None:
         stored, dtype = sizes[tensor.buffer], dtype_of(tensor)
         if dtype == RESOURCE:
             continue
-        count = math.prod(shape)
-        needed = -(-count * PACKED_BITS[dtype] // 8) if dtype in PACKED_BITS else count * numpy_dtype(dtype).itemsize
+        needed = byte_count(dtype, math.prod(shape))
         if stored and dtype != "string" and stored != needed:
             raise InvalidModelError(
                 f"of shape {shape} needs {needed} bytes, but its buffer has {stored}", where=where, rule="buffer-too-short"

@@ -97,8 +97,7 @@ def write_initial_values(graph: Graph) -> Writing | None:
     outer = {name: state for name, state in graph.states.items() if name not in inner}
     if not outer:
         return None
-    made = Writing(Graph("first values", {}, (), (), ()))
-    made.variable_keys = variable_keys(graph)
+    made = Writing(Graph("first values", {}, (), (), ()), variable_keys=variable_keys(graph))
     for name, state in outer.items():
         value = made.add(f"{name}/first", state.dtype, state.shape, state.data, state.quantization)
         made.emit("ASSIGN_VARIABLE", [made.handle(name), value], [])
@@ -114,9 +113,11 @@ def _write_network(graph: Graph) -> Written:
     first = _INITIAL + (inner_states(graph) != set(graph.states))
     subgraphs = {name: first + position for position, name in enumerate(decomposed.functions)}
     counted = find_counters(decomposed)
-    named = {"subgraphs": subgraphs, "variable_keys": variable_keys(graph), "whole": lowered.whole}
-    made = (_write_graph(inner, {**named, "counters": counted.get(name, frozenset())}, failures) for name, inner in all_graphs(decomposed))
-    writing, *functions = made
+    known, writings = (subgraphs, variable_keys(graph), lowered.whole), []
+    for name, inner in all_graphs(decomposed):
+        writings.append(Writing(inner, *known, counted.get(name, frozenset())))
+        _write_graph(writings[-1], writers, failures)
+    writing, *functions = writings
     return Written(graph, writing, tuple(functions), tuple(failures), without_form)
 
 
@@ -161,12 +162,9 @@ def _is_composite(graph: Graph, op: Op) -> bool:
     return all(kind_of(inner).rule not in ("state", "control") for inner in graph.functions[str(op["function"])].ops)
 
 
-def _write_graph(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> Writing:
-    """The operators of one graph; those that are refused join `failures`, and `known` are attributes of a Writing."""
-    writers, writing = operators("tflite", "write"), Writing(graph)
-    has_writer = legality(writers)
-    for name, value in known.items():
-        setattr(writing, name, value)
+def _write_graph(writing: Writing, writers: Mapping[str, Any], failures: list[tuple[Op, QConvertError]]) -> None:
+    """Write the operators of one graph; those that are refused join `failures`."""
+    graph, has_writer = writing.graph, legality(writers)
     for name in graph.inputs:
         writing.use(name)
     if writing.inner_states != set(graph.states):
@@ -184,4 +182,3 @@ def _write_graph(graph: Graph, known: Mapping[str, Any], failures: list[tuple[Op
             writing.write(op, writer)
         except QConvertError as error:
             failures.append((writing.whole.get(id(op), op), error))
-    return writing

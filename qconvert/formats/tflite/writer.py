@@ -20,7 +20,7 @@ from qconvert.formats.reading.notes import decomposition_notes
 from qconvert.formats.tflite import schema
 from qconvert.formats.tflite.file_contents import bytes_of, with_files
 from qconvert.formats.tflite.operator import Operator
-from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, PACKED_BITS, pack
+from qconvert.formats.tflite.tensors import DTYPE_NUMBERS, constant_bytes
 from qconvert.formats.tflite.write_operators import take_operators, write_initial_values
 from qconvert.formats.tflite.writing import Writing, as_int32
 from qconvert.formats.writing import list_kinds
@@ -166,7 +166,7 @@ class _File:
             hasRank=tensor.shape is not None,
             shape=as_int32([1 if size < 0 else size for size in sizes], tensor.name),
             shapeSignature=np.array(sizes, np.int32) if -1 in sizes else None,
-            buffer=0 if tensor.data is None else self._buffer(_constant_bytes(tensor.data, tensor.dtype)),
+            buffer=0 if tensor.data is None else self._buffer(constant_bytes(tensor.data, tensor.dtype)),
             quantization=None if tensor.quantization is None else self._quantization(tensor.name, tensor.quantization),
         )
 
@@ -247,7 +247,7 @@ class _File:
         for signature in self._graph.signatures:
             number, writing = 0, self._writing
             if signature.function:
-                number = self._writing.function(signature.function)
+                number = self._writing.subgraphs[signature.function]
                 writing = self._functions[number - first]
             places = {name: place for place, name in enumerate(writing.tensors)}
             inputs, outputs = (_arguments(names, places) for names in (signature.inputs, signature.outputs))
@@ -257,10 +257,3 @@ class _File:
 
 def _arguments(names: Mapping[str, str], places: Mapping[str, int]) -> list[Any]:
     return [schema.TensorMapT(name=argument, tensorIndex=places[name]) for argument, name in names.items()]
-
-
-def _constant_bytes(data: Array, dtype: str) -> bytes:
-    """The bytes of a constant, types below 8 bits packed with the first value in the lowest bits."""
-    if dtype in PACKED_BITS:
-        return pack(data, PACKED_BITS[dtype])
-    return np.ascontiguousarray(data).tobytes()

@@ -46,8 +46,16 @@ class Writing(OperatorWriting):
 
     destination = "to TFLite"
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        subgraphs: Mapping[str, int] | None = None,
+        variable_keys: Mapping[str, tuple[str, str]] | None = None,
+        whole: Mapping[int, Op] | None = None,
+        counters: frozenset[str] = frozenset(),
+    ) -> None:
         super().__init__(graph)
+        self.subgraphs, self.variable_keys, self.whole, self.counters = subgraphs or {}, variable_keys or {}, whole or {}, counters
         self.tensors: dict[str, Tensor] = {}
         self.inner_states = inner_states(graph)
         self.variables: set[str] = set()
@@ -66,14 +74,6 @@ class Writing(OperatorWriting):
         self._handles: dict[str, str] = {}  # state -> the tensor that stands for its variable
         self._parts: dict[str, str] = {}  # tensor of complex numbers -> its parts along a last axis
         self._current: Op | None = None
-        self.subgraphs: dict[str, int] = {}
-        self.counters: frozenset[str] = frozenset()
-        self.variable_keys: dict[str, tuple[str, str]] = {}
-        self.whole: Mapping[int, Op] = {}
-
-    def function(self, name: str) -> int:
-        """The number of the subgraph that a function becomes."""
-        return self.subgraphs[name]
 
     @property
     def operators(self) -> list[Operator]:
@@ -343,6 +343,14 @@ class Writing(OperatorWriting):
         if data is None:
             raise self.unsupported_error(op, f"input {op.inputs[index]!r} that is computed at run time", rule="not-constant")
         return data
+
+    def require_one_quantization(self, op: Op) -> None:
+        """Raises UnsupportedError if operands, but for conditions, and the result of a kernel of stored integers differ in quantization."""
+        result = self.graph[op.outputs[0]].quantization
+        for tensor in map(self.tensor, op.inputs):
+            if tensor.dtype != "bool" and tensor.quantization != result:
+                what = f"{tensor.name!r} and {op.outputs[0]!r} of different quantization"
+                raise self.unsupported_error(op, what, rule="quantization-mismatch")
 
     def axis(self, op: Op, value: Any, name: str) -> int:
         """A possibly negative axis of the tensor `name` as one from 0."""

@@ -71,12 +71,12 @@ def _complete_shapes(r: Reading, shapes: Sequence[Shape | None]) -> None:
 
 
 def write_if(op: Op, w: Writing) -> None:
-    then, other = (w.function(str(op[name])) for name in ("then_branch", "else_branch"))
+    then, other = (w.subgraphs[str(op[name])] for name in ("then_branch", "else_branch"))
     w.emit("IF", op.inputs, op.outputs, thenSubgraphIndex=then, elseSubgraphIndex=other)
 
 
 def write_while(op: Op, w: Writing) -> None:
-    condition, body = (w.function(str(op[name])) for name in ("condition", "body"))
+    condition, body = (w.subgraphs[str(op[name])] for name in ("condition", "body"))
     outputs = [name or _add_unread_result(w, op.inputs[index]) for index, name in enumerate(op.outputs)]
     w.emit("WHILE", op.inputs, outputs, condSubgraphIndex=condition, bodySubgraphIndex=body)
 
@@ -90,7 +90,7 @@ def write_call(op: Op, w: Writing) -> None:
     """A region of a partition: a composite, which LiteRT runs by its subgraph where no delegate knows the name. LiteRT has no CALL."""
     attributes = np.frombuffer(encode_flexbuffer({}), np.uint8)
     w.emit("STABLEHLO_COMPOSITE", op.inputs, op.outputs, name=f"qconvert.{op['target']}",
-           decompositionSubgraphIndex=w.function(str(op["function"])), compositeAttributes=attributes)  # fmt: skip
+           decompositionSubgraphIndex=w.subgraphs[str(op["function"])], compositeAttributes=attributes)  # fmt: skip
 
 
 WRITERS: dict[str, WriteFunction] = {"If": write_if, "While": write_while, "Call": write_call}

@@ -75,18 +75,10 @@ def _make_stored_writer(builtin: str) -> WriteFunction:
         if _is_plain_arithmetic(op, w):
             w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
             return
-        _require_one_quantization(op, w)
+        w.require_one_quantization(op)
         w.emit(builtin, op.inputs, op.outputs)
 
     return write
-
-
-def _require_one_quantization(op: Op, w: Writing) -> None:
-    result = w.graph[op.outputs[0]].quantization
-    for name in op.inputs:
-        tensor = w.tensor(name)
-        if tensor.dtype != "bool" and tensor.quantization != result:
-            raise w.unsupported_error(op, f"{name!r} and {op.outputs[0]!r} of different quantization", rule="quantization-mismatch")
 
 
 #: StableHLO's operators, whose kernels take integers without scales of any width.
@@ -181,7 +173,7 @@ def _write_quotient_by(op: Op, w: Writing, divisor: int) -> None:
 def write_where(op: Op, w: Writing) -> None:
     """Where as SELECT_V2, or as SELECT if its condition is the Reshape that the reader put before a choice of rows."""
     reshape = w.producer(op.inputs[0], "Reshape")
-    _require_one_quantization(op, w)
+    w.require_one_quantization(op)
     if reshape is None or not w.is_inner(op.inputs[0], "condition"):
         w.emit("SELECT_V2", op.inputs, op.outputs)
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,15 +40,9 @@ _ACTIVATIONS: Mapping[int, Mapping[str, Any]] = {
 _STATED = ("activations", "activation_alpha", "activation_beta", "clip")
 
 
-def read_sequence_rnn(r: Reading) -> None:
+def _read_one_way(find_order: Callable[[Reading], Order], r: Reading) -> None:
     require_float32(r, (0,), (4,))
-    order = order_of(r)
-    order.show(r, _read_way(r, order, order.read_time_first(r), 1))
-
-
-def read_rnn(r: Reading) -> None:
-    require_float32(r, (0,), (4,))
-    order = single_step(r)
+    order = find_order(r)
     order.show(r, _read_way(r, order, order.read_time_first(r), 1))
 
 
@@ -166,8 +161,8 @@ def _write_parameters(w: Writing, op: Op) -> list[str]:
 
 
 READERS: dict[str, ReadFunction] = {
-    "UNIDIRECTIONAL_SEQUENCE_RNN": read_sequence_rnn,
-    "RNN": read_rnn,
+    "UNIDIRECTIONAL_SEQUENCE_RNN": partial(_read_one_way, order_of),
+    "RNN": partial(_read_one_way, single_step),
     "BIDIRECTIONAL_SEQUENCE_RNN": read_both_ways_rnn,
 }
 

@@ -97,11 +97,9 @@ READERS: dict[str, ReadFunction] = {
 
 def write_concat(op: Op, w: Writing) -> None:
     """CONCATENATION. Its uint8 kernel alone brings other scales to the result's."""
-    result = w.tensor(op.outputs[0])
-    for name in op.inputs:
-        if result.dtype != "uint8" and w.tensor(name).quantization != result.quantization:
-            raise w.unsupported_error(op, f"{name!r} and {result.name!r} of different quantization", rule="quantization-mismatch")
-    axis = w.axis(op, op["axis"], result.name)
+    if w.tensor(op.outputs[0]).dtype != "uint8":
+        w.require_one_quantization(op)
+    axis = w.axis(op, op["axis"], op.outputs[0])
     w.emit("CONCATENATION", op.inputs, op.outputs, axis=axis, fusedActivationFunction=w.activation(op))
 
 

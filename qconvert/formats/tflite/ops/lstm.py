@@ -39,7 +39,7 @@ def read_sequence_lstm(r: Reading) -> None:
         )
     places = {role: SEQUENCE.index(role) for role in ("hidden", "cell")}
     inputs = [places.get(role) or names.get(role, "") for role in LSTM_INPUTS]
-    clips = {"cell_clip": float(r.option("cellClip", 0.0)), "projection_clip": float(r.option("projClip", 0.0))}
+    clips: dict[str, Any] = {"cell_clip": float(r.option("cellClip", 0.0)), "projection_clip": float(r.option("projClip", 0.0))}
     time_major = int(r.option("timeMajor", False))
     r.emit_with_states("IntegerLSTM", inputs, r.outputs, places, time_major=time_major, **clips, **_inner_quantizations(r, names))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -28,7 +29,7 @@ def _read_numbers(kind: str, r: Reading) -> None:
 
 #: What integers are to a kernel -> how its operator is read: values on their scales if they have some, real ones that need scales, stored
 #: integers that it compares or moves whatever their scales, or plain numbers, of all types or of narrow ones alone.
-_READ: dict[str, Callable[[str, Reading], object]] = {
+_READ: dict[str, Callable[[str, Reading], Any]] = {
     "values": lambda kind, r: r.emit(kind),
     "real": _read_real,
     "stored": lambda kind, r: r.emit_stored(kind),

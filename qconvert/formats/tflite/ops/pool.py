@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,28 +80,18 @@ def _tap(w: Writing, data: str, axis: int, start: int, count: int, step: int, re
 def read_average_pool_2d(r: Reading) -> None:
     """AVERAGE_POOL_2D: padding is not counted. The uint8 kernel rounds x.5 up, the int8 one away from the stored zero."""
     arithmetic = {"uint8": "ties_up", "int8": "ties_away", "int16": "ties_away"}.get(r.tensor().dtype, "")
-    _read_pool(r, "AveragePool", arithmetic=arithmetic)
+    _read_pool("AveragePool", r, arithmetic=arithmetic)
 
 
-def read_max_pool_2d(r: Reading) -> None:
-    """MAX_POOL_2D."""
-    _read_pool(r, "MaxPool")
-
-
-def read_l2_pool_2d(r: Reading) -> None:
-    """L2_POOL_2D."""
-    _read_pool(r, "L2Pool")
-
-
-def _read_pool(r: Reading, kind: str, **more: Any) -> None:
+def _read_pool(kind: str, r: Reading, **more: Any) -> None:
     kernel = (r.option("filterHeight"), r.option("filterWidth"))
     r.emit_stored(kind, kernel_shape=kernel, activation=r.activation(), **more, **window(r, kernel))
 
 
 READERS: dict[str, ReadFunction] = {
     "AVERAGE_POOL_2D": read_average_pool_2d,
-    "MAX_POOL_2D": read_max_pool_2d,
-    "L2_POOL_2D": read_l2_pool_2d,
+    "MAX_POOL_2D": partial(_read_pool, "MaxPool"),
+    "L2_POOL_2D": partial(_read_pool, "L2Pool"),
 }
 
 
@@ -194,25 +185,17 @@ def _emit(op: Op, w: Writing, builtin: str, found: Window, result: str = "") -> 
     w.emit(builtin, [found.data], [result or op.outputs[0]], **fields, **found.fields)
 
 
-def _spatial_axes(op: Op, w: Writing) -> str:
+def _write_global_pool(builtin: str, op: Op, w: Writing) -> None:
+    """A pool of everything as a reduction over height and width."""
     rank = w.axis(op, -1, op.inputs[0]) + 1
-    return w.ints(list(range(1, rank - 1) if op["data_format"] == "channels_last" else range(2, rank)), f"{op.outputs[0]}/axes")
-
-
-def write_global_average_pool(op: Op, w: Writing) -> None:
-    """GlobalAveragePool as MEAN over height and width."""
-    w.emit("MEAN", [op.inputs[0], _spatial_axes(op, w)], op.outputs, keepDims=True)
-
-
-def write_global_max_pool(op: Op, w: Writing) -> None:
-    """GlobalMaxPool as REDUCE_MAX over height and width."""
-    w.emit("REDUCE_MAX", [op.inputs[0], _spatial_axes(op, w)], op.outputs, keepDims=True)
+    axes = range(1, rank - 1) if op["data_format"] == "channels_last" else range(2, rank)
+    w.emit(builtin, [op.inputs[0], w.ints(axes, f"{op.outputs[0]}/axes")], op.outputs, keepDims=True)
 
 
 WRITERS: dict[str, WriteFunction] = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
     "L2Pool": write_l2_pool,
-    "GlobalAveragePool": write_global_average_pool,
-    "GlobalMaxPool": write_global_max_pool,
+    "GlobalAveragePool": partial(_write_global_pool, "MEAN"),
+    "GlobalMaxPool": partial(_write_global_pool, "REDUCE_MAX"),
 }
