@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from qconvert.arithmetic.storage import REALS
@@ -14,16 +16,12 @@ from qconvert.rewriting.lowering import Scope, conditions
 __all__ = ["READERS", "WRITERS"]
 
 
-def _make_clip_reader(lowest: float, highest: float) -> ReadFunction:
-    """The reader of an operator that clips float values to [lowest, highest]."""
-
-    def read(r: Reading) -> None:
-        r.require_scales()
-        dtype = numpy_dtype(r.tensor().dtype if r.tensor().dtype in REALS else "float32")
-        limits = [r.const(np.asarray(value, dtype), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
-        r.emit("Clip", [r.input(0), *limits])
-
-    return read
+def _read_clip(lowest: float, highest: float, r: Reading) -> None:
+    """An operator that clips float values to [lowest, highest]."""
+    r.require_scales()
+    dtype = numpy_dtype(r.tensor().dtype if r.tensor().dtype in REALS else "float32")
+    limits = [r.const(np.asarray(value, dtype), hint) for value, hint in ((lowest, "lowest"), (highest, "highest"))]
+    r.emit("Clip", [r.input(0), *limits])
 
 
 def read_prelu(r: Reading) -> None:
@@ -75,9 +73,9 @@ def read_l2_normalization(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "RELU6": _make_clip_reader(0.0, 6.0),
-    "RELU_N1_TO_1": _make_clip_reader(-1.0, 1.0),
-    "RELU_0_TO_1": _make_clip_reader(0.0, 1.0),
+    "RELU6": partial(_read_clip, 0.0, 6.0),
+    "RELU_N1_TO_1": partial(_read_clip, -1.0, 1.0),
+    "RELU_0_TO_1": partial(_read_clip, 0.0, 1.0),
     "LEAKY_RELU": read_leaky_relu,
     "PRELU": read_prelu,
     "ELU": make_reader("Elu", "real"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from qconvert.formats.tflite.ops.one_to_one import make_reader, make_writer
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
@@ -10,14 +12,10 @@ from qconvert.graph import Op, numpy_dtype
 __all__ = ["READERS", "WRITERS"]
 
 
-def _make_stablehlo_reader(kind: str, of_truth: str) -> ReadFunction:
-    """The reader of an operator of plain numbers, which is `of_truth` of truth values."""
-
-    def read(r: Reading) -> None:
-        require_equal(r)
-        r.emit_plain(of_truth if r.tensor().dtype == "bool" else kind)
-
-    return read
+def _read_stablehlo(kind: str, of_truth: str, r: Reading) -> None:
+    """An operator of plain numbers, which is `of_truth` of truth values."""
+    require_equal(r)
+    r.emit_plain(of_truth if r.tensor().dtype == "bool" else kind)
 
 
 def require_equal(r: Reading) -> None:
@@ -27,14 +25,9 @@ def require_equal(r: Reading) -> None:
         raise r.invalid(f"operands of shapes {shapes[0]} and {shapes[1]}", rule="shape-mismatch")
 
 
-def _make_shift_reader(direction: str) -> ReadFunction:
-    """RIGHT_SHIFT and STABLEHLO_SHIFT_LEFT."""
-
-    def read(r: Reading) -> None:
-        require_equal(r)
-        r.emit_plain("BitShift", direction=direction)
-
-    return read
+def _read_shift(direction: str, r: Reading) -> None:
+    require_equal(r)
+    r.emit_plain("BitShift", direction=direction)
 
 
 def read_bitcast(r: Reading) -> None:
@@ -46,14 +39,14 @@ def read_bitcast(r: Reading) -> None:
 
 READERS: dict[str, ReadFunction] = {
     "BITWISE_XOR": make_reader("BitwiseXor", "plain"),
-    "RIGHT_SHIFT": _make_shift_reader("RIGHT"),
+    "RIGHT_SHIFT": partial(_read_shift, "RIGHT"),
     "BITCAST": read_bitcast,
-    "STABLEHLO_ADD": _make_stablehlo_reader("Add", "Or"),
-    "STABLEHLO_MULTIPLY": _make_stablehlo_reader("Mul", "And"),
-    "STABLEHLO_MAXIMUM": _make_stablehlo_reader("Max", "Or"),
-    "STABLEHLO_MINIMUM": _make_stablehlo_reader("Min", "And"),
-    "STABLEHLO_AND": _make_stablehlo_reader("BitwiseAnd", "And"),
-    "STABLEHLO_SHIFT_LEFT": _make_shift_reader("LEFT"),
+    "STABLEHLO_ADD": partial(_read_stablehlo, "Add", "Or"),
+    "STABLEHLO_MULTIPLY": partial(_read_stablehlo, "Mul", "And"),
+    "STABLEHLO_MAXIMUM": partial(_read_stablehlo, "Max", "Or"),
+    "STABLEHLO_MINIMUM": partial(_read_stablehlo, "Min", "And"),
+    "STABLEHLO_AND": partial(_read_stablehlo, "BitwiseAnd", "And"),
+    "STABLEHLO_SHIFT_LEFT": partial(_read_shift, "LEFT"),
 }
 
 

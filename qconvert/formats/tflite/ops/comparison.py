@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from qconvert.arithmetic import tflite_comparison_tables
@@ -15,24 +17,20 @@ __all__ = ["READERS", "WRITERS"]
 _BYTES = ("int8", "uint8")
 
 
-def _make_reader(kind: str) -> ReadFunction:
-    """The reader of a comparison; orders of int16 are of stored integers, and EQUAL has no such kernel."""
-
-    def read(r: Reading) -> None:
-        first, second = r.tensor(0), r.tensor(1)
-        if first.dtype == "int16" and kind not in ("Equal", "NotEqual"):
-            r.emit_stored(kind)
-            return
-        if kind == "NotEqual":
-            r.require_scales("int16")
-        tables = _comparison_tables(first, second)
-        if not tables:
-            r.emit(kind)
-            return
-        r.require_sound(r.inputs)
-        r.emit(kind, [_look_up_operand(r, index, table) for index, table in enumerate(tables)])
-
-    return read
+def _read_comparison(kind: str, r: Reading) -> None:
+    """A comparison; orders of int16 are of stored integers, and EQUAL has no such kernel."""
+    first, second = r.tensor(0), r.tensor(1)
+    if first.dtype == "int16" and kind not in ("Equal", "NotEqual"):
+        r.emit_stored(kind)
+        return
+    if kind == "NotEqual":
+        r.require_scales("int16")
+    tables = _comparison_tables(first, second)
+    if not tables:
+        r.emit(kind)
+        return
+    r.require_sound(r.inputs)
+    r.emit(kind, [_look_up_operand(r, index, table) for index, table in enumerate(tables)])
 
 
 def _comparison_tables(first: Tensor, second: Tensor) -> list[Array]:
@@ -73,6 +71,6 @@ def _look_up_operand(r: Reading, index: int, table: Array) -> str:
 _NAMES = {"EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
           "LESS_EQUAL": "LessOrEqual"}  # fmt: skip
 
-READERS: dict[str, ReadFunction] = {name: _make_reader(kind) for name, kind in _NAMES.items()}
+READERS: dict[str, ReadFunction] = {name: partial(_read_comparison, kind) for name, kind in _NAMES.items()}
 
 WRITERS: dict[str, WriteFunction] = {kind: make_writer(name) for name, kind in _NAMES.items()}

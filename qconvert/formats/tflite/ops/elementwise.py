@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,10 @@ from qconvert.operators import kind_of
 __all__ = ["READERS", "WRITERS"]
 
 
-def _make_fused_reader(kind: str, *scaled: str) -> ReadFunction:
-    """The reader of an operator that is the canonical `kind` with a fused activation; its kernels of the types `scaled` need scales."""
-
-    def read(r: Reading) -> None:
-        if scaled:
-            r.require_scales(*scaled)
-        r.emit(kind, activation=r.activation())
-
-    return read
+def _read_fused(kind: str, scaled: tuple[str, ...], r: Reading) -> None:
+    """An operator with a fused activation, whose kernels of the types `scaled` need scales."""
+    r.require_scales(*scaled)
+    r.emit(kind, activation=r.activation())
 
 
 def read_select(r: Reading) -> None:
@@ -54,10 +50,10 @@ def read_atan2(r: Reading) -> None:
 
 
 READERS: dict[str, ReadFunction] = {
-    "ADD": _make_fused_reader("Add", "int8", "uint8"),
-    "SUB": _make_fused_reader("Sub", "int8", "uint8", "int16"),
-    "MUL": _make_fused_reader("Mul", "int8", "uint8"),
-    "DIV": _make_fused_reader("Div", "int8", "uint8", "int16"),
+    "ADD": partial(_read_fused, "Add", ("int8", "uint8")),
+    "SUB": partial(_read_fused, "Sub", ("int8", "uint8", "int16")),
+    "MUL": partial(_read_fused, "Mul", ("int8", "uint8")),
+    "DIV": partial(_read_fused, "Div", ("int8", "uint8", "int16")),
     "MAXIMUM": make_reader("Max", "stored"),
     "MINIMUM": make_reader("Min", "stored"),
     "POW": make_reader("Pow"),
@@ -68,17 +64,13 @@ READERS: dict[str, ReadFunction] = {
 }
 
 
-def _make_stored_writer(builtin: str) -> WriteFunction:
-    """The writer of a kind whose kernel compares or chooses stored integers: all data must have one quantization."""
-
-    def write(op: Op, w: Writing) -> None:
-        if _is_plain_arithmetic(op, w):
-            w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
-            return
-        w.require_one_quantization(op)
-        w.emit(builtin, op.inputs, op.outputs)
-
-    return write
+def _write_stored(builtin: str, op: Op, w: Writing) -> None:
+    """A kernel that compares or chooses stored integers: all data must have one quantization."""
+    if _is_plain_arithmetic(op, w):
+        w.emit(_STABLEHLO[op.kind], op.inputs, op.outputs)
+        return
+    w.require_one_quantization(op)
+    w.emit(builtin, op.inputs, op.outputs)
 
 
 #: StableHLO's operators, whose kernels take integers without scales of any width.
@@ -215,8 +207,8 @@ def write_pow(op: Op, w: Writing) -> None:
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(("Add", "Sub", "Mul"), write_arithmetic),
     "Div": write_div,
-    "Max": _make_stored_writer("MAXIMUM"),
-    "Min": _make_stored_writer("MINIMUM"),
+    "Max": partial(_write_stored, "MAXIMUM"),
+    "Min": partial(_write_stored, "MINIMUM"),
     "Pow": write_pow,
     "Atan2": write_atan2,
     "Where": write_where,

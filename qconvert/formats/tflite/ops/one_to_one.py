@@ -53,11 +53,11 @@ def make_reader(kind: str, integers: str = "values") -> ReadFunction:
 
 def make_writer(builtin: str) -> WriteFunction:
     """The writer of a kind that is the operator `builtin`, without options."""
+    return partial(_write, builtin)
 
-    def write(op: Op, w: Writing) -> None:
-        w.emit(builtin, op.inputs, op.outputs)
 
-    return write
+def _write(builtin: str, op: Op, w: Writing) -> None:
+    w.emit(builtin, op.inputs, op.outputs)
 
 
 _PAIRS = [(integers, *pair.split(":")) for integers, pairs in _OPERATORS.items() for pair in pairs.split()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from qconvert.formats.tflite.reading import ReadFunction, Reading
 from qconvert.formats.tflite.writing import WriteFunction, Writing
 from qconvert.graph import Op
@@ -13,23 +15,16 @@ __all__ = ["READERS", "WRITERS", "reduced_axes"]
 _SCALED = {"ReduceMean": ("int8", "uint8", "int16"), "ReduceSum": ("int8", "uint8", "int16"), "ReduceProd": ("int8", "int16")}
 
 
-def _make_reader(kind: str) -> ReadFunction:
-    """The reader of a reduction over the axes in input 1; axes may be negative, a scalar, or computed at run time."""
-
-    def read(r: Reading) -> None:
-        if kind in _SCALED:
-            r.require_scales(*_SCALED[kind])
-        rank = r.rank()
-        if r.known_ints(1) is None:
-            r.emit(kind, [r.input(0), r.int64(1)], keepdims=int(r.option("keepDims", False)))
-            return
-        if not r.ints(1):
-            _read_copy(kind, r)
-            return
-        axes = r.shape_const(sorted({r.axis(axis, rank) for axis in r.ints(1)}), "axes")
-        r.emit(kind, [r.input(0), axes], keepdims=int(r.option("keepDims", False)))
-
-    return read
+def _read_reduction(kind: str, r: Reading) -> None:
+    """A reduction over the axes in input 1; axes may be negative, a scalar, or computed at run time."""
+    if kind in _SCALED:
+        r.require_scales(*_SCALED[kind])
+    rank, known = r.rank(), r.known_ints(1)
+    if known is not None and not known:
+        _read_copy(kind, r)
+        return
+    axes = r.int64(1) if known is None else r.shape_const(sorted({r.axis(axis, rank) for axis in known}), "axes")
+    r.emit(kind, [r.input(0), axes], keepdims=int(r.option("keepDims", False)))
 
 
 def _read_copy(kind: str, r: Reading) -> None:
@@ -52,26 +47,19 @@ def read_cumsum(r: Reading) -> None:
     r.emit("CumSum", [r.input(0)], axis=r.axis(r.integer(1), r.rank()), exclusive=exclusive, reverse=reverse)
 
 
-def _make_search_reader(kind: str) -> ReadFunction:
-    """The reader of ARG_MAX and ARG_MIN along the axis in input 1. The canonical operators give int64."""
+def _read_search(kind: str, r: Reading) -> None:
+    """ARG_MAX and ARG_MIN along the axis in input 1. The canonical operators give int64."""
+    r.emit_int64(kind, [r.input(0)], axis=r.axis(r.integer(1), r.rank()), keepdims=0)
 
-    def read(r: Reading) -> None:
-        r.emit_int64(kind, [r.input(0)], axis=r.axis(r.integer(1), r.rank()), keepdims=0)
 
-    return read
-
+_REDUCTIONS = {"MEAN": "ReduceMean", "SUM": "ReduceSum", "REDUCE_MAX": "ReduceMax", "REDUCE_MIN": "ReduceMin",
+               "REDUCE_PROD": "ReduceProd", "REDUCE_ANY": "ReduceAny", "REDUCE_ALL": "ReduceAll"}  # fmt: skip
+_SEARCHES = {"ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin"}
 
 READERS: dict[str, ReadFunction] = {
-    "MEAN": _make_reader("ReduceMean"),
-    "SUM": _make_reader("ReduceSum"),
-    "REDUCE_MAX": _make_reader("ReduceMax"),
-    "REDUCE_MIN": _make_reader("ReduceMin"),
-    "REDUCE_PROD": _make_reader("ReduceProd"),
-    "REDUCE_ANY": _make_reader("ReduceAny"),
-    "REDUCE_ALL": _make_reader("ReduceAll"),
+    **{builtin: partial(_read_reduction, kind) for builtin, kind in _REDUCTIONS.items()},
+    **{builtin: partial(_read_search, kind) for builtin, kind in _SEARCHES.items()},
     "CUMSUM": read_cumsum,
-    "ARG_MAX": _make_search_reader("ArgMax"),
-    "ARG_MIN": _make_search_reader("ArgMin"),
 }
 
 
@@ -85,13 +73,8 @@ def reduced_axes(op: Op, w: Writing) -> str:
     return w.ints(range(rank), f"{op.outputs[0]}/axes")
 
 
-def _make_writer(builtin: str) -> WriteFunction:
-    """The writer of a reduction."""
-
-    def write(op: Op, w: Writing) -> None:
-        w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, keepDims=bool(op["keepdims"]))
-
-    return write
+def _write_reduction(builtin: str, op: Op, w: Writing) -> None:
+    w.emit(builtin, [op.inputs[0], reduced_axes(op, w)], op.outputs, keepDims=bool(op["keepdims"]))
 
 
 def write_cumsum(op: Op, w: Writing) -> None:
@@ -100,33 +83,22 @@ def write_cumsum(op: Op, w: Writing) -> None:
     w.emit("CUMSUM", [op.inputs[0], axis], op.outputs, exclusive=bool(op["exclusive"]), reverse=bool(op["reverse"]))
 
 
-def _make_search_writer(builtin: str) -> WriteFunction:
-    """The writer of ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS after them."""
-
-    def write(op: Op, w: Writing) -> None:
-        axis = w.axis(op, op["axis"], op.inputs[0])
-        result = w.tensor(w.absorb_int32_cast(op))
-        target = result.name
-        if op["keepdims"]:
-            kept = [size for number, size in enumerate(result.shape or ()) if number != axis]
-            target = w.add(f"{result.name}/searched", result.dtype, tuple(kept))
-        number = w.ints(axis, f"{op.outputs[0]}/axis")
-        w.emit(builtin, [op.inputs[0], number], [target])
-        if target != result.name:
-            w.emit("EXPAND_DIMS", [target, number], [result.name])
-
-    return write
+def _write_search(builtin: str, op: Op, w: Writing) -> None:
+    """ARG_MAX and ARG_MIN, which never keep the axis: that is an EXPAND_DIMS after them."""
+    axis = w.axis(op, op["axis"], op.inputs[0])
+    result = w.tensor(w.absorb_int32_cast(op))
+    target = result.name
+    if op["keepdims"]:
+        kept = [size for number, size in enumerate(result.shape or ()) if number != axis]
+        target = w.add(f"{result.name}/searched", result.dtype, tuple(kept))
+    number = w.ints(axis, f"{op.outputs[0]}/axis")
+    w.emit(builtin, [op.inputs[0], number], [target])
+    if target != result.name:
+        w.emit("EXPAND_DIMS", [target, number], [result.name])
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "ReduceMean": _make_writer("MEAN"),
-    "ReduceSum": _make_writer("SUM"),
-    "ReduceMax": _make_writer("REDUCE_MAX"),
-    "ReduceMin": _make_writer("REDUCE_MIN"),
-    "ReduceProd": _make_writer("REDUCE_PROD"),
-    "ReduceAny": _make_writer("REDUCE_ANY"),
-    "ReduceAll": _make_writer("REDUCE_ALL"),
+    **{kind: partial(_write_reduction, builtin) for builtin, kind in _REDUCTIONS.items()},
+    **{kind: partial(_write_search, builtin) for builtin, kind in _SEARCHES.items()},
     "CumSum": write_cumsum,
-    "ArgMax": _make_search_writer("ARG_MAX"),
-    "ArgMin": _make_search_writer("ARG_MIN"),
 }

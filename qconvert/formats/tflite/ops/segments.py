@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,9 @@ def read_segment_sum(r: Reading) -> None:
     r.emit_plain("SegmentSum", [r.input(0), r.int64(1)])
 
 
-def _make_unsorted_reader(reduction: str) -> ReadFunction:
+def _read_unsorted(reduction: str, r: Reading) -> None:
     """UNSORTED_SEGMENT_…: rows of negative segments are left out."""
-
-    def read(r: Reading) -> None:
-        r.emit_plain("UnsortedSegment", [r.input(0), r.int64(1), r.int64(2)], reduction=reduction)
-
-    return read
+    r.emit_plain("UnsortedSegment", [r.input(0), r.int64(1), r.int64(2)], reduction=reduction)
 
 
 def read_dynamic_update_slice(r: Reading) -> None:
@@ -67,7 +64,7 @@ def read_dilate(r: Reading) -> None:
 READERS: dict[str, ReadFunction] = {
     "EMBEDDING_LOOKUP": read_embedding_lookup,
     "SEGMENT_SUM": read_segment_sum,
-    **{f"UNSORTED_SEGMENT_{name.upper()}": _make_unsorted_reader(name) for name in ("sum", "prod", "max", "min")},
+    **{f"UNSORTED_SEGMENT_{name.upper()}": partial(_read_unsorted, name) for name in ("sum", "prod", "max", "min")},
     "DYNAMIC_UPDATE_SLICE": read_dynamic_update_slice,
     "SPARSE_TO_DENSE": read_sparse_to_dense,
     "STABLEHLO_PAD": read_stablehlo_pad,

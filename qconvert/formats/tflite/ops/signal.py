@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,17 +98,13 @@ def write_rfft2d(op: Op, w: Writing) -> None:
     w.emit("RFFT2D", [op.inputs[0], w.index(op, 1)], [w.complex(op, op.outputs[0])])
 
 
-def _make_part_writer(builtin: str) -> WriteFunction:
-    """The writer of REAL, IMAG or COMPLEX_ABS."""
-
-    def write(op: Op, w: Writing) -> None:
-        made = w.tensors.get(op.inputs[0])
-        if made is None or made.dtype == "complex64" or made.name in w.graph.inputs:
-            w.emit(builtin, [w.complex(op, op.inputs[0])], op.outputs)
-        else:
-            _write_part_of_real(builtin, op, w, made)
-
-    return write
+def _write_part(builtin: str, op: Op, w: Writing) -> None:
+    """REAL, IMAG or COMPLEX_ABS."""
+    made = w.tensors.get(op.inputs[0])
+    if made is None or made.dtype == "complex64" or made.name in w.graph.inputs:
+        w.emit(builtin, [w.complex(op, op.inputs[0])], op.outputs)
+    else:
+        _write_part_of_real(builtin, op, w, made)
 
 
 def _write_part_of_real(builtin: str, op: Op, w: Writing, data: Tensor) -> None:
@@ -156,9 +153,9 @@ def write_fake_quant(op: Op, w: Writing) -> None:
 
 WRITERS: dict[str, WriteFunction] = {
     "Rfft2d": write_rfft2d,
-    "Real": _make_part_writer("REAL"),
-    "Imag": _make_part_writer("IMAG"),
-    "ComplexAbs": _make_part_writer("COMPLEX_ABS"),
+    "Real": partial(_write_part, "REAL"),
+    "Imag": partial(_write_part, "IMAG"),
+    "ComplexAbs": partial(_write_part, "COMPLEX_ABS"),
     "Bucketize": write_bucketize,
     "LRN": write_lrn,
     "FakeQuant": write_fake_quant,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,39 +48,31 @@ def read_resize_nearest_neighbor(r: Reading) -> None:
     )
 
 
-def _make_blocks_reader(kind: str) -> ReadFunction:
-    """The reader of SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
-
-    def read(r: Reading) -> None:
-        size = r.option("blockSize")
-        if size < 1:
-            raise r.invalid(f"block size {size}", rule="not-positive")
-        spatial_sizes(r)
-        r.emit(kind, blocksize=size, **_LAYOUT)
-
-    return read
+def _read_blocks(kind: str, r: Reading) -> None:
+    """SPACE_TO_DEPTH and DEPTH_TO_SPACE."""
+    size = r.option("blockSize")
+    if size < 1:
+        raise r.invalid(f"block size {size}", rule="not-positive")
+    spatial_sizes(r)
+    r.emit(kind, blocksize=size, **_LAYOUT)
 
 
-def _make_batches_reader(kind: str) -> ReadFunction:
-    """The reader of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: (data, block shape, pads or crops as rows of before and after)."""
-
-    def read(r: Reading) -> None:
-        blocks, rows = r.ints(1), r.known_ints(2)
-        count = len(rows) if rows is not None else np.prod(r.tensor(2).static_shape or (0,))
-        if count != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows or (), default=0) < 0:
-            raise r.invalid(f"blocks {blocks} with {rows}", rule="counts-differ")
-        r.emit(kind, [r.input(0), r.list64(1), r.columns(2, "pads" if kind == "SpaceToBatch" else "crops")], **_LAYOUT)
-
-    return read
+def _read_batches(kind: str, hint: str, r: Reading) -> None:
+    """SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: (data, block shape, pads or crops as rows of before and after)."""
+    blocks, rows = r.ints(1), r.known_ints(2)
+    count = len(rows) if rows is not None else np.prod(r.tensor(2).static_shape or (0,))
+    if count != 2 * len(blocks) or min(blocks, default=0) < 1 or min(rows or (), default=0) < 0:
+        raise r.invalid(f"blocks {blocks} with {rows}", rule="counts-differ")
+    r.emit(kind, [r.input(0), r.list64(1), r.columns(2, hint)], **_LAYOUT)
 
 
 READERS: dict[str, ReadFunction] = {
     "RESIZE_BILINEAR": read_resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": read_resize_nearest_neighbor,
-    "SPACE_TO_DEPTH": _make_blocks_reader("SpaceToDepth"),
-    "DEPTH_TO_SPACE": _make_blocks_reader("DepthToSpace"),
-    "SPACE_TO_BATCH_ND": _make_batches_reader("SpaceToBatch"),
-    "BATCH_TO_SPACE_ND": _make_batches_reader("BatchToSpace"),
+    "SPACE_TO_DEPTH": partial(_read_blocks, "SpaceToDepth"),
+    "DEPTH_TO_SPACE": partial(_read_blocks, "DepthToSpace"),
+    "SPACE_TO_BATCH_ND": partial(_read_batches, "SpaceToBatch", "pads"),
+    "BATCH_TO_SPACE_ND": partial(_read_batches, "BatchToSpace", "crops"),
 }
 
 
@@ -181,21 +174,17 @@ def write_space_to_depth(op: Op, w: Writing) -> None:
     w.emit("SPACE_TO_DEPTH", op.inputs, op.outputs, blockSize=int(op["blocksize"]))
 
 
-def _make_batches_writer(builtin: str) -> WriteFunction:
-    """The writer of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: pads or crops become rows of before and after."""
-
-    def write(op: Op, w: Writing) -> None:
-        if op["data_format"] != "channels_last":
-            raise w.unsupported_error(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
-        w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs)
-
-    return write
+def _write_batches(builtin: str, op: Op, w: Writing) -> None:
+    """SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND: pads or crops become rows of before and after."""
+    if op["data_format"] != "channels_last":
+        raise w.unsupported_error(op, "data that are not channels last (the layout pass has not run)", rule="not-channels-last")
+    w.emit(builtin, [op.inputs[0], w.index(op, 1), w.rows(op, 2)], op.outputs)
 
 
 WRITERS: dict[str, WriteFunction] = {
     "Resize": write_resize,
     "SpaceToDepth": write_space_to_depth,
     "DepthToSpace": write_depth_to_space,
-    "SpaceToBatch": _make_batches_writer("SPACE_TO_BATCH_ND"),
-    "BatchToSpace": _make_batches_writer("BATCH_TO_SPACE_ND"),
+    "SpaceToBatch": partial(_write_batches, "SPACE_TO_BATCH_ND"),
+    "BatchToSpace": partial(_write_batches, "BATCH_TO_SPACE_ND"),
 }
