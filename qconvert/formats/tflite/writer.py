@@ -1,6 +1,6 @@
 """Writes the canonical graph as a .tflite file: container, tensors and signatures; operators come from ops/.
 
-The file is built of the objects of schema.py, which flatbuffer.py packs.
+The file is built of the objects of schema.py, which formats/flatbuffers packs.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Y = TensorSpec("y", (4, 5), "float32")
 AXES = TensorSpec("axes", (1,), "int32", data=np.array([1], np.int32))
 
 
-@pytest.mark.formats
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("builtin", "inputs", "rule", "holds"),
     [
@@ -42,7 +42,7 @@ def test_options_that_are_absent_are_named(builtin: str, inputs: list[TensorSpec
         tflite_graph(single_op(builtin, None, inputs, [Y]))
 
 
-@pytest.mark.formats
+@pytest.mark.litert
 @pytest.mark.parametrize(
     ("builtin", "dtype"),
     [*((name, dtype) for name in ("ADD", "SUB", "MUL", "DIV") for dtype in ("int8", "uint8")),
