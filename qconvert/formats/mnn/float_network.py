@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -42,8 +41,8 @@ def insert_roundings(
     network: Graph,
     encodings: Encodings,
     layers: Sequence[Layer],
-    exact: Set[str] = frozenset(),
-    called: Mapping[str, str] = MappingProxyType({}),
+    exact: Set[str],
+    called: Mapping[str, str],
 ) -> tuple[Graph, list[str]]:
     """The float network with the roundings that are seen, and the names of the tensors that are rounded.
 
@@ -113,10 +112,8 @@ class _Decomposition:
 def _quantization(encodings: Encodings, name: str) -> QParams | None:
     """The quantization of a tensor, if it is one that can be written."""
     found = encodings.entries.get(Place(name))
-    quantization = found.qparams if found is not None and found.integers is None else None
-    return (
-        quantization if quantization is not None and quantization.dtype in _DTYPES and quantization.quantization.scale.size == 1 else None
-    )
+    qparams = found.qparams if found is not None and found.integers is None else None
+    return qparams if qparams is not None and qparams.dtype in _DTYPES and qparams.quantization.scale.size == 1 else None
 
 
 def _float_limits(quantization: QParams) -> tuple[np.float32, np.float32]:
@@ -277,8 +274,7 @@ def _is_kept_identity(op: Op, names: Mapping[str, str]) -> bool:
 
 
 def _rename_tensors(op: Op, names: Mapping[str, str]) -> Op:
-    sides = (tuple(names.get(name, name) for name in side) for side in (op.inputs, op.outputs))
-    inputs, outputs = sides
+    inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (op.inputs, op.outputs))
     return replace(op, inputs=inputs, outputs=outputs)
 
 

@@ -18,12 +18,12 @@ from qconvert.formats.mnn.child import is_installed, require_installed, run_conv
 from qconvert.formats.mnn.dump import dump_json, operators_of_graph, operators_of_network
 from qconvert.formats.mnn.faults import lower_faults
 from qconvert.formats.mnn.float_network import compensate_biases, insert_roundings, rounded_names, split_encodings
-from qconvert.formats.mnn.layers import Activation, Layer, activations_of, layers_of
+from qconvert.formats.mnn.layers import Layer, activations_of, layers_of
 from qconvert.formats.mnn.network import Layer as MadeLayer
-from qconvert.formats.mnn.network import Network, TensorQuantization, read_network
+from qconvert.formats.mnn.network import Network, read_network
 from qconvert.formats.mnn.pipeline import pipeline_binary, pipeline_json
 from qconvert.formats.mnn.scales import MATMUL
-from qconvert.graph import Array, Graph
+from qconvert.graph import Graph
 from qconvert.graph.metadata import SOURCE_SHA256, VERSION
 from qconvert.operators import kind_of
 from qconvert.plugins import Change, format_named, pass_named
@@ -85,21 +85,13 @@ def _is_integer(layer: MadeLayer | None) -> bool:
 def _differences(layer: Layer, made: MadeLayer) -> Iterator[str]:
     """Differences between a layer and the requested one, in words."""
     assert made.weights is not None
-    if layer.integers is not None and not _equal(layer.integers, made.weights.integers):
+    if layer.integers is not None and not np.array_equal(layer.integers.reshape(-1), made.weights.integers.reshape(-1)):
         yield "other integers of weights"
     if made.weights.offsets is not None or not np.array_equal(layer.scales, made.weights.scales.reshape(-1)):
         yield "other scales of weights"
     for what, wanted, found in (("data", layer.data, made.data), ("result", layer.result, made.result)):
-        if found is None or not _same_quantization(wanted, found):
+        if found is None or np.float32(wanted.scale) != np.float32(found.scale) or wanted.zero_point != found.zero:
             yield f"another scale or zero point of its {what}"
-
-
-def _equal(wanted: Array, found: Array) -> bool:
-    return wanted.size == found.size and bool(np.array_equal(wanted.reshape(-1), found.reshape(-1)))
-
-
-def _same_quantization(wanted: Activation, found: TensorQuantization) -> bool:
-    return bool(np.float32(wanted.scale) == np.float32(found.scale)) and wanted.zero_point == found.zero
 
 
 _ONNX, _MNN, _JSON, _BINARY, _DUMP = "model.onnx", "model.mnn", "model.json", "model.bin", "model.mnn.json"

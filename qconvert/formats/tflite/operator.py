@@ -36,7 +36,7 @@ class Operator:
 
 
 #: Versions, each with the facts of an operator that need it, joined by "+" -> operators; the first whose facts all hold is the version, and
-#: 1 if none is. See _facts() (tensorflow/compiler/mlir/lite/tools/versioning/op_version.cc).
+#: 1 if none is. An option that is set is a fact; see _facts() for others (tensorflow/compiler/mlir/lite/tools/versioning/op_version.cc).
 _VERSIONS = {
     "2:int8 3:int16": "AVERAGE_POOL_2D MAX_POOL_2D TANH LOGISTIC CONCATENATION SOFTMAX MEAN MIRROR_PAD REDUCE_MAX REDUCE_MIN RELU6 RSQRT "
                       "PACK LESS GREATER_EQUAL",
@@ -109,23 +109,21 @@ def version_of(builtin: str, inputs: Sequence[Tensor | None], outputs: Sequence[
     rules = _RULES.get(builtin)
     if rules is None:
         return 1
-    facts = _facts(inputs, outputs, options)
+    facts = _facts(inputs, outputs)
+    facts |= {fact for _, needed in rules for fact in needed if getattr(options, fact, False)}
+    if any(getattr(options, f"dilation{axis}Factor", 1) != 1 for axis in "HW"):
+        facts.add("dilated")
     return next((version for version, needed in rules if needed <= facts), 1)
 
 
-def _facts(inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], options: Any) -> set[str]:
-    """What versions depend on: the type of the data, of the others by their places, and of data, weights and result; options that are set;
+def _facts(inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> set[str]:
+    """What versions depend on but for options: types of the data, of all tensors by their places, and of data, weights and result together;
     ranks, broadcasting and scales."""
     given = [tensor for tensor in inputs if tensor is not None]
     types = ["" if tensor is None else tensor.dtype for tensor in inputs]
     found = {*types[:1], f"inputs={len(given)}" if len(given) == len(inputs) else ""}
     found |= {f"input-{place}={dtype}" for place, dtype in enumerate(types)}
     found |= {f"output-{place}={tensor.dtype}" for place, tensor in enumerate(outputs)}
-    if options is not None:
-        stated = {field.name: getattr(options, field.name) for field in options.schema.fields(options.table) if field.kind == "scalar"}
-        found |= {name for name, value in stated.items() if value}
-        if any(name.startswith("dilation") and value != 1 for name, value in stated.items()):
-            found.add("dilated")
     data, weights = [*inputs, None, None][:2]
     if len(types) > 1 and outputs:
         found.add(f"{types[0]}*{types[1]}={outputs[0].dtype}")

@@ -309,8 +309,8 @@ class Reading(OperatorReading):
         op = Op("Opaque", self.inputs, outputs or self.outputs, {}, self.source)
         emission = Emission(self.draft.tensors, "float32", self.source, self.outputs[0])
         emission.finish(op, [formula(*(Symbol(emission, name) for name in self.inputs))])
-        for name in emission.tensors.keys() - self.draft.tensors.keys():
-            self.draft.tensors[name] = emission.tensors[name]
+        for name, tensor in emission.tensors.items():
+            self.draft.tensors.setdefault(name, tensor)
         for part in emission.ops:
             self.draft.append(part)
 

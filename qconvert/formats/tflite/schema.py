@@ -45,6 +45,8 @@ def numbers_of(vector: Array | None) -> list[int]:
 def options_of(builtin: str, fields: Mapping[str, Any]) -> Any:
     """The object of an operator's options with these fields; None for an operator that has no table of them."""
     table = _OPTIONS.get(builtin, _TABLES.get(f"{builtin.replace('_', '')}options".lower(), ""))
+    if fields and not table:
+        raise AttributeError(f"{builtin} has no options, such as {min(fields)}")
     return TFLITE.object(table)(**fields) if table else None
 
 

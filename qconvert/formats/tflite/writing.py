@@ -403,18 +403,19 @@ class Writing(OperatorWriting):
         return schema.FUSED_ACTIVATIONS.index(str(op.attributes.get("activation", "")))
 
 
-#: Fields of options that state the type of an input (False) or an output, and which.
-_TYPE_FIELDS: Mapping[str, Mapping[str, tuple[bool, int]]] = {
-    "CAST": {"inDataType": (False, 0), "outDataType": (True, 0)},
-    "SHAPE": {"outType": (True, 0)},
-    "ARG_MAX": {"outputType": (True, 0)},
-    "ARG_MIN": {"outputType": (True, 0)},
-    "UNIQUE": {"idxOutType": (True, 1)},
+#: Fields of options that state the type of a tensor.
+_TYPE_FIELDS: Mapping[str, Mapping[str, tuple[str, int]]] = {
+    "CAST": {"inDataType": ("input", 0), "outDataType": ("output", 0)},
+    "SHAPE": {"outType": ("output", 0)},
+    "ARG_MAX": {"outputType": ("output", 0)},
+    "ARG_MIN": {"outputType": ("output", 0)},
+    "UNIQUE": {"idxOutType": ("output", 1)},
 }
 
 
 def _stated_types(builtin: str, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor]) -> dict[str, int]:
-    found = {name: (outputs if is_output else inputs)[place] for name, (is_output, place) in _TYPE_FIELDS.get(builtin, {}).items()}
+    sides = {"input": inputs, "output": outputs}
+    found = {name: sides[side][place] for name, (side, place) in _TYPE_FIELDS.get(builtin, {}).items()}
     return {name: DTYPE_NUMBERS[tensor.dtype] for name, tensor in found.items() if tensor is not None}
 
 

@@ -39,7 +39,7 @@ def on_reals(graph: Graph) -> tuple[Graph, list[str]]:
     network, encodings = split_encodings(graph)
     layers, _ = layers_of(network, encodings)
     stored = {name for name in network.inputs if graph[name].is_quantized}
-    network, names = insert_roundings(network, encodings, layers, stored)
+    network, names = insert_roundings(network, encodings, layers, stored, {})
     validate(network)
     return network, names
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qconvert.formats.tflite.ops.conv import (
     bias_type,
     dynamic_range,
@@ -15,6 +17,7 @@ from qconvert.formats.tflite.ops.window import (
     read_per_axis,
     require_channels_last,
     result_shape,
+    window_fields,
     write_per_axis,
     write_weights,
 )
@@ -98,89 +101,67 @@ def _relative_sizes(r: Reading, strides: tuple[int, ...]) -> tuple[list[int], li
 
 
 def write_conv_transpose(op: Op, w: Writing) -> None:
-    """ConvTranspose. What neither SAME nor VALID crops is cropped by a SLICE of the whole result."""
-    if w.graph[op.inputs[1]].rank == 5:
-        _write_conv_3d_transpose(op, w)
-        return
-    result = op.outputs[0]
-    if int(op["group"]) != 1 or any(value != 1 for value in op["dilations"]) or w.graph[op.inputs[1]].rank != 4:
+    """ConvTranspose. What neither SAME nor VALID crops is cropped by a STRIDED_SLICE of the whole result."""
+    result, rank = op.outputs[0], w.graph[op.inputs[1]].rank or 0
+    if int(op["group"]) != 1 or rank not in (4, 5) or (rank == 4 and any(value != 1 for value in op["dilations"])):
         raise w.unsupported_error(op, "groups, dilations or weights of other than two spatial dimensions", rule="form-not-covered")
-    kernel, shape = write_weights(op, w, "OHWI", (0, 2, 3, 1))
-    kernel_size, strides = shape[2:], op["strides"]
-    data, size = _sizes_to_write(op, w, kernel_size)
-    full = [(data[i] - 1) * strides[i] + kernel_size[i] for i in range(2)]
-    begins = list(op["pads"][:2])
-    same = same_pads(size[:2], kernel_size, strides, (1, 1))
-    beyond = [begins[i] + size[i] - full[i] for i in range(2)]
-    if any(beyond[i] >= strides[i] for i in range(2)):
+    is_volume, axes = rank == 5, range(rank - 2)
+    if is_volume:
+        require_channels_last(op, w, rank)
+    kernel, shape = write_weights(op, w, "DHWOI", (2, 3, 4, 0, 1)) if is_volume else write_weights(op, w, "OHWI", (0, 2, 3, 1))
+    strides, dilations = op["strides"], op["dilations"]
+    spans = [(shape[2 + i] - 1) * dilations[i] + 1 for i in axes]
+    data, size = _sizes_to_write(op, w, spans)
+    full = [(data[i] - 1) * strides[i] + spans[i] for i in axes]
+    begins = list(op["pads"][: rank - 2])
+    same = same_pads(size[:-1], shape[2:], strides, dilations)
+    beyond = [begins[i] + size[i] - full[i] for i in axes]
+    if any(beyond[i] >= strides[i] for i in axes):
         raise w.unsupported_error(
             op, f"{beyond} positions after the last one that the data give with strides {list(strides)}", rule="positions-beyond-data"
         )
     target, whole, padding = result, list(size), VALID
-    is_same = all(-(-size[i] // strides[i]) == data[i] for i in range(2))
-    if any(same) and is_same and begins == list(same[:2]):
+    is_same = all(-(-size[i] // strides[i]) == data[i] for i in axes)
+    if any(same) and is_same and begins == list(same[: rank - 2]):
         padding = SAME
-    elif any(begins) or any(full[i] > size[i] for i in range(2)):
-        whole = [*(max(begins[i] + size[i], full[i]) for i in range(2)), size[2]]
+    elif any(begins) or any(full[i] > size[i] for i in axes):
+        whole = [*(max(begins[i] + size[i], full[i]) for i in axes), size[-1]]
         stated = w.tensor(result).shape or ("batch", *size)
-        open_ = [f"{result}/uncropped_{1 + i}" if isinstance(stated[1 + i], str) else whole[i] for i in range(2)]
-        target = w.like(f"{result}/uncropped", result, (stated[0], *open_, size[2]))
-    operands = [result_shape(op, w, whole), kernel, op.inputs[0], *write_bias(op, w)]
-    w.emit("TRANSPOSE_CONV", operands, [target], padding=padding, strideH=strides[0], strideW=strides[1],
-           fusedActivationFunction=w.activation(op), **bias_type(op, w))  # fmt: skip
+        open_ = [f"{result}/uncropped_{1 + i}" if isinstance(stated[1 + i], str) else whole[i] for i in axes]
+        target = w.like(f"{result}/uncropped", result, (stated[0], *open_, size[-1]))
+    operands = [result_shape(op, w, whole), kernel, op.inputs[0]]
+    fields = {**window_fields(op, padding), "fusedActivationFunction": w.activation(op)}
+    if is_volume:
+        fields |= write_per_axis("dilation{}Factor", dilations)
+        w.emit("CONV_3D_TRANSPOSE", [*operands, *op.inputs[2:3]], [target], **fields)
+    else:
+        w.emit("TRANSPOSE_CONV", [*operands, *write_bias(op, w)], [target], **fields, **bias_type(op, w))
     if target != result:
-        begin = [0, *begins, 0]
-        ends = [begins[i] + size[i] - whole[i] for i in range(2)]  # counted from the back, as the whole may be known only at run time
-        mask = 0b1001 | sum(2 << i for i in range(2) if not ends[i])
-        columns = (("begin", begin), ("end", [0, *ends, 0]), ("strides", [1] * 4))
+        ends = [begins[i] + size[i] - whole[i] for i in axes]  # counted from the back, as the whole may be known only at run time
+        first_and_last = 1 | 2 << (rank - 2)
+        mask = first_and_last | sum(2 << i for i in axes if not ends[i])
+        columns = (("begin", [0, *begins, 0]), ("end", [0, *ends, 0]), ("strides", [1] * rank))
         bounds = [w.ints(column, f"{result}/{hint}") for hint, column in columns]
-        w.emit("STRIDED_SLICE", [target, *bounds], [result], beginMask=0b1001, endMask=mask)
+        w.emit("STRIDED_SLICE", [target, *bounds], [result], beginMask=first_and_last, endMask=mask)
 
 
-def _sizes_to_write(op: Op, w: Writing, kernel: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Height, width and channels of data and result; see _make_reader() for sizes that are dynamic."""
+def _sizes_to_write(op: Op, w: Writing, spans: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Spatial sizes and channels of data and result; see _make_reader() for sizes that are dynamic."""
     shapes = [w.tensor(name).shape or () for name in (op.inputs[0], op.outputs[0])]
-    channels = [shape[3] if len(shape) == 4 else "" for shape in shapes]
+    count = len(spans)
+    channels = [shape[-1] if len(shape) == count + 2 else "" for shape in shapes]
     if not all(isinstance(size, int) for size in channels):
         raise w.unsupported_error(op, f"data of shape {shapes[0]} and a result of shape {shapes[1]}", rule="unsupported-shape")
     data, result = [], []
-    for i in range(2):
+    for i in range(count):
         own, made = shapes[0][1 + i], shapes[1][1 + i]
         if isinstance(own, int) and isinstance(made, int):
             data.append(own)
             result.append(made)
         else:
             data.append(0)
-            result.append(kernel[i] + op["output_padding"][i] - op["pads"][i] - op["pads"][2 + i] - op["strides"][i])
+            result.append(spans[i] + op["output_padding"][i] - op["pads"][i] - op["pads"][count + i] - op["strides"][i])
     return (*data, int(channels[0])), (*result, int(channels[1]))
-
-
-def _write_conv_3d_transpose(op: Op, w: Writing) -> None:
-    """ConvTranspose over three dimensions as CONV_3D_TRANSPOSE; what neither SAME nor VALID crops is cropped by a SLICE of the whole."""
-    if int(op["group"]) != 1:
-        raise w.unsupported_error(op, "groups of three spatial dimensions", rule="form-not-covered")
-    require_channels_last(op, w, 5)
-    kernel, sizes = write_weights(op, w, "DHWOI", (2, 3, 4, 0, 1))
-    result, taps, strides, dilations = op.outputs[0], sizes[2:], op["strides"], op["dilations"]
-    batch, (*size, channels) = (w.tensor(result).shape or ("",))[0], w.shape(result, op, slice(1, None))
-    data = w.shape(op.inputs[0], op, slice(1, 4))
-    full = [(n - 1) * stride + (t - 1) * d + 1 for n, stride, t, d in zip(data, strides, taps, dilations, strict=True)]
-    crops = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
-    begins = list(op["pads"][:3])
-    same = same_pads(size, taps, strides, dilations)
-    target, whole, padding = result, size, VALID
-    if any(same) and begins == list(same[:3]) and all(-(-n // s) == m for n, s, m in zip(size, strides, data, strict=True)):
-        padding = SAME
-    elif any(crops) or any(begins):
-        whole = [max(b + n, f) for b, n, f in zip(begins, size, full, strict=True)]
-        target = w.like(f"{result}/uncropped", result, (batch, *whole, channels))
-    shape = result_shape(op, w, [*whole, channels])
-    fields = {**write_per_axis("stride{}", strides), **write_per_axis("dilation{}Factor", dilations)}
-    operands = [shape, kernel, op.inputs[0], *op.inputs[2:3]]
-    w.emit("CONV_3D_TRANSPOSE", operands, [target], padding=padding, fusedActivationFunction=w.activation(op), **fields)
-    if target != result:
-        bounds = [w.ints([0, *begins, 0], f"{result}/begin"), w.ints([-1, *size, -1], f"{result}/size")]
-        w.emit("SLICE", [target, *bounds], [result])
 
 
 READERS: dict[str, ReadFunction] = {
