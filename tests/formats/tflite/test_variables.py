@@ -167,7 +167,8 @@ def test_a_tensor_that_an_operator_keeps_is_a_state() -> None:
         for name in ("x", "s", "y"):
             draft.add(name, dtype, F, None, Quantization.per_tensor(0.5, value))
         draft.variables.add("s")
-        r = Reading(draft, "SVDF", 0, ("x", "s"), ("y",), None)
+        model: Any = None  # whose variables and functions no SVDF asks for
+        r = Reading(draft, "SVDF", 0, ("x", "s"), ("y",), None, 1, b"", model, model, ())
         state = r.variable(1)
         r.emit("Add", ["x", r.read_state(state, r.tensor(1))], ["y"])
         r.write_state(state, "y")

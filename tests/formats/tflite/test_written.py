@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,9 @@ def test_conversion_writes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     made: list[Writing] = []
     write = Writing.__init__
 
-    def counted(self: Writing, graph: qconvert.Graph) -> None:
+    def counted(self: Writing, graph: qconvert.Graph, *known: Any) -> None:
         made.append(self)
-        write(self, graph)
+        write(self, graph, *known)
 
     monkeypatch.setattr(Writing, "__init__", counted)
     qconvert.convert(FIXTURE, tmp_path / "result.tflite", target="tflite")
