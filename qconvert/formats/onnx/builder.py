@@ -14,12 +14,13 @@ import numpy as np
 
 from qconvert.errors import OptionError, UnsupportedError
 from qconvert.formats.onnx.initializers import DTYPE_NAMES, ELEMENT_TYPES
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType
 from qconvert.formats.onnx.signatures import signature
 from qconvert.formats.writing import OperatorWriting
 from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels import KERNELS
+from qconvert.operators import kind_of
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
 
@@ -174,6 +175,8 @@ class Builder(OperatorWriting):
         name = self.node_name(op_type, outputs)
         empty = [key for key, value in stated.items() if isinstance(value, (list, tuple)) and not value]  # whose type no value shows
         typed = {key: value for key, value in stated.items() if key not in empty}
+        if known is not None:  # a number of the graph may be an integer, of which helper would make an attribute of integers
+            typed |= {key: float(value) for key, value in typed.items() if known.attributes.get(key) == AttributeType.FLOAT}
         node = self._helper.make_node(op_type, list(inputs), list(outputs), name=name, domain=domain, **typed)
         node.attribute.extend(self._helper.make_attribute(key, [], attr_type=known.attributes[key]) for key in empty if known is not None)
         if self.source:
@@ -358,6 +361,11 @@ class Builder(OperatorWriting):
                 f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.", rule="opset-too-old"
             )
 
+    def own_attributes(self, op: Op) -> dict[str, Any]:
+        """The attributes of an operator that ONNX's operator of the same name has too, in the opset that is written."""
+        known = signature(op.kind, "", self.opset)
+        return {} if known is None else {name: op[name] for name in kind_of(op).attributes if name in known.attributes}
+
     def compute(self, op: Op, values: Sequence[str] | None = None, op_type: str = "", *, domain: str = "", **attributes: Any) -> None:
         """Writes an operator as one node of float values, and ends it.
 
@@ -366,15 +374,17 @@ class Builder(OperatorWriting):
             values: that the node takes; by default the float values of all inputs.
             op_type: of the node; by default the kind's name.
             domain: of the node.
-            attributes: of the node.
+            attributes: of the node; those of own_attributes() too, where the node has the name of the kind.
         """
         hint = f"{op.outputs[0]}/real_result"
         operands = self.float_values(op) if values is None else values
+        if not domain and op_type in ("", op.kind):
+            attributes = self.own_attributes(op) | attributes
         self.finish(op, self.node(op_type or op.kind, operands, hint=hint, domain=domain, **attributes)[0])
 
-    def compute_stored(self, op: Op, op_type: str = "", **attributes: Any) -> None:
-        """Writes an operator as one node, by default that of its kind's name, on stored values, which gives those of its outputs."""
-        self.node(op_type or op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **attributes)
+    def compute_stored(self, op: Op, **attributes: Any) -> None:
+        """Writes an operator as the node of its kind's name on stored values. Attributes: see compute()."""
+        self.node(op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **self.own_attributes(op) | attributes)
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.

@@ -56,11 +56,17 @@ class Forms:
     owners: dict[int, str] = field(default_factory=dict)
 
 
+#: Operators on images that ONNX has, or that are decomposed, wherever the channels stand; all others want them first.
+_IN_EITHER_LAYOUT = ("Resize", "SpaceToBatch", "BatchToSpace")
+
+
 def write_ops(b: Builder) -> None:
     """Writes the operators of a builder's graph."""
     writers = operators("onnx", "write")
     for op in b.graph.ops:
         b.source = op.source
+        if op.attributes.get("data_format") == "channels_last" and op.kind not in _IN_EITHER_LAYOUT:
+            raise b.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
         first = len(b.nodes)
         reason = _write_qoperator(op, b) if b.forms.form == "qoperator" else None
         if reason != "":

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.signatures import type_reason
+from qconvert.formats.onnx.signatures import result_type, signature, type_reason
 from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
@@ -18,6 +18,10 @@ from qconvert.operators import KINDS, kind_of
 from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes
 
 __all__ = ["NotCoveredError", "ReadFunction", "Reading", "decode_texts"]
+
+
+#: A version that no opset has: of each operator the newest definition.
+_NEWEST = 2**31 - 1
 
 
 class NotCoveredError(Exception):
@@ -85,6 +89,13 @@ class Reading(OperatorReading):
         if isinstance(value, (list, tuple)) or found.type.name in ("INTS", "FLOATS", "STRINGS"):
             return tuple(value)
         return value
+
+    def own_attributes(self) -> dict[str, Any]:
+        """The node's attributes that the kind of the same name has too; images have their channels first, as in all of ONNX."""
+        specs, known = KINDS[self.op_type].attributes, signature(self.op_type, "", _NEWEST)
+        shared = {name: spec.default for name, spec in specs.items() if known is not None and name in known.attributes}
+        layout = {"data_format": "channels_first"} if "data_format" in specs else {}
+        return {name: self.attribute(name, default) for name, default in shared.items()} | layout
 
     def require_types(self) -> None:
         """Raises InvalidModelError if the operator does not take the types of its inputs, or gives its outputs other ones than declared."""
@@ -308,7 +319,11 @@ class Reading(OperatorReading):
         stated = self.declared_dtype(position) if position < len(self.outputs) else "unknown"
         if stated != "unknown":
             return stated
-        return "bool" if KINDS[kind].result_type == "bool" else "unknown" if first is None else first.dtype
+        if kind == self.op_type:
+            inputs = [self.draft.tensors[name].dtype if name else "" for name in self.inputs]
+            if found := result_type(kind, self.domain, self.version, position, inputs):
+                return found
+        return KINDS[kind].result_type or ("unknown" if first is None else first.dtype)
 
     def _declare(self, name: str, dtype: str, shape: Shape | None, quantization: Quantization | None) -> None:
         """Adds the tensor `name`, or completes it: with the file's names of sizes, but where the file contradicts the operator."""

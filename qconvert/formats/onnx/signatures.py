@@ -23,6 +23,7 @@ __all__ = [
     "Signature",
     "check_signatures",
     "require_types",
+    "result_type",
     "signature",
     "type_reason",
 ]
@@ -297,14 +298,16 @@ def require_types(nodes: Iterable[Any], known: Mapping[str, str], opset: int) ->
             raise UnsupportedError(f"{node.op_type} of ONNX {reason}", where=node_label(node), rule="operand-types")
         for index, name in enumerate(node.output):
             if name and name not in types:
-                types[name] = _result_type(node, index, inputs, opset)
+                types[name] = _cast_type(node) if node.op_type == "Cast" else result_type(node.op_type, "", opset, index, inputs)
 
 
-def _result_type(node: Any, index: int, inputs: list[str], opset: int) -> str:
-    """The type of an output, "" where the signature and the types of the inputs do not say it."""
-    if node.op_type == "Cast":
-        return next((DTYPE_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
-    found = signature(node.op_type, "", opset)
+def _cast_type(node: Any) -> str:
+    return next((DTYPE_NAMES.get(item.i, "") for item in node.attribute if item.name == "to"), "")
+
+
+def result_type(op_type: str, domain: str, version: int, index: int, inputs: Sequence[str]) -> str:
+    """The type of output `index` of a node, given those of its inputs; "" where these and the signature do not say it."""
+    found = signature(op_type, domain, version)
     if found is None or not found.output_types:
         return ""
     letter, allowed = found.output_types[min(index, len(found.output_types) - 1)]

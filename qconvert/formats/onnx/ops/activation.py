@@ -11,10 +11,11 @@ import numpy as np
 from qconvert.arithmetic import exponential_table
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
 from qconvert.formats.onnx.ops.reduce import store_steps
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Op, Quantization, Tensor, integer_range, numpy_dtype
 from qconvert.graph.activations import clip_range, is_exact
 from qconvert.graph.metadata import source_opset
@@ -23,22 +24,11 @@ from qconvert.rewriting.lowering import Scope, conditions, since
 
 __all__ = ["READERS", "WRITERS"]
 
-#: Attributes of activations with one or two parameters, with ONNX's defaults.
-_PARAMETERS: dict[str, dict[str, float]] = {
-    "LeakyRelu": {"alpha": 0.01},
-    "Elu": {"alpha": 1.0},
-    "Celu": {"alpha": 1.0},
-    "Selu": {"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
-    "ThresholdedRelu": {"alpha": 1.0},
-    "HardSigmoid": {"alpha": 0.2, "beta": 0.5},
-    "Shrink": {"lambd": 0.5, "bias": 0.0},
-}
-
 
 def write_leaky_relu(op: Op, b: Builder) -> None:
     """LeakyRelu, as a kernel rounds it if the operator asks for it."""
     if not write_line(op, b):
-        write_parametric(op, b)
+        b.compute(op)
 
 
 def write_clip(op: Op, b: Builder) -> None:
@@ -52,12 +42,6 @@ def write_clip(op: Op, b: Builder) -> None:
         return
     values = [b.float_value(data.name), *(b.stored_value(name) for name in op.inputs[1:])]
     b.compute(op, values)
-
-
-def write_parametric(op: Op, b: Builder) -> None:
-    """An activation with numbers as attributes."""
-    attributes: dict[str, Any] = {name: float(op[name]) for name in _PARAMETERS[op.kind]}
-    b.compute(op, **attributes)
 
 
 @conditions(lambda op, scope: "" if op["arithmetic"] else since(14)(op, scope))
@@ -78,18 +62,6 @@ def _lacks_swish(op: Op, scope: Scope) -> str:
     return since(24)(op, scope) or ("" if opset is not None and opset >= 24 else "onnxruntime has no kernel of it")
 
 
-@conditions(_lacks_swish)
-def write_swish(op: Op, b: Builder) -> None:
-    """Swish."""
-    b.compute(op, op_type="Swish", alpha=float(op["alpha"]))
-
-
-@conditions(since(18))
-def write_mish(op: Op, b: Builder) -> None:
-    """Mish."""
-    b.compute(op)
-
-
 def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
     """Whether the source may have onnxruntime's own operators, which compute the same bits as the Gelu of opset 20."""
     opset = source_opset(metadata)
@@ -100,7 +72,7 @@ def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
     if b.opset >= 20:
-        b.compute(op, op_type="Gelu", approximate=op["approximate"])
+        b.compute(op)
     else:
         b.compute(op, op_type="FastGelu" if op["approximate"] == "tanh" else "Gelu", domain="com.microsoft")
 
@@ -119,23 +91,17 @@ def real_dtype(op: Op, b: Builder) -> Any:
 
 def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> None:
     """TFLite's SOFTMAX of bytes (arithmetic.softmax_steps()): CumSum is the node that adds one element after the other."""
-    hint, axis = result.name, int(op["axis"])
+    at, axis = Place(b, b, result.name), int(op["axis"])
     assert data.quantization is not None and result.quantization is not None
-    stored = b.cast(b.stored_value(data.name), "int32")
-    below = b.node("Sub", [b.reduce("ReduceMax", stored, [axis]), stored])[0]
-    table = exponential_table(data.quantization.scale[0] * np.float32(op["beta"]))
-    found = b.node("Gather", [b.const(table, f"{hint}/exponentials"), below])[0]
-    added = b.node("CumSum", [found, b.const(np.int64(axis), f"{hint}/axis")])[0]
-    total = b.node("Gather", [added, b.const(np.array([-1], np.int64), f"{hint}/last")], axis=axis)[0]
+    stored = at.stored(data.name, "int32")
+    table = at.constant(exponential_table(data.quantization.scale[0] * np.float32(op["beta"])))
+    found = table.then("Gather", stored.reduce("ReduceMax", axis) - stored)
+    total = found.then("CumSum", np.array(axis, np.int64)).then("Gather", axes(-1), axis=axis)
     # Both sides are doubled, since onnxruntime makes x / y of x * (1 / y), which rounds once (DivMulFusion).
-    divisor = b.node("Mul", [total, b.const(2 * result.quantization.scale[0], f"{hint}/scale")])[0]
-    factor = b.node("Div", [b.const(np.float32(2), f"{hint}/two"), divisor])[0]
-    shares = b.node("Mul", [found, factor])[0]
+    shares = found * (2 / (total * (2 * result.quantization.scale[0])))
     below_half = np.nextafter(np.float32(0.5), np.float32(0))  # half takes 0.49999997 up too
-    steps = b.node("Floor", b.node("Add", [shares, b.const(below_half, f"{hint}/half")]))[0]
-    if point := int(result.quantization.zero_point[0]):
-        steps = b.node("Add", [steps, b.const(np.float32(point), f"{hint}/point")])[0]
-    store_steps(op, b, steps, np.float32)
+    steps, point = (shares + below_half).floor(), int(result.quantization.zero_point[0])
+    store_steps(op, steps + point if point else steps)
 
 
 @conditions(lambda op, scope: "" if op["beta"] == 1 or op["arithmetic"] else "Softmax has no beta")
@@ -145,19 +111,9 @@ def write_softmax(op: Op, b: Builder) -> None:
         _write_tflite_softmax(op, b, b.tensor(op.inputs[0]), b.tensor(op.outputs[0]))
         return
     if b.kernel_fault(op):
-        b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=int(op["axis"])))
+        b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=op["axis"]))
     else:
-        b.compute(op, op_type="Softmax", axis=int(op["axis"]))
-
-
-def write_log_softmax(op: Op, b: Builder) -> None:
-    """LogSoftmax."""
-    b.compute(op, op_type="LogSoftmax", axis=int(op["axis"]))
-
-
-def write_lp_normalization(op: Op, b: Builder) -> None:
-    """LpNormalization."""
-    b.compute(op, op_type="LpNormalization", axis=int(op["axis"]), p=int(op["p"]))
+        b.compute(op)
 
 
 def read_clip(r: Reading) -> None:
@@ -211,17 +167,6 @@ def _read_stored_clip(r: Reading, tensor: Tensor, q: Quantization, limits: list[
         r.emit("Clip", [tensor.name, *bounds])
 
 
-def read_parametric(r: Reading) -> None:
-    """An activation with numbers as attributes."""
-    attributes: dict[str, Any] = {name: float(r.attribute(name, default)) for name, default in _PARAMETERS[r.op_type].items()}
-    r.emit(r.op_type, **attributes)
-
-
-def read_swish(r: Reading) -> None:
-    """Swish."""
-    r.emit("Swish", alpha=float(r.attribute("alpha", 1.0)))
-
-
 def read_gelu(r: Reading) -> None:
     """Gelu; in onnxruntime's own domain FastGelu is the tanh approximation, and it and BiasGelu may add a bias first."""
     data = [r.input(0)]
@@ -230,18 +175,13 @@ def read_gelu(r: Reading) -> None:
     r.emit("Gelu", data, r.outputs[:1], approximate="tanh" if r.op_type == "FastGelu" else r.attribute("approximate", "none"))
 
 
-def write_hardmax(op: Op, b: Builder) -> None:
-    """Hardmax."""
-    b.compute_stored(op, "Hardmax", axis=int(op["axis"]))
-
-
 def read_softmax(r: Reading) -> None:
     """Softmax, LogSoftmax and Hardmax. Before opset 13 they work on a matrix, whose rows are all dimensions from the axis on."""
     if r.version >= 13:
-        r.emit(r.op_type, axis=int(r.attribute("axis", -1)))
+        r.emit(r.op_type, **r.own_attributes())
         return
     rank = r.rank()
-    axis = r.axis(int(r.attribute("axis", 1)), rank) if rank else 0
+    axis = r.axis(r.attribute("axis", 1), rank) if rank else 0
     if axis == rank - 1:
         r.emit(r.op_type, axis=axis)
         return
@@ -261,40 +201,29 @@ def read_softmax(r: Reading) -> None:
     r.emit("Reshape", [*curve, back], dtype=dtype)
 
 
-def read_lp_normalization(r: Reading) -> None:
-    """LpNormalization."""
-    r.emit("LpNormalization", axis=int(r.attribute("axis", -1)), p=int(r.attribute("p", 2)))
-
-
-_PLAIN = "Sigmoid Tanh PRelu Softplus Softsign"
+_SAME = "Sigmoid Tanh PRelu Softplus Softsign Elu Celu Selu ThresholdedRelu HardSigmoid Shrink LpNormalization"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(_PLAIN.split(), write_same_named),
-    **dict.fromkeys(_PARAMETERS, write_parametric),
+    **dict.fromkeys(f"{_SAME} LogSoftmax".split(), write_same_named),
     "LeakyRelu": write_leaky_relu,
     "Relu": write_clip,
     "Clip": write_clip,
     "HardSwish": write_hard_swish,
-    "Mish": write_mish,
-    "Swish": write_swish,
+    "Mish": conditions(since(18))(write_same_named),
+    "Swish": conditions(_lacks_swish)(write_same_named),
     "Gelu": write_gelu,
     "Softmax": write_softmax,
-    "LogSoftmax": write_log_softmax,
-    "Hardmax": write_hardmax,
-    "LpNormalization": write_lp_normalization,
+    "Hardmax": write_stored,
 }
 
 READERS: dict[str, ReadFunction] = {
-    **dict.fromkeys(f"{_PLAIN} Relu HardSwish Mish".split(), read_same_named),
-    **dict.fromkeys(_PARAMETERS, read_parametric),
+    **dict.fromkeys(f"{_SAME} LeakyRelu Relu HardSwish Mish Swish".split(), read_same_named),
     "Clip": read_clip,
     "Gelu": read_gelu,
-    "Swish": read_swish,
     "com.microsoft.Gelu": read_gelu,
     "com.microsoft.FastGelu": read_gelu,
     "com.microsoft.BiasGelu": read_gelu,
     "Softmax": read_softmax,
     "LogSoftmax": read_softmax,
     "Hardmax": read_softmax,
-    "LpNormalization": read_lp_normalization,
 }

@@ -16,12 +16,11 @@ from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
 from qconvert.operators.sizes import SAME, swapped_weights
 
-__all__ = ["READERS", "WRITERS", "guard_large_bias", "real_bias", "require_channels_first"]
+__all__ = ["READERS", "WRITERS", "guard_large_bias", "real_bias"]
 
 
 def write_conv(op: Op, b: Builder) -> None:
     """Conv: DequantizeLinear of data, weights and bias, Conv, QuantizeLinear: the pattern of QLinearConv."""
-    require_channels_first(op, b)
     weights = b.tensor(op.inputs[1])
     if op["arithmetic"] == "dynamic_tensor" and weights.data is not None and weights.quantization is not None:
         write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **window_attributes(op))
@@ -35,7 +34,6 @@ def write_conv(op: Op, b: Builder) -> None:
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
-    require_channels_first(op, b)
     operands = [dynamic_data(op, b), _turned_weights(op, b), *real_bias(op, b)]
     attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
     b.finish(op, guard_large_bias(op, b, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]))
@@ -91,12 +89,6 @@ def real_bias(op: Op, b: Builder) -> list[str]:
     return [b.const((bias.data * bias.quantization.scale.astype("float64")).astype("float32"), f"{bias.name}/float32")]
 
 
-def require_channels_first(op: Op, b: Builder) -> None:
-    """ONNX's spatial operators know one layout; the layout pass has run before, or the target is not ONNX."""
-    if op["data_format"] != "channels_first":
-        raise b.unsupported_error(op, "channels_last data (the layout pass has not run)", rule="not-channels-first")
-
-
 def window_attributes(op: Op) -> dict[str, Any]:
     """Attributes that Conv and ConvTranspose share."""
     auto = op.attributes.get("auto_pad", "NOTSET")
@@ -110,19 +102,13 @@ def window_attributes(op: Op) -> dict[str, Any]:
 
 
 def read_conv(r: Reading) -> None:
-    """Conv."""
-    r.emit("Conv", data_format="channels_first", **read_window(r))
-
-
-def read_conv_integer(r: Reading) -> None:
-    """ConvInteger: integers without scales; zero points are inputs."""
-    r.emit("ConvInteger", dtype="int32", data_format="channels_first", **read_window(r))
+    """Conv, and ConvInteger of integers without scales, whose zero points are inputs."""
+    r.emit(r.op_type, data_format="channels_first", **read_window(r))
 
 
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
-    require_channels_first(op, b)
-    b.compute_stored(op, "ConvInteger", **window_attributes(op))
+    b.compute_stored(op, **window_attributes(op))
 
 
 def read_conv_transpose(r: Reading) -> None:
@@ -227,4 +213,4 @@ def read_window(r: Reading, weights: int = 1) -> dict[str, Any]:
 
 WRITERS: dict[str, WriteFunction] = {"Conv": write_conv, "ConvInteger": write_conv_integer, "ConvTranspose": write_conv_transpose}
 
-READERS: dict[str, ReadFunction] = {"Conv": read_conv, "ConvInteger": read_conv_integer, "ConvTranspose": read_conv_transpose}
+READERS: dict[str, ReadFunction] = {"Conv": read_conv, "ConvInteger": read_conv, "ConvTranspose": read_conv_transpose}

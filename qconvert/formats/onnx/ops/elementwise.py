@@ -8,6 +8,7 @@ from qconvert.arithmetic import ADDITIONS, INTEGER_FACTORS, has_addition, is_acc
 from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import write_pair_of_16_bits
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place
 from qconvert.graph import Op, Quantization, integer_range, numpy_dtype
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.litert.forms import pair
@@ -18,7 +19,7 @@ __all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named", "write_s
 
 
 def write_same_named(op: Op, b: Builder) -> None:
-    """An operator that ONNX has under the same name, in float, without attributes."""
+    """An operator that ONNX has under the same name, in float."""
     b.compute(op)
 
 
@@ -85,32 +86,20 @@ def _write_in_float64(op: Op, b: Builder, quantizations: tuple[Quantization, Qua
     XNNPACK takes ties up: after the Clip to the type's range a Cast, which drops the fraction of a number that is not negative, is the
     shift. qnnpack takes them away from zero.
     """
-    result = b.tensor(op.outputs[0])
+    at, result = Place(b, b, op.outputs[0]), b.tensor(op.outputs[0])
     low, _ = integer_range(result.dtype)
     multipliers, shift = INTEGER_FACTORS[str(op["arithmetic"])](quantizations, output)
     point, away = int(output.zero_point[0]) - low, op["arithmetic"] == "qnnpack"
+    factors = [multiplier * 2.0**-shift for multiplier in multipliers]
     offset = 0.0 if away else 0.5 + point
-    total = ""
-    for name, quantization, multiplier in zip(op.inputs, quantizations, multipliers, strict=True):
-        factor = multiplier * 2.0**-shift
+    for factor, quantization in zip(factors, quantizations, strict=True):
         offset -= factor * int(quantization.zero_point[0])
-        wide = b.cast(b.stored_value(name), "float64")
-        scaled = b.node("Mul", [wide, b.const(np.float64(factor), f"{result.name}/factor")])[0]
-        total = b.node("Add", [total, scaled])[0] if total else scaled
-    total = b.node("Add", [total, b.const(np.float64(offset), f"{result.name}/offset")])[0]
-    if away:
-        half = b.node("Add", [b.node("Abs", [total])[0], b.const(np.float64(0.5), "half")])[0]
-        steps = b.node("Mul", [b.node("Sign", [total])[0], b.node("Floor", [half])[0]])[0]
-        total = b.node("Add", [steps, b.const(np.float64(point), f"{result.name}/zero_point")])[0]
+    first, second = (at.stored(name, "float64") * factor for name, factor in zip(op.inputs, factors, strict=True))
+    total = first + second + offset
+    total = total.round_away() + point if away else total
     lowest, highest = clip_range(result, activation_bounds(op))
-    limits = [b.const(np.float64(value - low), f"{result.name}/limit") for value in (lowest, highest)]
-    clipped = b.node("Clip", [total, *limits])[0]
-    if result.dtype == "uint8":
-        b.cast(clipped, "uint8", result.name)
-        return
-    whole = b.node("Floor", [clipped])[0]
-    moved = b.node("Add", [whole, b.const(np.float64(low), f"{result.name}/lowest")])[0]
-    b.cast(moved, result.dtype, result.name)
+    clipped = total.clip(lowest - low, highest - low)
+    (clipped if result.dtype == "uint8" else clipped.floor() + low).finish(result.name)
 
 
 def write_arithmetic(op: Op, b: Builder) -> None:
@@ -159,7 +148,7 @@ def write_floor_mod(op: Op, b: Builder) -> None:
 
 def write_mod(op: Op, b: Builder) -> None:
     """The remainder with the sign of the dividend."""
-    b.compute(op, op_type="Mod", fmod=1)
+    b.compute(op, fmod=1)
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
@@ -187,7 +176,7 @@ def write_truth(op: Op, b: Builder) -> None:
 
 
 def write_stored(op: Op, b: Builder) -> None:
-    """An operator that ONNX has under the same name, on stored numbers, without attributes."""
+    """An operator that ONNX has under the same name, on stored numbers."""
     b.compute_stored(op)
 
 
@@ -217,14 +206,15 @@ def write_cast(op: Op, b: Builder) -> None:
     b.cast(b.stored_value(op.inputs[0]), str(op["to"]), op.outputs[0])
 
 
-def write_einsum(op: Op, b: Builder) -> None:
-    """Einsum."""
-    b.compute(op, op_type="Einsum", equation=op["equation"])
-
-
 def read_same_named(r: Reading) -> None:
-    """An operator that ONNX has under the same name, without attributes that change its meaning."""
-    r.emit(r.op_type)
+    """An operator that ONNX has under the same name."""
+    r.emit(r.op_type, **r.own_attributes())
+
+
+def read_is_inf(r: Reading) -> None:
+    """IsInf of both infinities."""
+    r.require_only(detect_negative=1, detect_positive=1)
+    r.emit("IsInf")
 
 
 def read_variadic(r: Reading) -> None:
@@ -263,29 +253,13 @@ def read_mod(r: Reading) -> None:
     r.emit("Mod" if fmod else "FloorMod")
 
 
-def read_truth(r: Reading) -> None:
-    """Comparisons and logic, and IsNaN; IsInf of both infinities."""
-    r.require_only(detect_negative=1, detect_positive=1)
-    r.emit(r.op_type, dtype="bool")
-
-
 def read_cast(r: Reading) -> None:
     """Cast, and CastLike, to the type of its second input."""
     r.require_only(saturate=1, round_mode="up")
-    wanted = r.tensor(1).dtype if r.op_type == "CastLike" else DTYPE_NAMES.get(int(r.attribute("to", 0)), "unknown")
+    wanted = r.tensor(1).dtype if r.op_type == "CastLike" else DTYPE_NAMES.get(r.attribute("to", 0), "unknown")
     if wanted == "unknown":
         raise NotCoveredError("a type that is not known")
     r.emit("Cast", [r.input(0)], dtype=wanted, to=wanted)
-
-
-def read_where(r: Reading) -> None:
-    """Where."""
-    r.emit("Where", dtype=r.tensor(1).dtype)
-
-
-def read_einsum(r: Reading) -> None:
-    """Einsum."""
-    r.emit("Einsum", equation=r.attribute("equation", ""))
 
 
 def read_dropout(r: Reading) -> None:
@@ -300,7 +274,7 @@ _UNARY = "Abs Exp Log Reciprocal Erf Sin Cos Tan Asin Acos Sinh Cosh Asinh Acosh
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(f"{_UNARY} Div Pow".split(), write_same_named),
+    **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_same_named),
     "Atan": write_atan,
     "Sub": write_arithmetic,
     "Mul": write_arithmetic,
@@ -314,18 +288,16 @@ WRITERS: dict[str, WriteFunction] = {
     "Sqrt": write_sqrt,
     "Where": write_where,
     "Cast": write_cast,
-    "Einsum": write_einsum,
 }
 
 READERS: dict[str, ReadFunction] = {
-    **dict.fromkeys(f"{_UNARY} Atan Sqrt Neg Add Sub Mul Div Pow".split(), read_same_named),
-    **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN IsInf".split(), read_truth),
+    **dict.fromkeys(f"{_UNARY} Atan Sqrt Neg Add Sub Mul Div Pow Where Einsum".split(), read_same_named),
+    **dict.fromkeys(f"{_COMPARISONS} And Or Xor Not IsNaN".split(), read_same_named),
+    "IsInf": read_is_inf,
     **dict.fromkeys(("Max", "Min", "Sum"), read_variadic),
     "Mean": read_mean,
     "Mod": read_mod,
-    "Where": read_where,
     "Cast": read_cast,
     "CastLike": read_cast,
-    "Einsum": read_einsum,
     "Dropout": read_dropout,
 }

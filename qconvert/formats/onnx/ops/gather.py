@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Graph, Op
 
 __all__ = ["OPSETS", "READERS", "WRITERS"]
-
-
-def read_gather(r: Reading) -> None:
-    """Gather."""
-    r.emit("Gather", axis=int(r.attribute("axis", 0)))
-
-
-def read_gather_elements(r: Reading) -> None:
-    """GatherElements."""
-    r.emit("GatherElements", axis=int(r.attribute("axis", 0)))
-
-
-def write_gather_elements(op: Op, b: Builder) -> None:
-    """GatherElements."""
-    b.compute_stored(op, "GatherElements", axis=int(op["axis"]))
 
 
 def write_gather(op: Op, b: Builder) -> None:
@@ -54,23 +39,13 @@ def write_gather(op: Op, b: Builder) -> None:
 
 def read_gather_nd(r: Reading) -> None:
     """GatherND; rows of one index after batches are a Gather with batch_dims."""
-    batch, rows = int(r.attribute("batch_dims", 0)), r.tensor(1).shape
+    batch, rows = r.attribute("batch_dims", 0), r.tensor(1).shape
     if batch and rows is not None and rows[-1] == 1 and len(rows) > batch:
         axes = r.const(np.array([len(rows) - 1], np.int64), "rows_axis")
         narrow = r.emit("Squeeze", [r.input(1), axes], [r.intermediate("indices", r.tensor(1).dtype)])[0]
         r.emit("Gather", [r.input(0), narrow], axis=batch, batch_dims=batch)
         return
     r.emit("GatherND", batch_dims=batch)
-
-
-def write_gather_nd(op: Op, b: Builder) -> None:
-    """GatherND."""
-    b.node("GatherND", [b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])], op.outputs, batch_dims=int(op["batch_dims"]))
-
-
-def read_reverse_sequence(r: Reading) -> None:
-    """ReverseSequence."""
-    r.emit("ReverseSequence", time_axis=int(r.attribute("time_axis", 0)), batch_axis=int(r.attribute("batch_axis", 1)))
 
 
 def write_reverse_sequence(op: Op, b: Builder) -> None:
@@ -87,14 +62,9 @@ def write_reverse_sequence(op: Op, b: Builder) -> None:
     b.node("Transpose", [turned], op.outputs, perm=[order.index(axis) for axis in range(len(order))])
 
 
-def read_scatter_nd(r: Reading) -> None:
-    """ScatterND."""
-    r.emit("ScatterND", reduction=r.attribute("reduction", "none"))
-
-
 def read_scatter_elements(r: Reading) -> None:
     """ScatterElements, and Scatter, its name before opset 11."""
-    r.emit("ScatterElements", axis=int(r.attribute("axis", 0)), reduction=r.attribute("reduction", "none"))
+    r.emit("ScatterElements", axis=r.attribute("axis", 0), reduction=r.attribute("reduction", "none"))
 
 
 def _computes_with_values(op: Op, b: Builder) -> bool:
@@ -107,22 +77,19 @@ def write_scatter_elements(op: Op, b: Builder) -> None:
     reduction = None if op["reduction"] == "none" else op["reduction"]
     if reduction and b.opset < 16:
         raise b.unsupported_error(op, f"reduction {reduction} below opset 16", rule="opset-too-old")
-    if _computes_with_values(op, b):
-        b.compute(op, op_type="ScatterElements", axis=int(op["axis"]), reduction=reduction)
-        return
-    b.compute_stored(op, "ScatterElements", axis=int(op["axis"]), reduction=reduction)
+    (b.compute if _computes_with_values(op, b) else b.compute_stored)(op, reduction=reduction)
 
 
 def write_scatter_nd(op: Op, b: Builder) -> None:
     """ScatterND. With reduction "add", onnxruntime has floats and 32-bit integers, from opset 16; others go through int32."""
     result = b.tensor(op.outputs[0])
     if op["reduction"] == "none":
-        b.compute_stored(op, "ScatterND")
+        b.compute_stored(op, reduction=None)
         return
     if b.opset < 16:
         raise b.unsupported_error(op, f"reduction {op['reduction']} below opset 16", rule="opset-too-old")
     if _computes_with_values(op, b):
-        b.compute(op, op_type="ScatterND", reduction=op["reduction"])
+        b.compute(op)
         return
     if result.dtype not in ("float32", "int32", "int64"):
         wide = [b.node("Cast", [b.stored_value(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
@@ -131,13 +98,13 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         )
         b.cast(total[0], result.dtype, result.name)
         return
-    b.compute_stored(op, "ScatterND", reduction=op["reduction"])
+    b.compute_stored(op)
 
 
 def write_topk(op: Op, b: Builder) -> None:
     """TopK of stored values, or, for small integers, which onnxruntime's kernel lacks, of real ones, or of int32."""
     tensor = b.tensor(op.inputs[0])
-    attributes: dict[str, Any] = {"axis": int(op["axis"]), "largest": int(op["largest"]), "sorted": int(op["sorted"])}
+    attributes = b.own_attributes(op)
     k, name = b.stored_value(op.inputs[1]), op.outputs[0]
     if tensor.dtype not in ("int8", "uint8", "int16", "uint16"):
         b.node("TopK", [b.stored_value(tensor.name), k], op.outputs, **attributes)
@@ -162,7 +129,7 @@ def read_one_hot(r: Reading) -> None:
         for name, whole in zip((indices, depth), wholes, strict=True):
             r.emit("Cast", [name], [whole], dtype="int64", to="int64")
         indices, depth = wholes[0], r.draft.fold_constant(wholes[1])
-    r.emit("OneHot", [indices, depth, r.input(2)], dtype=r.tensor(2).dtype, axis=int(r.attribute("axis", -1)), wraps=1)
+    r.emit("OneHot", [indices, depth, r.input(2)], axis=r.attribute("axis", -1), wraps=1)
 
 
 def write_one_hot(op: Op, b: Builder) -> None:
@@ -196,11 +163,6 @@ def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
     wide = b.cast(values, taken, hint=f"{name}/values_{taken}")
     found = b.node("OneHot", [*others, wide], hint=f"{name}/{taken}", axis=int(op["axis"]))
     b.cast(found[0], result.dtype, op.outputs[0])
-
-
-def read_non_zero(r: Reading) -> None:
-    """NonZero."""
-    r.emit("NonZero", dtype="int64")
 
 
 def write_non_zero(op: Op, b: Builder) -> None:
@@ -246,26 +208,22 @@ def _scatter_opset(graph: Graph, op: Op) -> int:
 WRITERS: dict[str, WriteFunction] = {
     "Unique": write_unique,
     "Gather": write_gather,
-    "GatherND": write_gather_nd,
+    "GatherND": write_stored,
     "ReverseSequence": write_reverse_sequence,
     "ScatterND": write_scatter_nd,
     "TopK": write_topk,
     "OneHot": write_one_hot,
     "NonZero": write_non_zero,
-    "GatherElements": write_gather_elements,
+    "GatherElements": write_stored,
     "ScatterElements": write_scatter_elements,
 }
 
 READERS: dict[str, ReadFunction] = {
+    **dict.fromkeys("Gather ReverseSequence GatherElements ScatterND NonZero".split(), read_same_named),
     "Unique": read_unique,
-    "Gather": read_gather,
     "GatherND": read_gather_nd,
-    "ReverseSequence": read_reverse_sequence,
-    "GatherElements": read_gather_elements,
-    "ScatterND": read_scatter_nd,
     "ScatterElements": read_scatter_elements,
     "Scatter": read_scatter_elements,
-    "NonZero": read_non_zero,
     "OneHot": read_one_hot,
 }
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.arithmetic import IntegerSvdf
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.ops.svdf import shift_memory, unit_sums
+from qconvert.formats.onnx.values import Place, Value
 from qconvert.graph import Array, Op, integer_range
 from qconvert.operators.integer_recurrent import SVDF_INPUTS, integer_svdf, name_tensors
 
 __all__ = ["WRITERS"]
-
-_FLOAT64 = ELEMENT_TYPES["float64"]
 
 
 def write_integer_svdf(op: Op, b: Builder) -> None:
@@ -22,31 +21,21 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     values = {role: tensor.data for role, tensor in tensors.items() if tensor.data is not None}
     if "feature" not in values or "time" not in values or ("bias" in tensors and "bias" not in values):
         raise b.unsupported_error(op, "weights that are computed at run time", rule="weights-not-constant")
-    layer, hint, names = integer_svdf(op, tensors, values), op.outputs[0], dict(zip(SVDF_INPUTS, op.inputs, strict=False))
+    layer, at = integer_svdf(op, tensors, values), Place(b, b, op.outputs[0])
     newest, result = _svdf_rescales(op, b, layer)
     filters, places = layer.time[0].shape
-    wide = b.node("Cast", [b.stored_value(names["data"])], hint=f"{hint}/data", to=_FLOAT64)
-    data = b.node("Sub", [*wide, b.const(np.float64(layer.data[1]), f"{hint}/zero_point")], hint=f"{hint}/data")[0]
-    turned = b.node("Transpose", [b.stored_value(names["feature"])], hint=f"{hint}/feature", perm=[1, 0])
-    sums = b.node("MatMul", [data, *b.node("Cast", turned, hint=f"{hint}/feature", to=_FLOAT64)], hint=f"{hint}/sums")[0]
-    stored, zero = tensors["memory"].dtype, layer.memory_zero_point
-    limited = _clip_to_type(b, newest.emit(b, b, sums, f"{hint}/newest"), stored, f"{hint}/newest", zero)
-    real = b.cast(b.stored_value(names["memory"]), "float64", hint=f"{hint}/memory")  # integers that are moved take a label along
-    if zero:
-        real = b.node("Sub", [real, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory")[0]
-    kept, moved = shift_memory(b, real, limited, (filters, places), hint)
-    time = b.cast(b.stored_value(names["time"]), "float64", hint=f"{hint}/time")
-    summed = unit_sums(b, kept, time, (filters // layer.rank, layer.rank * places), hint)
-    if names.get("bias"):
-        bias = b.node("Cast", [b.stored_value(names["bias"])], hint=f"{hint}/bias", to=_FLOAT64)
-        summed = b.node("Add", [summed, *bias], hint=f"{hint}/total")[0]
-    steps = result.emit(b, b, _wrap_to_int32(b, summed, layer, hint), f"{hint}/result")
-    placed = b.node("Add", [steps, b.const(np.float64(layer.output[1]), f"{hint}/zero_point")], hint=f"{hint}/placed")[0]
-    b.cast(_clip_to_type(b, placed, "int8", f"{hint}/stored"), "int8", op.outputs[0])
-    if op.outputs[1]:
-        if zero:
-            moved = b.node("Add", [moved, b.const(np.float64(zero), f"{hint}/memory/zero_point")], hint=f"{hint}/memory_after")[0]
-        b.cast(moved, stored, op.outputs[1])
+    # As float64, since integers that are moved take a label along.
+    given = {role: at.stored(name, "float64") for role, name in zip(SVDF_INPUTS, op.inputs, strict=False) if name}
+    sums = (given["data"] - layer.data[1]) @ given["feature"].transpose(1, 0)
+    zero = layer.memory_zero_point
+    lowest, highest = (end - zero for end in integer_range(tensors["memory"].dtype))
+    memory = given["memory"] - zero if zero else given["memory"]
+    kept, moved = shift_memory(memory, newest.emit(sums).clip(lowest, highest), (filters, places))
+    total = unit_sums(kept * given["time"], (filters // layer.rank, layer.rank * places))
+    total = total + given["bias"] if "bias" in given else total
+    placed = result.emit(_wrap_to_int32(total, layer)) + layer.output[1]
+    placed.clip(*integer_range("int8")).finish(op.outputs[0])
+    (moved + zero if zero else moved).finish(op.outputs[1])
 
 
 def _svdf_rescales(op: Op, b: Builder, layer: IntegerSvdf) -> tuple[Rescale, Rescale]:
@@ -67,19 +56,12 @@ def _largest_total(layer: IntegerSvdf) -> Array:
     return np.asarray(total + (0 if layer.bias is None else np.abs(layer.bias.astype(np.int64))))
 
 
-def _wrap_to_int32(b: Builder, total: str, layer: IntegerSvdf, hint: str) -> str:
+def _wrap_to_int32(total: Value, layer: IntegerSvdf) -> Value:
     """Sums as the kernel has them in int32, where they may leave it: from its other end."""
     if _largest_total(layer).max(initial=0) < 2**31:
         return total
-    size, half = (b.const(np.float64(value), f"{hint}/{word}") for value, word in ((2.0**32, "size"), (2.0**31, "half")))
-    turns = b.node("Floor", b.node("Div", [*b.node("Add", [total, half], hint=f"{hint}/total"), size], hint=f"{hint}/turns"))
-    return b.node("Sub", [total, *b.node("Mul", [*turns, size], hint=f"{hint}/turns")], hint=f"{hint}/total")[0]
-
-
-def _clip_to_type(b: Builder, value: str, dtype: str, hint: str, zero_point: int = 0) -> str:
-    """Whole numbers in float64, limited to those of an integer type less its zero point."""
-    low, high = (end - zero_point for end in integer_range(dtype))
-    return b.node("Clip", [value, *(b.const(np.float64(end), f"{hint}/{word}") for end, word in ((low, "lowest"), (high, "highest")))])[0]
+    turns = ((total + 2.0**31) / 2.0**32).floor()
+    return total - turns * 2.0**32
 
 
 WRITERS: dict[str, WriteFunction] = {"IntegerSVDF": write_integer_svdf}

@@ -10,6 +10,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import guard_large_bias, real_bias
 from qconvert.formats.onnx.ops.dynamic import write_dynamic
+from qconvert.formats.onnx.ops.elementwise import write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization, numpy_dtype
 from qconvert.operators import is_dynamic
@@ -67,7 +68,7 @@ def read_gemm(r: Reading) -> None:
     """Gemm y = alpha * A' @ B' + beta * C, with B as O,I: weights that are I,O are transposed, and so are data with transA. Factors of
     quantized weights and biases become part of their scales; another one, and a bias that differs from row to row, is an operator of its
     own after the product."""
-    alpha, beta = (float(r.attribute(name, 1.0)) for name in ("alpha", "beta"))
+    alpha, beta = (r.attribute(name, 1.0) for name in ("alpha", "beta"))
     dtype, takes_alpha = r.tensor(0).dtype, _can_fold_factor(r, 1, alpha)
     if (alpha, beta) != (1.0, 1.0) and "float" not in dtype:
         raise NotCoveredError(f"factors of {dtype}")
@@ -75,7 +76,7 @@ def read_gemm(r: Reading) -> None:
     within = [_broadcast_bias(r, bias[0])] if bias and takes_alpha and _is_vector(r) else []
     product = r.outputs[0] if takes_alpha and len(within) == len(bias) else r.intermediate("product", dtype)
     if not within and r.constant(0) is not None and _is_computed(r, 1):
-        r.emit("MatMul", r.inputs[:2], [product], dtype=dtype, trans_a=int(r.attribute("transA", 0)), trans_b=int(r.attribute("transB", 0)))
+        r.emit("MatMul", r.inputs[:2], [product], dtype=dtype, trans_a=r.attribute("transA", 0), trans_b=r.attribute("transB", 0))
     else:
         r.emit("Gemm", [_data(r), _rows_of_outputs(r, alpha if takes_alpha else 1.0), *within], [product], dtype=dtype)
     if not takes_alpha:
@@ -169,24 +170,12 @@ def _rows_of_outputs(r: Reading, alpha: float) -> str:
 
 
 def read_matmul(r: Reading) -> None:
-    """MatMul of tensors of rank 2 and more; a vector is another operator's case."""
+    """MatMul, and MatMulInteger of integers without scales, of tensors of rank 2 and more; a vector is another operator's case."""
     if r.rank(0) < 2 or r.rank(1) < 2:
         raise NotCoveredError("a vector")
-    r.emit("MatMul")
+    r.emit(r.op_type)
 
 
-def read_matmul_integer(r: Reading) -> None:
-    """MatMulInteger: integers without scales; zero points are inputs."""
-    if r.rank(0) < 2 or r.rank(1) < 2:
-        raise NotCoveredError("a vector")
-    r.emit("MatMulInteger", dtype="int32")
+WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_stored}
 
-
-def write_matmul_integer(op: Op, b: Builder) -> None:
-    """MatMulInteger."""
-    b.compute_stored(op, "MatMulInteger")
-
-
-WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_matmul_integer}
-
-READERS: dict[str, ReadFunction] = {"Gemm": read_gemm, "MatMul": read_matmul, "MatMulInteger": read_matmul_integer}
+READERS: dict[str, ReadFunction] = {"Gemm": read_gemm, "MatMul": read_matmul, "MatMulInteger": read_matmul}

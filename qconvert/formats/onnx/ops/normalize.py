@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.activation import real_dtype
-from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 
@@ -18,19 +16,12 @@ __all__ = ["READERS", "WRITERS"]
 _MOST_AXES = 64
 
 
-def write_channel_normalization(op: Op, b: Builder) -> None:
-    """BatchNormalization and InstanceNormalization."""
-    require_channels_first(op, b)
-    b.compute(op, epsilon=float(op["epsilon"]))
-
-
 def write_group_normalization(op: Op, b: Builder) -> None:
     """GroupNormalization (opset 21); below, an InstanceNormalization of the groups, scaled channel by channel."""
-    require_channels_first(op, b)
-    name, epsilon, groups = op.outputs[0], float(op["epsilon"]), int(op["num_groups"])
+    name, epsilon, groups = op.outputs[0], float(op["epsilon"]), op["num_groups"]
     x, scale, bias = b.float_values(op)
     if b.opset >= 21:
-        b.compute(op, op_type="GroupNormalization", epsilon=epsilon, num_groups=groups)
+        b.compute(op)
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:
@@ -47,10 +38,10 @@ def write_group_normalization(op: Op, b: Builder) -> None:
 
 def write_layer_normalization(op: Op, b: Builder) -> None:
     """LayerNormalization (opset 17) and RMSNormalization (opset 23); below, their definitions."""
-    name, axis, epsilon = op.outputs[0], int(op["axis"]), float(op["epsilon"])
+    name, axis, epsilon = op.outputs[0], op["axis"], float(op["epsilon"])
     operands = b.float_values(op)
     if b.opset >= (17 if op.kind == "LayerNormalization" else 23):
-        b.compute(op, axis=axis, epsilon=epsilon)
+        b.compute(op)
         return
     data, x = b.tensor(op.inputs[0]), operands[0]
     if data.rank is None and not -_MOST_AXES <= axis < 0:
@@ -78,12 +69,7 @@ def read_batch_normalization(r: Reading) -> None:
     r.require_only(training_mode=0, spatial=1)
     if any(r.is_used(index) for index in range(1, len(r.outputs))):
         raise NotCoveredError("statistics as outputs")
-    r.emit("BatchNormalization", outputs=r.outputs[:1], **_spatial(r))
-
-
-def read_instance_normalization(r: Reading) -> None:
-    """InstanceNormalization."""
-    r.emit("InstanceNormalization", **_spatial(r))
+    r.emit("BatchNormalization", outputs=r.outputs[:1], **r.own_attributes())
 
 
 def read_group_normalization(r: Reading) -> None:
@@ -91,7 +77,7 @@ def read_group_normalization(r: Reading) -> None:
     if r.version < 21:
         raise NotCoveredError("scales for each group")
     r.require_only(stash_type=1)
-    r.emit("GroupNormalization", num_groups=int(r.attribute("num_groups", 0)), **_spatial(r))
+    r.emit("GroupNormalization", **r.own_attributes())
 
 
 def read_layer_normalization(r: Reading) -> None:
@@ -104,20 +90,12 @@ def read_layer_normalization(r: Reading) -> None:
     r.require_only(stash_type=1)
     if any(r.is_used(index) for index in range(1, len(r.outputs))):
         raise NotCoveredError("statistics as outputs")
-    r.emit(r.op_type, outputs=r.outputs[:1], axis=int(r.attribute("axis", -1)), epsilon=_epsilon(r))
-
-
-def _spatial(r: Reading) -> dict[str, Any]:
-    return {"epsilon": _epsilon(r), "data_format": "channels_first"}
-
-
-def _epsilon(r: Reading) -> float:
-    return float(r.attribute("epsilon", 1e-5))
+    r.emit(r.op_type, outputs=r.outputs[:1], **r.own_attributes())
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "BatchNormalization": write_channel_normalization,
-    "InstanceNormalization": write_channel_normalization,
+    "BatchNormalization": write_same_named,
+    "InstanceNormalization": write_same_named,
     "GroupNormalization": write_group_normalization,
     "LayerNormalization": write_layer_normalization,
     "RMSNormalization": write_layer_normalization,
@@ -125,7 +103,7 @@ WRITERS: dict[str, WriteFunction] = {
 
 READERS: dict[str, ReadFunction] = {
     "BatchNormalization": read_batch_normalization,
-    "InstanceNormalization": read_instance_normalization,
+    "InstanceNormalization": read_same_named,
     "GroupNormalization": read_group_normalization,
     "LayerNormalization": read_layer_normalization,
     "RMSNormalization": read_layer_normalization,

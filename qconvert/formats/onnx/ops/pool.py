@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
-from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import activation_bounds, clip_range
@@ -26,7 +26,6 @@ def read_average_pool(r: Reading) -> None:
 
 def write_average_pool(op: Op, b: Builder) -> None:
     """AveragePool, padding not counted. Where averages can be ties, the source's way of rounding them is kept (_tied_average)."""
-    require_channels_first(op, b)
     if may_tie(op, b):
         _tied_average(op, b)
         return
@@ -103,10 +102,9 @@ def read_max_pool(r: Reading) -> None:
 
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else in float."""
-    require_channels_first(op, b)
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
-        b.compute(op, op_type="MaxPool", **_attributes(op))
+        b.compute(op, **_attributes(op))
         return
     pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
     if op["activation"]:
@@ -115,18 +113,12 @@ def write_max_pool(op: Op, b: Builder) -> None:
         b.rename(pooled, tensor.name)
 
 
-def read_global_average_pool(r: Reading) -> None:
-    """GlobalAveragePool."""
-    r.emit("GlobalAveragePool", data_format="channels_first")
-
-
 def write_global_average_pool(op: Op, b: Builder) -> None:
     """GlobalAveragePool of float values."""
-    require_channels_first(op, b)
     if b.kernel_fault(op):
         _write_mean(op, b)
         return
-    b.compute(op, op_type="GlobalAveragePool")
+    b.compute(op)
 
 
 def _write_mean(op: Op, b: Builder) -> None:
@@ -137,17 +129,6 @@ def _write_mean(op: Op, b: Builder) -> None:
         b.finish(op, b.node("ReduceMean", [value], hint=hint, axes=axes)[0])
     else:
         b.finish(op, b.node("ReduceMean", [value, b.const(np.array(axes, np.int64), f"{hint}/axes")], hint=hint)[0])
-
-
-def read_global_max_pool(r: Reading) -> None:
-    """GlobalMaxPool."""
-    r.emit("GlobalMaxPool", data_format="channels_first")
-
-
-def write_global_max_pool(op: Op, b: Builder) -> None:
-    """GlobalMaxPool: ONNX has it for float values alone."""
-    require_channels_first(op, b)
-    b.compute(op, op_type="GlobalMaxPool")
 
 
 def _read_attributes(r: Reading) -> dict[str, Any]:
@@ -182,12 +163,12 @@ WRITERS: dict[str, WriteFunction] = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
     "GlobalAveragePool": write_global_average_pool,
-    "GlobalMaxPool": write_global_max_pool,
+    "GlobalMaxPool": write_same_named,
 }
 
 READERS: dict[str, ReadFunction] = {
     "AveragePool": read_average_pool,
     "MaxPool": read_max_pool,
-    "GlobalAveragePool": read_global_average_pool,
-    "GlobalMaxPool": read_global_max_pool,
+    "GlobalAveragePool": read_same_named,
+    "GlobalMaxPool": read_same_named,
 }

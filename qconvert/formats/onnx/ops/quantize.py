@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from qconvert.formats.onnx.builder import DTYPE_NAMES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.ops.integer_arithmetic import Rescale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place
 from qconvert.formats.reading.quantizations import label_key
 from qconvert.graph import Op, Quantization, Tensor, integer_range
 from qconvert.graph.metadata import SOURCE_KERNELS
@@ -42,20 +44,18 @@ def _write_int32(op: Op, b: Builder, source: Tensor, result: Tensor) -> None:
     quantizations = [tensor.quantization for tensor in (source, result) if tensor.quantization is not None]
     if not all(quantization.is_per_tensor for quantization in quantizations):
         raise b.unsupported_error(op, "int32 with scales for each channel", rule="several-zero-points")
-    name, (scale, point) = result.name, (float(quantizations[-1].scale[0]), int(quantizations[-1].zero_point[0]))
-    value = b.cast(b.stored_value(source.name), "float64", hint=f"{name}/float64")
+    scale, point = float(quantizations[-1].scale[0]), int(quantizations[-1].zero_point[0])
+    value = Place(b, b, result.name).stored(source.name, "float64")
     if len(quantizations) == 1:
-        steps = b.node("Round", b.node("Div", [value, b.const(np.float64(scale), f"{name}/step")], hint=f"{name}/steps"))[0]
+        steps = (value / scale).round()
     else:
         low, high = integer_range(source.dtype)
         own = int(quantizations[0].zero_point[0])
         rescale = Rescale.of(float(quantizations[0].scale[0]) / scale, max(abs(low - own), abs(high - own)))
         if rescale is None:
             raise b.unsupported_error(op, "steps that may overflow in its kernel", rule="may-overflow")
-        steps = rescale.emit(b, b, b.node("Sub", [value, b.const(np.float64(own), f"{name}/from")])[0], f"{name}/rescale")
-    placed = b.node("Add", [steps, b.const(np.float64(point), f"{name}/point")])[0]
-    limits = [b.const(np.float64(end), f"{name}/{word}") for end, word in zip(integer_range("int32"), ("lowest", "highest"), strict=True)]
-    b.cast(b.node("Clip", [placed, *limits])[0], "int32", name)
+        steps = rescale.emit(value - own)
+    (steps + point).clip(*integer_range("int32")).finish(result.name)
 
 
 def write_line(op: Op, b: Builder) -> bool:
@@ -163,21 +163,11 @@ def read_identity(r: Reading) -> None:
     r.emit("Reinterpret" if found else "Identity", [r.input(0)], r.outputs[:1], quantization=quantization)
 
 
-def read_dynamic_quantize_linear(r: Reading) -> None:
-    """DynamicQuantizeLinear: scale and zero point are computed at run time and stay so."""
-    r.emit("DynamicQuantizeLinear", dtype=("uint8", "float32", "uint8"))
-
-
-def write_dynamic_quantize_linear(op: Op, b: Builder) -> None:
-    """DynamicQuantizeLinear."""
-    b.node("DynamicQuantizeLinear", [b.float_value(op.inputs[0])], op.outputs)
-
-
 WRITERS: dict[str, WriteFunction] = {
     "Quantize": write_conversion,
     "Dequantize": write_conversion,
     "Requantize": write_conversion,
-    "DynamicQuantizeLinear": write_dynamic_quantize_linear,
+    "DynamicQuantizeLinear": write_stored,
     "Identity": write_identity,
     "Reinterpret": write_identity,
 }
@@ -187,6 +177,6 @@ READERS: dict[str, ReadFunction] = {
     "DequantizeLinear": read_dequantize_linear,
     "com.microsoft.QuantizeLinear": read_quantize_linear,
     "com.microsoft.DequantizeLinear": read_dequantize_linear,
-    "DynamicQuantizeLinear": read_dynamic_quantize_linear,
+    "DynamicQuantizeLinear": read_same_named,
     "Identity": read_identity,
 }

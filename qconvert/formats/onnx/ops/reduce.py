@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -12,60 +11,42 @@ from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.sixteen_bits import AWAY
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
-from qconvert.graph import Array, Graph, Op, Quantization, integer_range, numpy_dtype
+from qconvert.formats.onnx.values import Place, Value
+from qconvert.graph import Graph, Op, Quantization, integer_range, numpy_dtype
 from qconvert.kernels.litert.forms import reduction
 from qconvert.operators import reduced_count
 from qconvert.rewriting.lowering import conditions, since
 
 __all__ = ["OPSETS", "READERS", "WRITERS", "store_steps"]
 
-#: The name of a value -> that of its sum over the operator's axes.
-Summed = Callable[[str], str]
 _HALF_BITS = 16
 
 
-def write_as_xnnpack(op: Op, b: Builder, summed: Summed) -> None:
-    """XNNPACK's arithmetic in float32, in which the sums are exact.
-
-    Args:
-        op: a reduction of 8-bit data that kernels.litert.forms.reduction() takes.
-        b: what is written.
-        summed: writes the sum.
-    """
+def write_as_xnnpack(op: Op, b: Builder) -> None:
+    """XNNPACK's arithmetic in float32, in which the sums are exact, of a reduction of 8-bit data that forms.reduction() takes."""
     result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
     low = integer_range("int8" if op["arithmetic"] == "xnnpack_qs8" else "uint8")[0]
     shift = integer_range(result.dtype)[0] - low  # from the kernel's type to that which is stored
     factor, offset = xnnpack_reduction(given.shift_zero_point(-shift), output.shift_zero_point(-shift), count, op.kind == "ReduceMean")
-    total = summed(b.cast(b.stored_value(op.inputs[0]), "float32"))
-    if shift:
-        total = b.node("Add", [total, b.const(np.float32(-shift * count), f"{result.name}/shift")])[0]
-    scaled = b.node("Mul", [total, b.const(factor, f"{result.name}/factor")])[0]
-    steps = b.node("Round", [b.node("Add", [scaled, b.const(offset, f"{result.name}/offset")])[0]])[0]
-    if shift:
-        steps = b.node("Add", [steps, b.const(np.float32(shift), f"{result.name}/shift")])[0]
-    store_steps(op, b, steps, np.float32)
+    total = _sum(op, b, "float32")
+    scaled = ((total + -shift * count if shift else total) * factor + offset).round()
+    store_steps(op, scaled + shift if shift else scaled)
 
 
-def write_as_tflite(op: Op, b: Builder, summed: Summed) -> None:
-    """TFLite's arithmetic of 16-bit data in float64: the halves of the multiplier by themselves, so that no product has more than 53 bits.
-
-    Args:
-        op, b, summed: as in write_as_xnnpack().
-    """
-    result, (given, output, count) = b.tensor(op.outputs[0]), _quantizations(op, b)
-    multiplier, shift = tflite_mean_multiplier(given, output, count)
-    total = b.cast(summed(b.cast(b.stored_value(op.inputs[0]), "int32")), "float64")
-
-    def by(value: str, factor: float) -> str:
-        return b.node("Mul", [value, b.const(np.float64(factor), f"{result.name}/factor")])[0]
-
-    if shift > 0:
-        total = by(total, 2.0**shift)
+def write_as_tflite(op: Op, b: Builder) -> None:
+    """TFLite's arithmetic of 16-bit data in float64: the halves of the multiplier one by one, so that no product has more than 53 bits."""
+    multiplier, shift = tflite_mean_multiplier(*_quantizations(op, b))
+    total = _sum(op, b, "int32").cast("float64")
+    total = total * 2.0**shift if shift > 0 else total
     high, low = divmod(multiplier, 2**_HALF_BITS)
-    parts = [by(total, high), b.node("Floor", [by(total, low * 2.0**-_HALF_BITS)])[0]]
-    once = by(b.node("Add", parts)[0], 2.0 ** (_HALF_BITS - 31))
-    steps = b.node("Floor", [b.node("Add", [once, b.const(np.float64(0.5), "half")])[0]])[0]
-    store_steps(op, b, b.node("Round", [by(steps, 2.0**shift * AWAY)])[0] if shift < 0 else steps, np.float64)
+    steps = ((total * high + (total * (low * 2.0**-_HALF_BITS)).floor()) * 2.0 ** (_HALF_BITS - 31)).round_up()
+    store_steps(op, (steps * (2.0**shift * AWAY)).round() if shift < 0 else steps)
+
+
+def _sum(op: Op, b: Builder, dtype: str) -> Value:
+    """The sum of the stored integers over the operator's axes, as another type."""
+    at = Place(b, b, op.outputs[0])
+    return at.value(_reduce(op, b, "ReduceSum", at.stored(op.inputs[0], dtype).name), dtype)
 
 
 def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]:
@@ -75,12 +56,9 @@ def _quantizations(op: Op, b: Builder) -> tuple[Quantization, Quantization, int]
     return given, output, count
 
 
-def store_steps(op: Op, b: Builder, steps: str, real: type[np.floating]) -> None:
+def store_steps(op: Op, steps: Value) -> None:
     """Store whole numbers, with the zero point, as the result of an operator does."""
-    result = b.tensor(op.outputs[0])
-    limits: list[Array] = [np.asarray(value, real) for value in integer_range(result.dtype)]
-    clipped = b.node("Clip", [steps, *(b.const(value, f"{result.name}/limit") for value in limits)])[0]
-    b.cast(clipped, result.dtype, result.name)
+    steps.clip(*integer_range(steps.at.b.tensor(op.outputs[0]).dtype)).finish(op.outputs[0])
 
 
 #: The opset from which each reduction takes its axes as an input (ONNX operator changelog).
@@ -100,13 +78,13 @@ def _reduce(op: Op, b: Builder, kind: str, value: str, output: str | int = 1) ->
     else:
         axes = b.integers(op, 1) or None
     outputs: list[str] | int = [output] if isinstance(output, str) else output
-    return b.node(kind, inputs, outputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=int(op["keepdims"]))[0]
+    return b.node(kind, inputs, outputs, hint=f"{op.outputs[0]}/reduced", axes=axes, keepdims=op["keepdims"])[0]
 
 
 def write_reduce(op: Op, b: Builder) -> None:
     """A reduction of float values, or of stored integers where a kernel's own rounding is asked for."""
     if op.attributes.get("arithmetic") and reduction(b.graph, op):
-        (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b, lambda value: _reduce(op, b, "ReduceSum", value))
+        (write_as_tflite if op["arithmetic"] == "tflite" else write_as_xnnpack)(op, b)
     else:
         b.finish(op, _reduce(op, b, op.kind, b.float_value(op.inputs[0])))
 
@@ -154,7 +132,7 @@ def _make_logic_writer(op_type: str) -> WriteFunction:
 def write_cumulative(op: Op, b: Builder) -> None:
     """CumSum and CumProd; ONNX takes the axis as an input."""
     axis = b.const(np.int64(op["axis"]), f"{op.outputs[0]}/axis")
-    b.compute(op, [b.float_value(op.inputs[0]), axis], exclusive=int(op["exclusive"]), reverse=int(op["reverse"]))
+    b.compute(op, [b.float_value(op.inputs[0]), axis])
 
 
 def write_arg(op: Op, b: Builder) -> None:
@@ -163,13 +141,13 @@ def write_arg(op: Op, b: Builder) -> None:
     value = b.stored_value(tensor.name) if tensor.dtype in ("int8", "uint8", "int32", "float32") else b.float_value(tensor.name)
     if tensor.dtype in ("int16", "int64", "bool") and tensor.quantization is None:
         value = b.cast(value, "int32", hint=f"{tensor.name}/int32")
-    b.node(op.kind, [value], op.outputs, axis=int(op["axis"]), keepdims=int(op["keepdims"]))
+    b.node(op.kind, [value], op.outputs, **b.own_attributes(op))
 
 
 def read_reduce(r: Reading) -> None:
     """A reduction along axes: an attribute in older opsets, an input in newer ones; all of them if none are named."""
     if r.has(1) and r.constant(1) is None and not r.attribute("noop_with_empty_axes", 0):
-        r.emit(r.op_type, [r.input(0), r.input(1)], keepdims=int(r.attribute("keepdims", 1)))
+        r.emit(r.op_type, r.inputs[:2], **r.own_attributes())
         return
     axes = r.ints(1) if r.has(1) else tuple(r.attribute("axes", ()))
     if not axes and r.attribute("noop_with_empty_axes", 0):
@@ -181,13 +159,13 @@ def read_reduce(r: Reading) -> None:
         name = r.fold_input(1)
     else:
         name = r.const(np.array(axes or range(r.rank()), np.int64), "axes")
-    r.emit(r.op_type, [r.input(0), name], keepdims=int(r.attribute("keepdims", 1)))
+    r.emit(r.op_type, [r.input(0), name], **r.own_attributes())
 
 
 def read_arg(r: Reading) -> None:
     """ArgMax and ArgMin: the first of equal elements."""
     r.require_only(select_last_index=0)
-    r.emit(r.op_type, dtype="int64", axis=int(r.attribute("axis", 0)), keepdims=int(r.attribute("keepdims", 1)))
+    r.emit(r.op_type, **r.own_attributes())
 
 
 def read_cumulative(r: Reading) -> None:
@@ -195,14 +173,13 @@ def read_cumulative(r: Reading) -> None:
     axes = r.ints(1)
     if len(axes) != 1:
         raise r.invalid(f"{len(axes)} axes, not one", rule="counts-differ")
-    r.emit(r.op_type, [r.input(0)], axis=axes[0], exclusive=int(r.attribute("exclusive", 0)), reverse=int(r.attribute("reverse", 0)))
+    r.emit(r.op_type, [r.input(0)], axis=axes[0], **r.own_attributes())
 
 
 def read_top_k(r: Reading) -> None:
     """TopK: k is an attribute before opset 10."""
     k = r.fold_input(1) if r.version >= 10 else r.const(np.array([r.attribute("k")], np.int64), "k")
-    attributes: dict[str, Any] = {"axis": int(r.attribute("axis", -1)), "largest": int(r.attribute("largest", 1))}
-    r.emit("TopK", [r.input(0), k], dtype=(r.tensor(0).dtype, "int64"), sorted=int(r.attribute("sorted", 1)), **attributes)
+    r.emit("TopK", [r.input(0), k], **r.own_attributes())
 
 
 def _opset(graph: Graph, op: Op) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Graph, Op, Quantization
 
@@ -43,14 +44,14 @@ def read_reshape(r: Reading) -> None:
     if known is None and (found := r.constant_sizes(r.input(0), sizes)) is not None:
         r.emit("Reshape", [r.input(0), r.const(np.array(found, np.int64), "shape")])
         return
-    allowzero = int(r.attribute("allowzero", 0)) if known is None or 0 in known else 0
+    allowzero = r.attribute("allowzero", 0) if known is None or 0 in known else 0
     extra: dict[str, Any] = {"allowzero": 1} if allowzero else {}
     r.emit("Reshape", [r.input(0), sizes], **extra)
 
 
 def read_flatten(r: Reading) -> None:
     """Flatten as a Reshape to two dimensions."""
-    axis, shape = int(r.attribute("axis", 1)), r.tensor(0).shape
+    axis, shape = r.attribute("axis", 1), r.tensor(0).shape
     if axis == 1 or (axis == 0 and shape is not None):
         sizes = [0, -1] if axis else [1, -1]
     elif shape is None:
@@ -100,34 +101,21 @@ def write_reshape(op: Op, b: Builder) -> None:
     """Reshape; sizes of 0 that are meant so need opset 14."""
     if op["allowzero"] and b.opset < 14:
         raise b.unsupported_error(op, f"sizes of 0 in opset {b.opset}", rule="opset-too-old")
-    write_data_movement(op, b, "Reshape", [b.stored_value(op.inputs[1])], allowzero=int(op["allowzero"]) or None)
-
-
-def write_transpose(op: Op, b: Builder) -> None:
-    """Transpose."""
-    b.compute_stored(op, "Transpose", perm=list(op["perm"]))
-
-
-def read_concat(r: Reading) -> None:
-    """Concat."""
-    r.emit("Concat", axis=int(r.attribute("axis")))
+    write_data_movement(op, b, "Reshape", [b.stored_value(op.inputs[1])], allowzero=op["allowzero"] or None)
 
 
 def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers where all share one quantization, else of float values."""
     result = b.tensor(op.outputs[0])
     equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
-    if equal and not op["activation"]:
-        b.compute_stored(op, "Concat", axis=int(op["axis"]))
-    else:
-        b.compute(op, op_type="Concat", axis=int(op["axis"]))
+    (b.compute_stored if equal and not op["activation"] else b.compute)(op)
 
 
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: each tensor gets the new axis, then they are joined."""
     axes = b.const(np.array([op["axis"]], np.int64), f"{op.outputs[0]}/axes")
     parts = [b.node("Unsqueeze", [b.stored_value(name), axes], hint=f"{name}/unsqueezed")[0] for name in op.inputs]
-    b.node("Concat", parts, op.outputs, axis=int(op["axis"]))
+    b.node("Concat", parts, op.outputs, axis=op["axis"])
 
 
 def write_unpack(op: Op, b: Builder) -> None:
@@ -142,7 +130,7 @@ def write_unpack(op: Op, b: Builder) -> None:
 
 def read_split(r: Reading) -> None:
     """Split: sizes are an attribute before opset 13, and equal ones where none are given."""
-    axis = int(r.attribute("axis", 0))
+    axis = r.attribute("axis", 0)
     if r.version >= 13 and r.has(1):
         r.emit("Split", [r.input(0), r.fold_input(1)], axis=axis)
         return
@@ -164,7 +152,7 @@ def write_split(op: Op, b: Builder) -> None:
 
 def _split_stored(op: Op, b: Builder, sizes: str, outputs: list[str]) -> None:
     """A Split of stored values: onnxruntime has it for 8-bit types from 1.13, for int16 not at all (see write_data_movement())."""
-    tensor, axis = b.tensor(op.inputs[0]), int(op["axis"])
+    tensor, axis = b.tensor(op.inputs[0]), op["axis"]
     if tensor.dtype not in ("int16", "uint16"):
         b.node("Split", [b.stored_value(tensor.name), sizes], outputs, axis=axis)
         return
@@ -276,18 +264,13 @@ def _pad_symmetric(op: Op, b: Builder) -> None:
 
 def read_shape(r: Reading) -> None:
     """Shape, with a Slice after it where only some sizes are asked for (opset 15)."""
-    start, end = int(r.attribute("start", 0)), r.attribute("end")
+    start, end = r.attribute("start", 0), r.attribute("end")
     if start == 0 and end is None:
-        r.emit("Shape", dtype="int64", integers=True)
+        r.emit("Shape", integers=True)
         return
     whole = r.emit("Shape", outputs=[r.intermediate("whole", "int64")], dtype="int64", integers=True)
-    bounds = [start, 2**31 - 1 if end is None else int(end), 0]
+    bounds = [start, 2**31 - 1 if end is None else end, 0]
     r.emit("Slice", [*whole, *(r.const(np.array([v], np.int64), "bound") for v in bounds)], dtype="int64")
-
-
-def write_shape(op: Op, b: Builder) -> None:
-    """Shape."""
-    b.compute_stored(op, "Shape")
 
 
 _CONSTANT_TYPES: dict[str, Any] = {
@@ -318,16 +301,6 @@ def read_range(r: Reading) -> None:
     r.emit("Range", [r.fold_input(index) for index in range(3)])
 
 
-def read_trilu(r: Reading) -> None:
-    """Trilu."""
-    r.emit("Trilu", upper=int(r.attribute("upper", 1)))
-
-
-def write_trilu(op: Op, b: Builder) -> None:
-    """Trilu."""
-    b.compute_stored(op, "Trilu", upper=int(op["upper"]))
-
-
 def write_range(op: Op, b: Builder) -> None:
     """Range of three scalars, which TFLite may give the shape [1]."""
     scalar = b.const(np.array([], np.int64), f"{op.outputs[0]}/scalar")
@@ -338,15 +311,15 @@ def write_range(op: Op, b: Builder) -> None:
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(["Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
     "Reshape": write_reshape,
-    "Transpose": write_transpose,
+    "Transpose": write_stored,
     "Concat": write_concat,
     "Pack": write_pack,
     "Unpack": write_unpack,
     "Split": write_split,
     "Pad": write_pad,
-    "Shape": write_shape,
+    "Shape": write_stored,
     "Range": write_range,
-    "Trilu": write_trilu,
+    "Trilu": write_stored,
 }
 
 READERS: dict[str, ReadFunction] = {
@@ -357,14 +330,14 @@ READERS: dict[str, ReadFunction] = {
     "Unsqueeze": read_unsqueeze,
     "Slice": read_slice,
     "Transpose": read_transpose,
-    "Concat": read_concat,
+    "Concat": read_same_named,
     "Split": read_split,
     "Pad": read_pad,
     "Shape": read_shape,
     "Constant": read_constant,
     "ConstantOfShape": read_constant_of_shape,
     "Range": read_range,
-    "Trilu": read_trilu,
+    "Trilu": read_same_named,
 }
 
 OPSETS: dict[str, Callable[[Graph, Op], int]] = {"Trilu": lambda graph, op: 14}

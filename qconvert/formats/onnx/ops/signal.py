@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions, since
@@ -18,35 +16,20 @@ __all__ = ["READERS", "WRITERS"]
 _AXIS_AS_INPUT = 20
 
 
-def write_lrn(op: Op, b: Builder) -> None:
-    """LRN."""
-    require_channels_first(op, b)
-    attributes: dict[str, Any] = {name: float(op[name]) for name in ("alpha", "beta", "bias")}
-    b.compute(op, op_type="LRN", size=int(op["size"]), **attributes)
-
-
-def read_lrn(r: Reading) -> None:
-    """LRN."""
-    numbers: dict[str, Any] = {
-        name: float(r.attribute(name, default)) for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
-    }
-    r.emit("LRN", size=int(r.attribute("size", 0)), data_format="channels_first", **numbers)
-
-
 @conditions(lambda op, scope: "" if "float" in scope.tensors[op.outputs[0]].dtype or scope.tensors[op.outputs[0]].is_quantized
             else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
 def write_sum(op: Op, b: Builder) -> None:
     """Sum of floats."""
-    b.compute(op, op_type="Sum")
+    b.compute(op)
 
 
 def read_dft(r: Reading) -> None:
     """DFT; the axis is an input from opset 20 on."""
-    halves, inverse = int(r.attribute("onesided", 0)), int(r.attribute("inverse", 0))
+    halves, inverse = r.attribute("onesided", 0), r.attribute("inverse", 0)
     if halves and inverse:
         raise NotCoveredError("the inverse of one side")
     if r.version < _AXIS_AS_INPUT:
-        axis = int(r.attribute("axis", 1))
+        axis = r.attribute("axis", 1)
     else:
         axis = r.ints(2)[0] if r.has(2) else -2
     r.emit("DFT", [r.input(0)], axis=axis, length=r.ints(1)[0] if r.has(1) else 0, inverse=inverse, onesided=halves)
@@ -57,8 +40,8 @@ def write_dft(op: Op, b: Builder) -> None:
     name, axis = op.outputs[0], int(op["axis"]) % (b.tensor(op.inputs[0]).rank or 1)
     length = b.const(np.int64(op["length"]), f"{name}/length") if op["length"] else ""
     inputs = [b.float_value(op.inputs[0]), length]
-    stated: dict[str, Any] = {"inverse": int(op["inverse"]), "onesided": int(op["onesided"])}
-    if b.opset < _AXIS_AS_INPUT:
+    stated = b.own_attributes(op)
+    if "axis" in stated:
         stated["axis"] = axis
     else:
         inputs.append(b.const(np.int64(axis), f"{name}/axis"))
@@ -72,7 +55,7 @@ def read_stft(r: Reading) -> None:
     if not isinstance(length, int):
         raise NotCoveredError("frames of an unknown length")
     inputs = [r.input(0), window] if window else [r.input(0)]
-    r.emit("STFT", inputs, length=length, step=r.ints(1)[0], onesided=int(r.attribute("onesided", 1)))
+    r.emit("STFT", inputs, length=length, step=r.ints(1)[0], **r.own_attributes())
 
 
 @conditions(since(17))
@@ -80,14 +63,14 @@ def write_stft(op: Op, b: Builder) -> None:
     step, length = (b.const(np.int64(op[name]), f"{op.outputs[0]}/{name}") for name in ("step", "length"))
     window = b.float_value(op.inputs[1]) if op.has(1) else ""
     inputs = [b.float_value(op.inputs[0]), step, window, length]
-    b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", onesided=int(op["onesided"]))[0])
+    b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", **b.own_attributes(op))[0])
 
 
 WRITERS: dict[str, WriteFunction] = {
     "DFT": write_dft,
     "STFT": write_stft,
-    "LRN": write_lrn,
+    "LRN": write_same_named,
     "Sum": write_sum,
 }
 
-READERS: dict[str, ReadFunction] = {"LRN": read_lrn, "DFT": read_dft, "STFT": read_stft}
+READERS: dict[str, ReadFunction] = {"LRN": read_same_named, "DFT": read_dft, "STFT": read_stft}

@@ -8,6 +8,7 @@ import numpy as np
 
 from qconvert.arithmetic import PAIR_BITS, effective_scale, pair_factors, quantize_multiplier, short_multipliers
 from qconvert.formats.onnx.builder import Builder
+from qconvert.formats.onnx.values import Place, Value
 from qconvert.graph import Op, integer_range
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.operators import kind_of
@@ -28,33 +29,28 @@ def write_pair_of_16_bits(op: Op, b: Builder) -> None:
         op: an operator that kernels.litert.forms.pair() takes.
         b: what is written.
     """
-    result = b.tensor(op.outputs[0])
+    at = Place(b, b, op.outputs[0])
     first, second, output = (b.tensor(name).quantization for name in (*op.inputs, *op.outputs))
     assert first is not None and second is not None and output is not None
 
-    def by(value: str, factor: float) -> str:
-        return value if factor == 1 else b.node("Mul", [value, b.const(np.float64(factor), f"{result.name}/factor")])[0]
+    def by(value: Value, factor: float) -> Value:
+        return value if factor == 1 else value * factor
 
-    def round_half_up(value: str) -> str:
-        return b.node("Floor", [b.node("Add", [value, b.const(np.float64(0.5), "half")])[0]])[0]
-
-    def rescale(value: str, factor: float, bits: int, once: bool) -> str:
-        multiplier, shift = quantize_multiplier(factor)
-        if int(multiplier) == 2**30 and bits + shift > 0:
-            return by(value, 2.0 ** (bits + int(shift) - 1))
+    def rescale(value: Value, factor: float, bits: int, once: bool) -> Value:
+        multiplier, shift = map(int, quantize_multiplier(factor))
+        if multiplier == 2**30 and bits + shift > 0:
+            return by(value, 2.0 ** (bits + shift - 1))
         if once or not shift:
-            return round_half_up(by(value, float(multiplier) * 2.0 ** (bits + int(shift) - 31)))
-        return b.node("Round", [by(round_half_up(by(value, float(multiplier) * 2.0 ** (bits - 31))), 2.0 ** int(shift) * AWAY)])[0]
+            return by(value, multiplier * 2.0 ** (bits + shift - 31)).round_up()
+        return by(by(value, multiplier * 2.0 ** (bits - 31)).round_up(), 2.0**shift * AWAY).round()
 
     *factors, last = pair_factors(op.kind, (first, second), output)
-    operands, sign = [], kind_of(op).sum_sign
-    once = sign > 0 and len({b.tensor(name).shape for name in op.inputs}) == 1
-    for name, factor in zip(op.inputs, factors, strict=True):
-        wide = b.cast(b.stored_value(name), "float64")
-        operands.append(rescale(wide, factor, PAIR_BITS, once) if sign else wide)
-    steps = rescale(b.node(op.kind, operands, hint=f"{result.name}/total")[0], last, 0, False)
-    limits = [b.const(np.float64(value), f"{result.name}/limit") for value in _limits(op, b)]
-    b.cast(b.node("Clip", [steps, *limits])[0], result.dtype, result.name)
+    operands, sign = [at.stored(name, "float64") for name in op.inputs], kind_of(op).sum_sign
+    if sign:
+        once = sign > 0 and len({b.tensor(name).shape for name in op.inputs}) == 1
+        operands = [rescale(value, factor, PAIR_BITS, once) for value, factor in zip(operands, factors, strict=True)]
+    steps = rescale(at.node(op.kind, *operands), last, 0, False)
+    steps.clip(*_limits(op, b)).finish(op.outputs[0])
 
 
 def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
@@ -68,34 +64,23 @@ def write_sixteen_bits(op: Op, b: Builder, **window: Any) -> None:
         b: what is written.
         window: attributes of a convolution.
     """
-    result = b.tensor(op.outputs[0])
+    at = Place(b, b, op.outputs[0])
     data, weights, output = (b.tensor(name).quantization for name in (*op.inputs[:2], *op.outputs))
     assert data is not None and weights is not None and output is not None
 
-    def to(value: str, dtype: str, hint: str) -> str:
-        return b.cast(value, dtype, hint=f"{hint}/{dtype}")
-
     def parts() -> list[str]:
-        whole = to(b.stored_value(op.inputs[0]), "float32", op.inputs[0])
-        high = b.node("Round", [b.node("Mul", [whole, b.const(np.float32(1 / 256), "part")])[0]], hint=f"{op.inputs[0]}/high")[0]
-        low = b.node("Sub", [whole, b.node("Mul", [high, b.const(np.float32(256), "whole")])[0]], hint=f"{op.inputs[0]}/low")[0]
-        return [high, low]
+        whole = at.stored(op.inputs[0], "float32")
+        high = (whole * (1 / 256)).round()
+        return [high.name, (whole - high * 256).name]
 
-    kernel = to(b.stored_value(op.inputs[1]), "float32", op.inputs[1])
-    high, low = (
-        b.node("Conv", [part, kernel], hint=f"{result.name}/sum", **window)[0] for part in b.make_once("parts", op.inputs[0], parts)
-    )
-    wide = [to(value, "float64", value) for value in (high, low)]
-    total = b.node("Add", [b.node("Mul", [wide[0], b.const(np.float64(256), "whole")])[0], wide[1]], hint=f"{result.name}/sum")[0]
+    kernel, names = at.stored(op.inputs[1], "float32"), b.make_once("parts", op.inputs[0], parts)
+    high, low = (at.value(name, "float32").then("Conv", kernel, **window).cast("float64") for name in names)
     along = (-1, *[1] * ((b.tensor(op.inputs[1]).rank or 3) - 2))
-    axes = b.const(np.arange(1, len(along)), f"{result.name}/axes")
-    bias = b.node("Unsqueeze", [to(b.stored_value(op.inputs[2]), "float64", op.inputs[2]), axes], hint=f"{op.inputs[2]}/channels")[0]
+    bias = at.stored(op.inputs[2], "float64").then("Unsqueeze", np.arange(1, len(along)))
     multiplier, bits = short_multipliers(effective_scale(data.scale, weights.scale, output.scale))
     factor = (multiplier * 2.0**-bits).reshape(along if multiplier.size > 1 else ())
-    scaled = b.node("Mul", [b.node("Add", [total, bias])[0], b.const(factor, f"{result.name}/factor")], hint=f"{result.name}/scaled")[0]
-    whole = b.node("Floor", [b.node("Add", [scaled, b.const(np.float64(0.5), "half")])[0]], hint=f"{result.name}/steps")[0]
-    limits = [b.const(np.float64(value), f"{result.name}/limit") for value in _limits(op, b)]
-    b.cast(b.node("Clip", [whole, *limits])[0], result.dtype, result.name)
+    steps = ((high * 256 + low + bias) * factor).round_up()
+    steps.clip(*_limits(op, b)).finish(op.outputs[0])
 
 
 def _limits(op: Op, b: Builder) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.conv import require_channels_first
+from qconvert.formats.onnx.ops.elementwise import read_same_named
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
@@ -96,12 +96,7 @@ def _after_channels(r: Reading, sizes: str, count: int) -> str:
 def read_depth_to_space(r: Reading) -> None:
     """DepthToSpace; its attribute mode is new in opset 11."""
     attributes: dict[str, Any] = {"mode": "CRD"} if r.attribute("mode", "DCR") == "CRD" else {}
-    r.emit("DepthToSpace", blocksize=int(r.attribute("blocksize")), data_format="channels_first", **attributes)
-
-
-def read_space_to_depth(r: Reading) -> None:
-    """SpaceToDepth."""
-    r.emit("SpaceToDepth", blocksize=int(r.attribute("blocksize")), data_format="channels_first")
+    r.emit("DepthToSpace", blocksize=r.attribute("blocksize"), data_format="channels_first", **attributes)
 
 
 def write_resize(op: Op, b: Builder) -> None:
@@ -185,10 +180,9 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
 
     Where height or width are dynamic, it is its own.
     """
-    require_channels_first(op, b)
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op, "SpaceToDepth", blocksize=size)
+        b.compute_stored(op)
         return
     channels, height, width = _static(op, b)
     split = [-1, channels, height // size, size, width // size, size]
@@ -198,10 +192,9 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
 
 def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace likewise."""
-    require_channels_first(op, b)
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op, "DepthToSpace", blocksize=size, mode=op["mode"])
+        b.compute_stored(op)
         return
     channels, height, width = _static(op, b)
     depth = channels // size**2
@@ -245,5 +238,5 @@ READERS: dict[str, ReadFunction] = {
     "Resize": read_resize,
     "Upsample": read_upsample,
     "DepthToSpace": read_depth_to_space,
-    "SpaceToDepth": read_space_to_depth,
+    "SpaceToDepth": read_same_named,
 }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.ops.conv import read_window, require_channels_first, window_attributes
+from qconvert.formats.onnx.ops.conv import read_window, window_attributes
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
@@ -47,7 +47,6 @@ def write_conv(op: Op, b: Builder) -> str:
     reason = linear_reason(op, b, "QLinearConv") or bias_reason(op, b, "QLinearConv")
     if reason or b.tensor(op.outputs[0]).quantization is None:
         return reason or "QLinearConv has no real result"
-    require_channels_first(op, b)
     inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.quantization(op.outputs[0])]
     return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **window_attributes(op))
 

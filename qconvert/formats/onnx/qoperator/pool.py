@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.ops.conv import require_channels_first
 from qconvert.formats.onnx.ops.pool import may_tie
 from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, read_form, write_one_type
 from qconvert.formats.onnx.reading import ReadFunction, Reading
@@ -39,7 +38,6 @@ def write_average_pool(op: Op, b: Builder) -> str:
     """AveragePool, where no average can be a tie that its source rounds in another way than the kernel."""
     if may_tie(op, b):
         return f"QLinearAveragePool rounds ties to even, not {op['arithmetic'].removeprefix('ties_')}"
-    require_channels_first(op, b)
     auto = op["auto_pad"]
     attributes: dict[str, Any] = {
         "kernel_shape": list(op["kernel_shape"]),
@@ -60,7 +58,6 @@ def read_global_average_pool(r: Reading) -> None:
 
 def write_global_average_pool(op: Op, b: Builder) -> str:
     """GlobalAveragePool."""
-    require_channels_first(op, b)
     return write_one_type(op, b, "QLinearGlobalAveragePool", channels_last=0)
 
 

@@ -1,0 +1,229 @@
+"""Arithmetic that is written as nodes, in the graph or in the body of a Scan: operators on Values add a node each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+import numpy as np
+
+from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
+from qconvert.graph import Array, canonical_dtype
+
+__all__ = ["Place", "ScanBody", "Value", "axes", "zero_states"]
+
+#: What stands next to a value: numbers become constants of its type, arrays keep their own.
+Operand: TypeAlias = "Value | Array | float | np.generic"
+#: Elements of a constant up to which it is in the file once, however often it is used.
+_SMALL = 16
+
+
+class Emitter(Protocol):
+    """What nodes are added to: the graph, or the body of a loop."""
+
+    def node(self, op_type: str, inputs: Sequence[str], outputs: int = 1, *, hint: str = "", **attributes: Any) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where nodes go.
+
+    Attributes:
+        b: the graph, which has all constants.
+        to: the graph too, or the body of a loop in it.
+        hint: begins the names of results.
+    """
+
+    b: Builder
+    to: Emitter
+    hint: str
+
+    def value(self, name: str, dtype: str) -> Value:
+        """What is called so, of that type."""
+        return Value(self, name, dtype)
+
+    def stored(self, name: str, dtype: str = "") -> Value:
+        """The stored values of a tensor of the graph, as another type if one is given."""
+        found = Value(self, self.b.stored_value(name), self.b.tensor(name).dtype)
+        return found.cast(dtype) if dtype else found
+
+    def floats(self, name: str) -> Value:
+        """The float values of a tensor of the graph, which is quantized or float32."""
+        return Value(self, self.b.float_value(name), "float32")
+
+    def constant(self, data: Any, dtype: str = "") -> Value:
+        """A constant; of its own type unless another one is given."""
+        values = np.asarray(data) if not dtype else np.asarray(data, dtype)
+        dtype = canonical_dtype(values.dtype)
+        if values.size > _SMALL:
+            return Value(self, self.b.const(values, "constant"), dtype)
+        made = self.b.make_once("constant", f"{dtype} {values.tolist()!r}", lambda: [self.b.const(values, "constant")])
+        return Value(self, made[0], dtype)
+
+    def nodes(self, kind: str, operands: Sequence[Value], dtypes: Sequence[str], **attributes: Any) -> list[Value]:
+        """The results of a node, of those types."""
+        hint = f"{self.hint}/{kind}" if self.hint else kind
+        names = self.to.node(kind, [operand.name for operand in operands], len(dtypes), hint=hint, **attributes)
+        return [Value(self, name, dtype) for name, dtype in zip(names, dtypes, strict=True)]
+
+    def node(self, kind: str, *operands: Value, dtype: str = "", **attributes: Any) -> Value:
+        """The one result of a node, of the first operand's type unless another one is given."""
+        return self.nodes(kind, operands, [dtype or operands[0].dtype], **attributes)[0]
+
+    def split(self, value: Value, sizes: Sequence[int], axis: int = 0) -> list[Value]:
+        """Parts of a value along an axis."""
+        return self.nodes("Split", [value, self.constant(axes(*sizes))], [value.dtype] * len(sizes), axis=axis)
+
+
+def axes(*values: int) -> Array:
+    """Axes, sizes or places, for an operand of int64."""
+    return np.array(values, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A value in the file: a name, its type, and where nodes that are made of it go."""
+
+    at: Place
+    name: str
+    dtype: str
+    #: So that numpy leaves an array next to a value to the value.
+    __array_ufunc__: ClassVar[None] = None
+
+    def then(self, kind: str, *operands: Operand, dtype: str = "", **attributes: Any) -> Value:
+        """The result of a node of this value and others."""
+        return self.at.node(kind, self, *map(self._operand, operands), dtype=dtype, **attributes)
+
+    def _operand(self, given: Operand) -> Value:
+        if isinstance(given, Value):
+            return given
+        return self.at.constant(given, "" if isinstance(given, np.ndarray) else self.dtype)
+
+    def __add__(self, other: Operand) -> Value:
+        return self.then("Add", other)
+
+    def __radd__(self, other: Operand) -> Value:
+        return self._operand(other).then("Add", self)
+
+    def __sub__(self, other: Operand) -> Value:
+        return self.then("Sub", other)
+
+    def __rsub__(self, other: Operand) -> Value:
+        return self._operand(other).then("Sub", self)
+
+    def __mul__(self, other: Operand) -> Value:
+        return self.then("Mul", other)
+
+    def __truediv__(self, other: Operand) -> Value:
+        return self.then("Div", other)
+
+    def __rtruediv__(self, other: Operand) -> Value:
+        return self._operand(other).then("Div", self)
+
+    def __matmul__(self, other: Operand) -> Value:
+        return self.then("MatMul", other)
+
+    def __lt__(self, other: Operand) -> Value:
+        return self.then("Less", other, dtype="bool")
+
+    def __gt__(self, other: Operand) -> Value:
+        return self.then("Greater", other, dtype="bool")
+
+    def equals(self, other: Operand) -> Value:
+        return self.then("Equal", other, dtype="bool")
+
+    def where(self, then: Operand, other: Value) -> Value:
+        """One value where this one is true, else the other one."""
+        return self.at.node("Where", self, other._operand(then), other, dtype=other.dtype)
+
+    def cast(self, dtype: str) -> Value:
+        """This value as another type; itself if it has that."""
+        return self if dtype == self.dtype else self.then("Cast", dtype=dtype, to=ELEMENT_TYPES[dtype])
+
+    def floor(self) -> Value:
+        return self.then("Floor")
+
+    def round(self) -> Value:
+        """The nearest whole number, ties to even."""
+        return self.then("Round")
+
+    def round_up(self) -> Value:
+        """The nearest whole number, ties up."""
+        return (self + 0.5).floor()
+
+    def round_away(self) -> Value:
+        """The nearest whole number, ties away from zero."""
+        return self.then("Sign") * self.then("Abs").round_up()
+
+    def clip(self, low: float, high: float) -> Value:
+        return self.then("Clip", low, high)
+
+    def transpose(self, *perm: int) -> Value:
+        return self.then("Transpose", perm=perm)
+
+    def reduce(self, kind: str, *along: int, keepdims: int = 1) -> Value:
+        """A reduction along axes, which are an input of ReduceSum, and of others from opset 18 on."""
+        if kind == "ReduceSum" or self.at.b.opset >= 18:
+            return self.then(kind, axes(*along), keepdims=keepdims)
+        return self.then(kind, axes=along, keepdims=keepdims)
+
+    def finish(self, output: str) -> None:
+        """Makes this value, as the type of the tensor `output` of the graph, that tensor; "" is nothing."""
+        b = self.at.b
+        if output:
+            b.rename(self.cast(b.tensor(output).dtype).name, output)
+
+
+class ScanBody:
+    """The nodes of a Scan's body; what it names from outside are values of the graph around.
+
+    Args:
+        b: of that graph.
+        prefix: of the names inside.
+        inputs: what the body takes, and the canonical type of each: states first, then what it takes of the one sequence.
+    """
+
+    def __init__(self, b: Builder, prefix: str, inputs: Mapping[str, str]) -> None:
+        self._b, self._prefix = b, prefix
+        self._place = Place(b, self, "")
+        self.inputs = [self._place.value(b.name(f"{prefix}/{what}"), dtype) for what, dtype in inputs.items()]
+        self.nodes: list[Any] = []
+
+    def node(self, op_type: str, inputs: Sequence[str], outputs: int = 1, *, hint: str = "", **attributes: Any) -> list[str]:
+        from onnx import helper
+
+        names = [self._b.name(f"{self._prefix}/{hint or op_type}") for _ in range(outputs)]
+        self.nodes.append(helper.make_node(op_type, inputs, names, **attributes))
+        return names
+
+    def scan(self, at: Place, given: Sequence[Value], states: Sequence[Value], shown: Value, backwards: bool = False) -> list[Value]:
+        """Adds the Scan over one sequence.
+
+        Args:
+            at: the graph.
+            given: first values of the states, and the sequence.
+            states: the next value of each.
+            shown: what each step gives.
+            backwards: from the last step to the first.
+
+        Returns:
+            The last value of each state, and what all steps gave.
+        """
+        from onnx import helper
+
+        b, results = self._b, [*states, shown]
+        inputs, outputs = ([helper.make_tensor_value_info(value.name, ELEMENT_TYPES[value.dtype], None) for value in side]
+                           for side in (self.inputs, results))  # fmt: skip
+        graph = helper.make_graph(self.nodes, self._prefix, inputs, outputs)
+        own = {*(value.name for value in self.inputs), *(name for node in self.nodes for name in node.output)}
+        b.reads_inside({name for node in self.nodes for name in node.input} - own)
+        ways: dict[str, Any] = {"scan_input_directions": [1], "scan_output_directions": [1]} if backwards else {}
+        names = b.node("Scan", [value.name for value in given], len(results), hint=f"{at.hint}/scan", body=graph, num_scan_inputs=1, **ways)
+        return [at.value(name, value.dtype) for name, value in zip(names, results, strict=True)]
+
+
+def zero_states(data: Value, size: int) -> Value:
+    """States of zeros, of shape (rows, size), for data of shape (steps, rows, inputs)."""
+    rows = data.then("Shape", dtype="int64").then("Slice", axes(1), axes(2))
+    return rows.then("Concat", axes(size), axis=0).then("ConstantOfShape", dtype="float32")
