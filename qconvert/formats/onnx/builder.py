@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from qconvert.graph import Array, Graph, Names, Op, Quantization, Tensor, intege
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels import KERNELS
 from qconvert.operators import kind_of
+
+if TYPE_CHECKING:
+    from qconvert.formats.onnx.graph_writing import Forms
 
 __all__ = ["DTYPE_NAMES", "ELEMENT_TYPES", "Builder", "WriteFunction", "qdq_opset"]
 
@@ -38,6 +41,9 @@ _BLOCKS = 21
 _NO_CLIP = ("int16", "uint16", "int4", "uint4", "int2", "uint2")
 
 _INT64 = frozenset(["int64"])
+
+#: What a graph and those inside its nodes have in common.
+_OF_THE_FILE = ("is_exact", "functions", "domains", "stated_scales", "_taken", "_names", "_hoisted", "_node_names", "_free_node_names")
 
 
 def qdq_opset(tensor: Tensor) -> int:
@@ -59,12 +65,12 @@ class Builder(OperatorWriting):
         stated_scales: scales of biases, where the operator's form has no place for them and implies others.
         hidden_reads: for the position of a node in `nodes`, the outer values that its subgraphs read.
         functions: of the whole network.
-        forms: that operators get (nodes.py).
+        forms: that operators get.
     """
 
     destination = "to ONNX"
 
-    def __init__(self, graph: Graph, opset: int, numerics: str = "exact", forms: Any = None) -> None:
+    def __init__(self, graph: Graph, opset: int, forms: Forms, numerics: str = "exact") -> None:
         from onnx import helper
 
         super().__init__(graph)
@@ -102,16 +108,11 @@ class Builder(OperatorWriting):
 
     def inner_builder(self, graph: Graph) -> Builder:
         """A builder for the nodes of a graph inside a node."""
-        found = Builder(graph, self.opset, forms=self.forms)
-        found.is_exact, found.functions, found.domains, found.stated_scales = (
-            self.is_exact,
-            self.functions,
-            self.domains,
-            self.stated_scales,
-        )
-        found._outer, found._taken, found._names, found._hoisted = self, self._taken, self._names, self._hoisted
+        found = Builder(graph, self.opset, self.forms)
+        for name in _OF_THE_FILE:
+            setattr(found, name, getattr(self, name))
+        found._outer = self
         found._scope |= self._scope
-        found._node_names, found._free_node_names = self._node_names, self._free_node_names
         return found
 
     def inner_names(self, tensors: Iterable[Tensor]) -> dict[str, str]:
@@ -188,8 +189,7 @@ class Builder(OperatorWriting):
 
     def note_decomposed(self, op: Op) -> None:
         """Says that nodes are not read as the operator that they are written for, which the file's metadata state then."""
-        if self.forms is not None:
-            self.forms.decomposed.add(id(op))
+        self.forms.decomposed.add(id(op))
 
     def kernel_fault(self, op: Op) -> str:
         """What onnxruntime's integer kernel does wrong with an operator, in words; "" if nothing."""
@@ -198,12 +198,6 @@ class Builder(OperatorWriting):
     def cast(self, value: str, dtype: str, output: str = "", *, hint: str = "") -> str:
         """Adds a Cast to another type, whose result is `output`, or a new value made from `hint`; returns its name."""
         return self.node("Cast", [value], [output] if output else 1, hint=hint or f"{value}/{dtype}", to=ELEMENT_TYPES[dtype])[0]
-
-    def reduce(self, op_type: str, value: str, axes: Sequence[int]) -> str:
-        """Adds a reduction that keeps its axes, which are an input from opset 18 on; returns its result."""
-        if self.opset < 18:
-            return self.node(op_type, [value], axes=list(axes), keepdims=1)[0]
-        return self.node(op_type, [value, self.const(np.array(axes, np.int64), f"{value}/axes")], keepdims=1)[0]
 
     def node_in_float64(self, op_type: str, inputs: Sequence[str], hint: str, **attributes: Any) -> str:
         """Adds a node of float32 values that computes in float64, which onnxruntime fuses to no kernel on integers. Returns the output."""
@@ -405,7 +399,7 @@ class Builder(OperatorWriting):
         if (lowest, highest) == integer_range(tensor.dtype):
             self.quantize(value, tensor, tensor.name)
             return
-        if tensor.dtype in _NO_CLIP or (self.forms is not None and not self.forms.guards):
+        if tensor.dtype in _NO_CLIP or not self.forms.guards:
             scale, point = float(tensor.quantization.scale[0]), int(tensor.quantization.zero_point[0])
             pairs = zip((lowest, highest), integer_range(tensor.dtype), strict=True)
             low, high = (None if limit == end else (limit - point) * scale for limit, end in pairs)

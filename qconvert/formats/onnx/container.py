@@ -198,16 +198,13 @@ def contents(path: Path) -> dict[str, Any]:
         InvalidModelError: it is no ONNX file.
     """
     model = unverified_proto(path)
-    try:
-        return {
-            "ir version": model.ir_version,
-            "opset": ", ".join(f"{item.domain} {item.version}".strip() for item in model.opset_import),
-            "producer": f"{model.producer_name} {model.producer_version}".strip(),
-            **({"functions": len(model.functions)} if model.functions else {}),
-            "operators": dict(_operators(model).most_common()),
-        }
-    except UnicodeDecodeError as error:
-        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}", rule="not-utf8") from error
+    return {
+        "ir version": model.ir_version,
+        "opset": ", ".join(f"{item.domain} {item.version}".strip() for item in model.opset_import),
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        **({"functions": len(model.functions)} if model.functions else {}),
+        "operators": dict(_operators(model).most_common()),
+    }
 
 
 def _operators(model: Any) -> Counter[str]:
@@ -236,14 +233,11 @@ def modules(path: Path) -> dict[str, str]:
     """
     model = unverified_proto(path)
     found: dict[str, str] = {}
-    try:
-        for node in model.graph.node:
-            stated = next((item.value for item in node.metadata_props if item.key == _SCOPES), "")
-            module = _module_from_scopes(stated) if stated else _module_from_name(node.name)
-            if module is not None:
-                found.update((name, module) for name in node.output if name)
-    except UnicodeDecodeError as error:
-        raise InvalidModelError(f"a name in the file is not UTF-8: {error.reason}", rule="not-utf8") from error
+    for node in model.graph.node:
+        stated = next((item.value for item in node.metadata_props if item.key == _SCOPES), "")
+        module = _module_from_scopes(stated) if stated else _module_from_name(node.name)
+        if module is not None:
+            found.update((name, module) for name in node.output if name)
     return found
 
 

@@ -204,49 +204,6 @@ def _shape_of(proto: Any) -> tuple[int | str | None, ...] | None:
     return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param if d.HasField("dim_param") else None for d in tensor.shape.dim)
 
 
-class Attribute:
-    """An attribute of a node.
-
-    Attributes:
-        type: its type.
-    """
-
-    __slots__ = ("_files", "_proto", "type")
-
-    def __init__(self, proto: Any, files: Files) -> None:
-        self._proto = proto
-        self._files = files
-        self.type = AttributeType(proto.type)
-
-    def is_ref(self) -> bool:
-        """Whether it stands for an attribute of a function."""
-        return bool(self._proto.ref_attr_name)
-
-    @property
-    def value(self) -> Any:
-        """A number, text, ConstantData, or a tuple of them; graphs and types as the file has them. Text that is not UTF-8 stays bytes."""
-        proto = self._proto
-        match self.type:
-            case AttributeType.INT:
-                return proto.i
-            case AttributeType.INTS:
-                return tuple(proto.ints)
-            case AttributeType.FLOAT:
-                return proto.f
-            case AttributeType.FLOATS:
-                return tuple(proto.floats)
-            case AttributeType.STRING:
-                return _text(proto.s)
-            case AttributeType.STRINGS:
-                return tuple(_text(item) for item in proto.strings)
-            case AttributeType.TENSOR:
-                return ConstantData(proto.t, self._files)
-            case AttributeType.TENSORS:
-                return tuple(ConstantData(item, self._files) for item in proto.tensors)
-            case _:
-                return next((value for field, value in proto.ListFields() if field.name not in ("name", "type", "doc_string")), None)
-
-
 def _text(data: bytes) -> str | bytes:
     try:
         return data.decode()
@@ -264,7 +221,7 @@ class Node:
         outputs: likewise with the name "".
     """
 
-    __slots__ = ("_attributes", "_files", "domain", "inputs", "name", "op_type", "outputs", "proto")
+    __slots__ = ("_files", "attributes", "domain", "inputs", "name", "op_type", "outputs", "proto")
 
     def __init__(self, proto: Any, inputs: list[Value | None], outputs: list[Value], files: Files) -> None:
         self.proto = proto
@@ -274,19 +231,28 @@ class Node:
         self.inputs = inputs
         self.outputs = outputs
         self._files = files
-        self._attributes: dict[str, Attribute] | None = None
+        #: AttributeProtos by name.
+        self.attributes = {item.name: item for item in proto.attribute}
 
-    @property
-    def attributes(self) -> Mapping[str, Attribute]:
-        """By name."""
-        if self._attributes is None:
-            self._attributes = {item.name: Attribute(item, self._files) for item in self.proto.attribute}
-        return self._attributes
+    def attribute(self, name: str) -> Any:
+        """The attribute `name`: a number, text, an array, or a tuple of numbers or texts. Text that is not UTF-8 stays bytes."""
+        proto = self.attributes[name]
+        match proto.type:
+            case AttributeType.TENSOR:
+                return ConstantData(proto.t, self._files).numpy()
+            case AttributeType.STRING:
+                return _text(proto.s)
+            case AttributeType.STRINGS:
+                return tuple(_text(item) for item in proto.strings)
+            case AttributeType.INTS | AttributeType.FLOATS:
+                return tuple(getattr(proto, AttributeType(proto.type).field))
+            case _:
+                return getattr(proto, AttributeType(proto.type).field)
 
     def graph(self, name: str, opsets: Mapping[str, int]) -> Graph | None:
         """The graph in the attribute `name`; None if there is none."""
-        attribute = self.attributes.get(name)
-        return None if attribute is None or attribute.type != AttributeType.GRAPH else Graph(attribute.value, opsets, self._files)
+        proto = self.attributes.get(name)
+        return None if proto is None or proto.type != AttributeType.GRAPH else Graph(proto.g, opsets, self._files)
 
     def copy_with_constants(self) -> Any:
         """A copy of the NodeProto in which every constant is whole, and ai.onnx is not decomposed."""

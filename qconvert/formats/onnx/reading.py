@@ -78,21 +78,15 @@ class Reading(OperatorReading):
 
         Numbers are float32 in a file, and so is the default.
         """
-        found = self._node.attributes.get(name)
-        if found is None:
+        if name not in self._node.attributes:
             return float(np.float32(default)) if isinstance(default, float) else default
-        if found.is_ref():
-            raise self.invalid(f"attribute {name!r} refers to a function's attribute outside a function", rule="unbound-attribute")
-        value = found.value
-        if found.type.name == "TENSOR":
-            return value.numpy()
-        if isinstance(value, (list, tuple)) or found.type.name in ("INTS", "FLOATS", "STRINGS"):
-            return tuple(value)
-        return value
+        return self._node.attribute(name)
 
-    def own_attributes(self) -> dict[str, Any]:
-        """The node's attributes that the kind of the same name has too; images have their channels first, as in all of ONNX."""
-        specs, known = KINDS[self.op_type].attributes, signature(self.op_type, "", _NEWEST)
+    def own_attributes(self, kind: str = "") -> dict[str, Any]:
+        """The attributes that both a kind, by default that of the node's name, and ONNX's operator of this name have, as the node states
+        them. Images have their channels first, as in all of ONNX."""
+        kind = kind or self.op_type
+        specs, known = KINDS[kind].attributes, signature(kind, "", _NEWEST)
         shared = {name: spec.default for name, spec in specs.items() if known is not None and name in known.attributes}
         layout = {"data_format": "channels_first"} if "data_format" in specs else {}
         return {name: self.attribute(name, default) for name, default in shared.items()} | layout
@@ -300,6 +294,25 @@ class Reading(OperatorReading):
             self._declare(name, found, shape, moved if quantization is None and name in known.results_of(op) else quantization)
         self.draft.append(op, shapes)
         return outs
+
+    def emit_inner(self, kind: str, inputs: Sequence[str], hint: str, dtype: str = "", **attributes: Any) -> str:
+        """Appends an operator between this node's inputs and outputs; returns its result, which is of the first input's type by default.
+
+        Args:
+            kind, inputs, attributes: as of emit().
+            hint: ends the name of the result.
+            dtype: of the result.
+        """
+        dtype = dtype or self.lookup(inputs[0]).dtype
+        return self.emit(kind, inputs, [self.intermediate(hint, dtype)], dtype=dtype, **attributes)[0]
+
+    def emit_biased(self, kind: str, inputs: Sequence[str], bias: int, dtype: str, **attributes: Any) -> None:
+        """Appends an operator that gives output 0, with an Add of input `bias` after it if that is there."""
+        if self.has(bias):
+            product = self.emit_inner(kind, inputs, "product", dtype, **attributes)
+            self.emit("Add", [product, self.input(bias)], dtype=dtype)
+        else:
+            self.emit(kind, inputs, dtype=dtype, **attributes)
 
     def emit_control(self, kind: str, inputs: Sequence[str], results: Sequence[Tensor], **attributes: Attribute) -> None:
         """Appends an operator that runs functions, whose outputs are this node's.

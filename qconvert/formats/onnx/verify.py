@@ -154,11 +154,7 @@ class _Checker:
             seen.add(attribute.name)
             if attribute.ref_attr_name and not in_function:
                 raise InvalidModelError("refers to a function's attribute outside of any function", where=where, rule="unbound-attribute")
-            if (
-                attribute.type in (AttributeType.SPARSE_TENSOR, AttributeType.SPARSE_TENSORS)
-                or attribute.HasField("sparse_tensor")
-                or attribute.sparse_tensors
-            ):
+            if attribute.type in _SPARSE or attribute.HasField("sparse_tensor") or attribute.sparse_tensors:
                 raise UnsupportedError("sparse constants are not covered", where=where, rule="sparse-constants")
             if attribute.HasField("t"):
                 self._constant(attribute.t, where)
@@ -217,27 +213,13 @@ def _check_type(value: Any, where: str) -> None:
 
 
 def _check_order(nodes: Any, reads: list[set[str]]) -> None:
-    """Some order of the nodes writes every value before it is read (Kahn's algorithm)."""
+    """Some order of the nodes writes every value before it is read."""
+    from graphlib import CycleError, TopologicalSorter
+
     writers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
-    needs = [{writers[name] for name in names if name in writers} for names in reads]
-    readers: dict[int, list[int]] = {}
-    for position, found in enumerate(needs):
-        for writer in found:
-            readers.setdefault(writer, []).append(position)
-    waiting = [len(found) for found in needs]
-    ready = [position for position, count in enumerate(waiting) if not count]
-    done = 0
-    while ready:
-        done += 1
-        for reader in readers.get(ready.pop(), ()):
-            waiting[reader] -= 1
-            if not waiting[reader]:
-                ready.append(reader)
-    if done == len(nodes):
-        return
-    # what still waits leads back to a cycle: following unfinished writers must meet a node again
-    position, seen = next(index for index, count in enumerate(waiting) if count), set()
-    while position not in seen:
-        seen.add(position)
-        position = min(writer for writer in needs[position] if waiting[writer])
-    raise InvalidModelError("depends on its own output (a cycle)", where=node_label(nodes[position]), rule="cycle")
+    needs = {position: {writers[name] for name in names if name in writers} for position, names in enumerate(reads)}
+    try:
+        TopologicalSorter(needs).prepare()
+    except CycleError as error:
+        where = node_label(nodes[min(error.args[1])])
+        raise InvalidModelError("depends on its own output (a cycle)", where=where, rule="cycle") from error

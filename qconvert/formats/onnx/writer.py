@@ -121,7 +121,7 @@ def build(
     require_legal(graph, legal, "ONNX")
     others = {id(op) for op in source.ops if has_torch_form(op)} | {id(op) for op in lowered.whole.values()}
     forms = Forms(form, kept, others, guards, regions, lowered)
-    builder = Builder(graph, opset, numerics, forms)
+    builder = Builder(graph, opset, forms, numerics)
     write_ops(builder)
     for name in graph.outputs:
         builder.stored_value(name)

@@ -12,29 +12,14 @@ __all__ = ["DEFINITIONS"]
 
 
 def _matmul(s: Decomposition) -> None:
-    """MatMul by a vector: a row in front, or a column after, which the result loses again (numpy.matmul)."""
-    a, b = s.input(0), s.input(1)
-    ranks = s.rank(0), s.rank(1)
-    axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
-    if not axes:
-        raise NoDefinitionError("no vector")
-    a = s("Unsqueeze", a, s.ints(0)) if ranks[0] == 1 else a
-    b = s("Unsqueeze", b, s.ints(1)) if ranks[1] == 1 else b
-    s.end(s("Squeeze", s("MatMul", a, b), s.ints(*axes)))
-
-
-def _matmul_integer(s: Decomposition) -> None:
-    """MatMulInteger by a vector, likewise."""
+    """MatMul or MatMulInteger by a vector: a row in front, or a column after, which the result loses again (numpy.matmul)."""
     ranks = s.rank(0), s.rank(1)
     axes = [axis for axis, rank in zip((-2, -1), ranks, strict=True) if rank == 1]
     if not axes:
         raise NoDefinitionError("no vector")
     a = s("Unsqueeze", s.x, s.ints(0)) if ranks[0] == 1 else s.x
     b = s("Unsqueeze", s.input(1), s.ints(1)) if ranks[1] == 1 else s.input(1)
-    points = [s.input(2), s.input(3)]
-    while points and not points[-1]:
-        points.pop()
-    s.end(s("Squeeze", s("MatMulInteger", a, b, *points), s.ints(*axes)))
+    s.end(s("Squeeze", s(str(s.op["op_type"]), a, b, s.input(2), s.input(3)), s.ints(*axes)))
 
 
 def _fused_matmul(s: Decomposition) -> None:
@@ -67,7 +52,7 @@ def _lp_pool(s: Decomposition) -> None:
         raise NoDefinitionError("windows with holes, or that hang over the edge")
     power = int(s.attribute("p", 2))
     kernel = list(s.attribute("kernel_shape"))
-    window = {name: s.attribute(name) for name in ("auto_pad", "pads", "strides")}
+    window = s.attributes("auto_pad", "pads", "strides")
     mean = s("AveragePool", _power(s, s.x, power), kernel_shape=kernel, count_include_pad=1, **window)
     total = s("Mul", mean, float(math.prod(kernel)))
     s.end(total if power == 1 else _root(s, total, power))
@@ -86,8 +71,7 @@ def _dilated_average(s: Decomposition) -> None:
     if any(s.attribute("pads", ())) or s.attribute("ceil_mode", 0) or s.attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
         raise NoDefinitionError("padding")
     weights = np.full((channels, 1, *kernel), 1 / math.prod(kernel), np.float32)
-    window = {name: s.attribute(name) for name in ("strides", "dilations")}
-    s.end(s("Conv", s.x, s.const(weights), group=channels, **window))
+    s.end(s("Conv", s.x, s.const(weights), group=channels, **s.attributes("strides", "dilations")))
 
 
 def _clip(s: Decomposition) -> None:
@@ -136,8 +120,8 @@ def _quick_gelu(s: Decomposition) -> None:
 
 def _fused_conv(s: Decomposition) -> None:
     """onnxruntime's FusedConv: a Conv, a sum that joins it, and an activation after both."""
-    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    value = s("Conv", s.x, s.input(1), *([s.input(2)] if s.input(2) else []), **{name: s.attribute(name) for name in names})
+    window = s.attributes("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    value = s("Conv", s.x, s.input(1), s.input(2), **window)
     value = s("Add", value, s.input(3)) if s.input(3) else value
     kind, numbers = s.attribute("activation", ""), list(s.attribute("activation_params", ()))
     if kind in ("Relu", "Sigmoid", "Tanh"):
@@ -153,8 +137,7 @@ def _fused_conv(s: Decomposition) -> None:
 
 def _fused_gemm(s: Decomposition) -> None:
     """onnxruntime's FusedGemm: a Gemm and an activation after it."""
-    inputs = [s.input(index) for index in range(3) if s.input(index)]
-    value = s("Gemm", *inputs, **{name: s.attribute(name) for name in ("alpha", "beta", "transA", "transB")})
+    value = s("Gemm", s.x, s.input(1), s.input(2), **s.attributes("alpha", "beta", "transA", "transB"))
     kind, slope = str(s.attribute("activation", "")), s.attribute("activation_alpha")
     if kind in ("Relu", "Sigmoid", "Tanh", "Softplus", "Softsign"):
         value = s(kind, value)
@@ -188,7 +171,7 @@ def _scalar(s: Decomposition, name: str, index: int) -> str:
 DEFINITIONS: dict[str, Definition] = {
     "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
-    "MatMulInteger": _matmul_integer,
+    "MatMulInteger": _matmul,
     "LpPool": _lp_pool,
     "GlobalLpPool": _global_lp_pool,
     "AveragePool": _dilated_average,

@@ -28,9 +28,8 @@ def _attention(s: Decomposition) -> None:
 def _quantized_attention(s: Decomposition) -> None:
     """QAttention(x, weights, bias, both scales, mask, both zero points, past): Attention of quantized operands."""
     width = s.shape(1)[1]
-    points = [s.input(index) for index in (6, 7)]
-    data = s("DequantizeLinear", s.x, s.input(3), *points[:1] * bool(points[0]))
-    weights = s("DequantizeLinear", s.input(1), s.input(4), *points[1:] * bool(points[1]), axis=1)
+    data = s("DequantizeLinear", s.x, s.input(3), s.input(6))
+    weights = s("DequantizeLinear", s.input(1), s.input(4), s.input(7), axis=1)
     _split_and_attend(s, s("MatMul", data, weights), bias=2, mask=5, past=8, added=9, sizes=width)
 
 

@@ -105,6 +105,10 @@ class Decomposition:
         """An attribute of the node."""
         return self._attributes.get(name, default)
 
+    def attributes(self, *names: str) -> dict[str, Any]:
+        """Some attributes of the node by name, None where it lacks one."""
+        return {name: self.attribute(name) for name in names}
+
     def axis(self, name: str = "axis", default: int = -1, index: int = 0) -> int:
         """An attribute that is an axis of input `index`, counted from the front."""
         rank, axis = self.rank(index), int(self.attribute(name, default))
@@ -133,10 +137,12 @@ class Decomposition:
         return name
 
     def __call__(self, op_type: str, *operands: Operand, domain: str = "", **attributes: Any) -> str:
-        """Adds a node with one output; numbers among its operands become constants of the type of the first input."""
+        """Adds a node with one output; numbers among its operands become constants of the type of the first input, "" is an absent one."""
         from onnx import helper
 
         names = [item if isinstance(item, str) else self.number(float(item)) for item in operands]
+        while names and not names[-1]:
+            names.pop()
         result = f"{self.op.outputs[0]}/{op_type}_{len(self.nodes)}"
         given = {name: value for name, value in attributes.items() if value is not None}
         self.nodes.append(helper.make_node(op_type, names, [result], domain=domain, **given))

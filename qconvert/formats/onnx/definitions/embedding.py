@@ -123,12 +123,11 @@ def _rotary(s: Decomposition) -> None:
     """onnxruntime's RotaryEmbedding(x, places, cosines, sines): ONNX's, with other places of the inputs."""
     if s.rank(1) != 2 or s.attribute("is_packed_batching", 0) or float(s.attribute("scale", 1.0)) != 1:
         raise NoDefinitionError("one first place, or packed batches")
-    names = ("interleaved", "rotary_embedding_dim")
     heads = int(s.attribute("num_heads", 0))
     width = s.shape_of(0, -1)
     if not heads and s.rank() == 3:
         heads = width // (2 * s.shape_of(2, -1))
-    given = {name: s.attribute(name) for name in names}
+    given = s.attributes("interleaved", "rotary_embedding_dim")
     s.end(s("RotaryEmbedding", s.x, s.input(2), s.input(3), s.input(1), num_heads=heads, **given))
 
 

@@ -8,20 +8,20 @@ import math
 import numpy as np
 
 from qconvert.formats.onnx.definitions.decomposition import Decomposition, Definition, NoDefinitionError
+from qconvert.formats.onnx.signatures import CONTRIB
 
 __all__ = ["DEFINITIONS"]
 
 
 def _real(s: Decomposition, index: int, scale: int, axis: int | None = None) -> str:
     """The float values of input `index`, whose scale and zero point are the inputs from `scale` on."""
-    points = [s.input(scale + 1)] if s.input(scale + 1) else []
     along = axis if axis is not None and math.prod(s.shape(scale)) > 1 else None
-    return s("DequantizeLinear", s.input(index), s.input(scale), *points, axis=along)
+    return s("DequantizeLinear", s.input(index), s.input(scale), s.input(scale + 1), axis=along)
 
 
 def _end(s: Decomposition, value: str, scale: int) -> None:
     """The result with its quantization, or as it is where the node names no quantization."""
-    s.end(s("QuantizeLinear", value, s.input(scale), *([s.input(scale + 1)] if s.input(scale + 1) else [])) if s.input(scale) else value)
+    s.end(s("QuantizeLinear", value, s.input(scale), s.input(scale + 1)) if s.input(scale) else value)
 
 
 def _qgemm(s: Decomposition) -> None:
@@ -46,29 +46,16 @@ def _softmax(s: Decomposition) -> None:
     _end(s, s("Reshape", s("Softmax", rows, axis=-1), s.ints(*shape)), 3)
 
 
-def _conv(s: Decomposition) -> None:
-    """QLinearConv of channels-last data: the same after a Transpose of the integers, and one before the result."""
-    rank = s.rank()
-    if not s.attribute("channels_last", 0) or rank < 3:
-        raise NoDefinitionError("channels first")
-    front, back = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
-    names = ("auto_pad", "kernel_shape", "pads", "strides", "dilations", "group")
-    given = [s.input(index) for index in range(1, len(s.op.inputs))]
-    value = s("QLinearConv", s("Transpose", s.x, perm=front), *given, **{name: s.attribute(name) for name in names})
-    s.end(s("Transpose", value, perm=back))
-
-
-def _channels_last(kind: str, *names: str) -> Definition:
-    """A pool of integers of channels-last data, likewise."""
+def _channels_last(kind: str, *names: str, domain: str = CONTRIB) -> Definition:
+    """An operator on integers of channels-last data: the same after a Transpose of the integers, and one before the result."""
 
     def define(s: Decomposition) -> None:
         rank = s.rank()
         if (not s.attribute("channels_last", 0) and kind != "MaxPool") or rank < 3:
             raise NoDefinitionError("channels first")
         front, back = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
-        domain = "" if kind == "MaxPool" else "com.microsoft"
         given = [s.input(index) for index in range(1, len(s.op.inputs))]
-        value = s(kind, s("Transpose", s.x, perm=front), *given, domain=domain, **{name: s.attribute(name) for name in names})
+        value = s(kind, s("Transpose", s.x, perm=front), *given, domain=domain, **s.attributes(*names))
         s.end(s("Transpose", value, perm=back))
 
     return define
@@ -79,8 +66,10 @@ _WINDOW = ("auto_pad", "ceil_mode", "kernel_shape", "pads", "strides")
 DEFINITIONS: dict[str, Definition] = {
     "com.microsoft.QGemm": _qgemm,
     "com.microsoft.QLinearSoftmax": _softmax,
-    "com.microsoft.QLinearConv": _conv,
+    "com.microsoft.QLinearConv": _channels_last(
+        "QLinearConv", "auto_pad", "kernel_shape", "pads", "strides", "dilations", "group", domain=""
+    ),
     "com.microsoft.QLinearAveragePool": _channels_last("QLinearAveragePool", *_WINDOW, "count_include_pad"),
     "com.microsoft.QLinearGlobalAveragePool": _channels_last("QLinearGlobalAveragePool"),
-    "com.microsoft.NhwcMaxPool": _channels_last("MaxPool", *_WINDOW, "dilations"),
+    "com.microsoft.NhwcMaxPool": _channels_last("MaxPool", *_WINDOW, "dilations", domain=""),
 }

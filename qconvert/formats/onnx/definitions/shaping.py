@@ -110,8 +110,7 @@ def _skip_layer_normalization(s: Decomposition) -> None:
     total = s("Add", s.x, s.input(1))
     total = s("Add", total, bias) if bias else total
     kind = "RMSNormalization" if simple else "LayerNormalization"
-    beta = [s.input(3)] if not simple and s.input(3) else []
-    value = s(kind, total, s.input(2), *beta, axis=-1, epsilon=float(s.attribute("epsilon", 1e-12)))
+    value = s(kind, total, s.input(2), "" if simple else s.input(3), axis=-1, epsilon=float(s.attribute("epsilon", 1e-12)))
     if len(s.op.outputs) > 3 and s.op.outputs[3]:
         s.end(total, 3)
     s.end(value)
@@ -123,8 +122,16 @@ def _early_layer_normalization(s: Decomposition) -> None:
     if any(s.op.outputs[1:]) or (s.version >= 17 and not simple and not s.op["domain"]):
         raise NoDefinitionError("statistics as outputs")
     kind = "RMSNormalization" if simple else "LayerNormalization"
-    beta = [s.input(2)] if not simple and s.input(2) else []
-    s.end(s(kind, s.x, s.input(1), *beta, axis=int(s.attribute("axis", -1)), epsilon=float(s.attribute("epsilon", 1e-5))))
+    s.end(
+        s(
+            kind,
+            s.x,
+            s.input(1),
+            "" if simple else s.input(2),
+            axis=int(s.attribute("axis", -1)),
+            epsilon=float(s.attribute("epsilon", 1e-5)),
+        )
+    )
 
 
 def _expand_dims(s: Decomposition) -> None:
@@ -136,7 +143,7 @@ def _early(kind: str, *names: str) -> Definition:
     """An operator that onnxruntime had before ONNX took it over as it is, with those attributes."""
 
     def define(s: Decomposition) -> None:
-        s.end(s(kind, *(s.input(index) for index in range(len(s.op.inputs))), **{name: s.attribute(name) for name in names}))
+        s.end(s(kind, *(s.input(index) for index in range(len(s.op.inputs))), **s.attributes(*names)))
 
     return define
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -75,18 +74,6 @@ def write_gelu(op: Op, b: Builder) -> None:
         b.compute(op)
     else:
         b.compute(op, op_type="FastGelu" if op["approximate"] == "tanh" else "Gelu", domain="com.microsoft")
-
-
-def real_dtype(op: Op, b: Builder) -> Any:
-    """The numpy type of the float values of an operator's data.
-
-    Raises:
-        UnsupportedError: they are plain integers, of which constants next to them would lose their fractions.
-    """
-    tensor = b.tensor(op.inputs[0])
-    if not tensor.is_quantized and "float" not in tensor.dtype:
-        raise b.unsupported_error(op, f"data of {tensor.dtype}", rule="operand-types")
-    return np.dtype(np.float32) if tensor.is_quantized else numpy_dtype(tensor.dtype)
 
 
 def _write_tflite_softmax(op: Op, b: Builder, data: Tensor, result: Tensor) -> None:
@@ -171,7 +158,7 @@ def read_gelu(r: Reading) -> None:
     """Gelu; in onnxruntime's own domain FastGelu is the tanh approximation, and it and BiasGelu may add a bias first."""
     data = [r.input(0)]
     if r.has(1):
-        data = r.emit("Add", [*data, r.input(1)], [r.intermediate("biased", r.tensor(0).dtype)], dtype=r.tensor(0).dtype)
+        data = [r.emit_inner("Add", [*data, r.input(1)], "biased")]
     r.emit("Gelu", data, r.outputs[:1], approximate="tanh" if r.op_type == "FastGelu" else r.attribute("approximate", "none"))
 
 
@@ -185,20 +172,19 @@ def read_softmax(r: Reading) -> None:
     if axis == rank - 1:
         r.emit(r.op_type, axis=axis)
         return
-    shape, dtype = r.tensor(0).shape or (), r.tensor(0).dtype
+    shape = r.tensor(0).shape or ()
     sizes = [size if isinstance(size, int) else -1 for size in shape]
     if 0 in sizes:
         raise NotCoveredError(f"no elements in the shape {shape}")
     is_known = sizes.count(-1) <= 1
     length = -1 if -1 in sizes[axis:] else math.prod(sizes[axis:])
     rows = r.const(np.array([*(sizes[:axis] if is_known else [0] * axis), length], np.int64), "rows")  # 0: the size that the data has
-    flat = r.emit("Reshape", [r.input(0), rows], [r.intermediate("flat", dtype)], dtype=dtype)
-    curve = r.emit(r.op_type, flat, [r.intermediate("result", dtype)], dtype=dtype, axis=axis)
+    curve = r.emit_inner(r.op_type, [r.emit_inner("Reshape", [r.input(0), rows], "flat")], "result", axis=axis)
     if is_known:
         back = r.const(np.array(sizes, np.int64), "sizes")
     else:
-        (back,) = r.emit("Shape", [r.input(0)], [r.intermediate("shape", "int64")], dtype="int64")
-    r.emit("Reshape", [*curve, back], dtype=dtype)
+        back = r.emit_inner("Shape", [r.input(0)], "shape", "int64")
+    r.emit("Reshape", [curve, back], dtype=r.tensor(0).dtype)
 
 
 _SAME = "Sigmoid Tanh PRelu Softplus Softsign Elu Celu Selu ThresholdedRelu HardSigmoid Shrink LpNormalization"

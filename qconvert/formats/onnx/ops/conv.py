@@ -16,26 +16,26 @@ from qconvert.graph import Array, Op, Quantization
 from qconvert.kernels.litert.forms import convolution
 from qconvert.operators.sizes import SAME, swapped_weights
 
-__all__ = ["READERS", "WRITERS", "guard_large_bias", "real_bias"]
+__all__ = ["READERS", "WRITERS", "conv_window", "guard_large_bias", "read_conv_window", "read_window", "real_bias", "window"]
 
 
 def write_conv(op: Op, b: Builder) -> None:
     """Conv: DequantizeLinear of data, weights and bias, Conv, QuantizeLinear: the pattern of QLinearConv."""
     weights = b.tensor(op.inputs[1])
     if op["arithmetic"] == "dynamic_tensor" and weights.data is not None and weights.quantization is not None:
-        write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **window_attributes(op))
+        write_dynamic(op, b, weights.data, weights.quantization, real_bias(op, b), **conv_window(op))
         return
     if op["arithmetic"] == "tflite" and b.opset >= 13 and convolution(b.graph, op):
-        write_sixteen_bits(op, b, **window_attributes(op))
+        write_sixteen_bits(op, b, **conv_window(op))
         return
     operands = [dynamic_data(op, b), b.float_value(op.inputs[1]), *real_bias(op, b)]
-    b.finish(op, guard_large_bias(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **window_attributes(op))[0]))
+    b.finish(op, guard_large_bias(op, b, b.node("Conv", operands, hint=f"{op.outputs[0]}/real_result", **conv_window(op))[0]))
 
 
 def write_conv_transpose(op: Op, b: Builder) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
     operands = [dynamic_data(op, b), _turned_weights(op, b), *real_bias(op, b)]
-    attributes = {**window_attributes(op), "output_padding": list(op["output_padding"])}
+    attributes = {**conv_window(op), "output_padding": op["output_padding"]}
     b.finish(op, guard_large_bias(op, b, b.node("ConvTranspose", operands, hint=f"{op.outputs[0]}/real_result", **attributes)[0]))
 
 
@@ -89,31 +89,30 @@ def real_bias(op: Op, b: Builder) -> list[str]:
     return [b.const((bias.data * bias.quantization.scale.astype("float64")).astype("float32"), f"{bias.name}/float32")]
 
 
-def window_attributes(op: Op) -> dict[str, Any]:
-    """Attributes that Conv and ConvTranspose share."""
+def window(op: Op) -> dict[str, Any]:
+    """Strides and padding of an operator whose output is made of windows."""
     auto = op.attributes.get("auto_pad", "NOTSET")
-    return {
-        "strides": list(op["strides"]),
-        "dilations": list(op["dilations"]),
-        "group": int(op["group"]),
-        "pads": list(op["pads"]) if auto == "NOTSET" else None,
-        "auto_pad": None if auto == "NOTSET" else auto,
-    }
+    return {"strides": op["strides"], **({"pads": op["pads"]} if auto == "NOTSET" else {"auto_pad": auto})}
+
+
+def conv_window(op: Op) -> dict[str, Any]:
+    """Attributes that Conv and ConvTranspose share."""
+    return {**window(op), "dilations": op["dilations"], "group": op["group"]}
 
 
 def read_conv(r: Reading) -> None:
     """Conv, and ConvInteger of integers without scales, whose zero points are inputs."""
-    r.emit(r.op_type, data_format="channels_first", **read_window(r))
+    r.emit(r.op_type, data_format="channels_first", **read_conv_window(r))
 
 
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
-    b.compute_stored(op, **window_attributes(op))
+    b.compute_stored(op, **conv_window(op))
 
 
 def read_conv_transpose(r: Reading) -> None:
     """ConvTranspose: ONNX has its weights as I,O,spatial."""
-    window = read_window(r)
+    window = read_conv_window(r)
     extra = r.attribute("output_padding", (0,) * len(window["strides"]))
     auto = window.pop("auto_pad")
     if (wanted := r.attribute("output_shape")) is not None:
@@ -167,13 +166,12 @@ def transposed_weights(r: Reading, weights: Array | None, group: int) -> str:
     if source is None or source.data is None or source.quantization is None:
         if group != 1:
             raise NotCoveredError("groups of weights that are computed at run time")
-        dtype, axes = r.tensor(1).dtype, range(2, r.rank(1))
-        return r.emit("Transpose", [r.input(1)], [r.intermediate("weights", dtype)], dtype=dtype, perm=(1, 0, *axes))[0]
+        return r.emit_inner("Transpose", [r.input(1)], "weights", perm=(1, 0, *range(2, r.rank(1))))
     quantization = swapped_scales(source.quantization, group)
     if quantization is None:
         raise NotCoveredError(f"weights with scales along axis {source.quantization.axis}")
     turned = r.transpose_constant(source, "OIHW", swapped_weights(source.data, group), quantization)
-    return r.emit("Dequantize", [turned], [r.intermediate("weights", "float32")], dtype="float32")[0]
+    return r.emit_inner("Dequantize", [turned], "weights", "float32")
 
 
 def swapped_scales(quantization: Quantization, group: int) -> Quantization | None:
@@ -195,20 +193,20 @@ def unswapped_scales(quantization: Quantization, group: int, rows: int) -> Quant
     return Quantization(scale[0], zero_point[0], 1)
 
 
-def read_window(r: Reading, weights: int = 1) -> dict[str, Any]:
+def read_window(r: Reading, spatial: int) -> dict[str, Any]:
+    """Strides and padding along so many axes, with ONNX's defaults."""
+    auto, none = r.attribute("auto_pad", "NOTSET"), (0,) * 2 * spatial
+    pads = r.attribute("pads", none) if auto == "NOTSET" else none
+    return {"strides": r.attribute("strides", (1,) * spatial), "pads": pads, "auto_pad": auto}
+
+
+def read_conv_window(r: Reading, weights: int = 1) -> dict[str, Any]:
     """Attributes that convolutions share, with ONNX's defaults filled in from the rank of the weights, input `weights`."""
     rank = r.tensor(weights).rank
     if rank is None or rank < 3:
         raise NotCoveredError("weights of unknown rank" if rank is None else f"weights of rank {rank}")
-    spatial = rank - 2
-    auto = r.attribute("auto_pad", "NOTSET")
-    return {
-        "strides": r.attribute("strides", (1,) * spatial),
-        "dilations": r.attribute("dilations", (1,) * spatial),
-        "group": int(r.attribute("group", 1)),
-        "pads": r.attribute("pads", (0,) * 2 * spatial) if auto == "NOTSET" else (0,) * 2 * spatial,
-        "auto_pad": auto,
-    }
+    dilations = r.attribute("dilations", (1,) * (rank - 2))
+    return {**read_window(r, rank - 2), "dilations": dilations, "group": r.attribute("group", 1)}
 
 
 WRITERS: dict[str, WriteFunction] = {"Conv": write_conv, "ConvInteger": write_conv_integer, "ConvTranspose": write_conv_transpose}

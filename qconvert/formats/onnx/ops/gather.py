@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Graph, Op
 
 __all__ = ["OPSETS", "READERS", "WRITERS"]
@@ -16,33 +15,31 @@ __all__ = ["OPSETS", "READERS", "WRITERS"]
 
 def write_gather(op: Op, b: Builder) -> None:
     """Gather; with batch_dims, GatherND of rows of one index, for which the axis goes after the batches."""
-    data, indices = b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1])
-    batch, axis = int(op["batch_dims"]), int(op["axis"])
+    at, batch, axis = Place(b, b, op.outputs[0]), int(op["batch_dims"]), int(op["axis"])
     if batch == 0:
-        b.node("Gather", [data, indices], op.outputs, axis=axis)
+        b.compute_stored(op)
         return
-    name, rank, index_rank = op.outputs[0], b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
+    rank, index_rank = b.tensor(op.inputs[0]).rank, b.tensor(op.inputs[1]).rank
     if rank is None or index_rank is None:
         raise b.unsupported_error(op, f"batch_dims {batch} and data of unknown rank", rule="unknown-rank")
     axis %= rank
-    rows = b.node("Unsqueeze", [b.int64(op.inputs[1]), b.const(np.array([-1], np.int64), f"{name}/rows_axis")], hint=f"{name}/rows")[0]
+    data, rows = at.stored(op.inputs[0]), at.value(b.int64(op.inputs[1]), "int64").then("Unsqueeze", axes(-1))
     between, own = list(range(batch, axis)), index_rank - batch
-    if not between:
-        b.node("GatherND", [data, rows], op.outputs, batch_dims=batch)
-        return
-    front = b.node("Transpose", [data], hint=f"{name}/front", perm=[*range(batch), axis, *between, *range(axis + 1, rank)])[0]
-    found = b.node("GatherND", [front, rows], hint=f"{name}/found", batch_dims=batch)[0]
+    if between:
+        data = data.transpose(*range(batch), axis, *between, *range(axis + 1, rank))
+    found = data.then("GatherND", rows, batch_dims=batch)
     first, last = batch + own, batch + own + len(between)
-    perm = [*range(batch), *range(first, last), *range(batch, first), *range(last, rank - 1 + own)]
-    b.node("Transpose", [found], op.outputs, perm=perm)
+    if between:
+        found = found.transpose(*range(batch), *range(first, last), *range(batch, first), *range(last, rank - 1 + own))
+    found.finish(op.outputs[0])
 
 
 def read_gather_nd(r: Reading) -> None:
     """GatherND; rows of one index after batches are a Gather with batch_dims."""
     batch, rows = r.attribute("batch_dims", 0), r.tensor(1).shape
     if batch and rows is not None and rows[-1] == 1 and len(rows) > batch:
-        axes = r.const(np.array([len(rows) - 1], np.int64), "rows_axis")
-        narrow = r.emit("Squeeze", [r.input(1), axes], [r.intermediate("indices", r.tensor(1).dtype)])[0]
+        last = r.const(axes(len(rows) - 1), "rows_axis")
+        narrow = r.emit_inner("Squeeze", [r.input(1), last], "indices")
         r.emit("Gather", [r.input(0), narrow], axis=batch, batch_dims=batch)
         return
     r.emit("GatherND", batch_dims=batch)
@@ -50,16 +47,16 @@ def read_gather_nd(r: Reading) -> None:
 
 def write_reverse_sequence(op: Op, b: Builder) -> None:
     """ReverseSequence, which knows the axes 0 and 1 alone: others stand after a Transpose that brings them to the front, and one back."""
-    data, lengths, rank = b.stored_value(op.inputs[0]), b.stored_value(op.inputs[1]), b.tensor(op.inputs[0]).rank
+    rank = b.tensor(op.inputs[0]).rank
     time, batch = (int(op[name]) % rank if rank else int(op[name]) for name in ("time_axis", "batch_axis"))
     if {time, batch} == {0, 1}:
-        b.node("ReverseSequence", [data, lengths], op.outputs, time_axis=time, batch_axis=batch)
+        b.compute_stored(op, time_axis=time, batch_axis=batch)
         return
-    name = op.outputs[0]
+    at = Place(b, b, op.outputs[0])
     order = [batch, time, *(axis for axis in range(rank or 0) if axis not in (batch, time))]
-    front = b.node("Transpose", [data], hint=f"{name}/front", perm=order)[0]
-    turned = b.node("ReverseSequence", [front, lengths], hint=f"{name}/reversed", time_axis=1, batch_axis=0)[0]
-    b.node("Transpose", [turned], op.outputs, perm=[order.index(axis) for axis in range(len(order))])
+    front = at.stored(op.inputs[0]).transpose(*order)
+    turned = front.then("ReverseSequence", at.stored(op.inputs[1]), time_axis=1, batch_axis=0)
+    turned.transpose(*map(order.index, range(len(order)))).finish(op.outputs[0])
 
 
 def read_scatter_elements(r: Reading) -> None:
@@ -92,11 +89,8 @@ def write_scatter_nd(op: Op, b: Builder) -> None:
         b.compute(op)
         return
     if result.dtype not in ("float32", "int32", "int64"):
-        wide = [b.node("Cast", [b.stored_value(op.inputs[i])], to=ELEMENT_TYPES["int32"])[0] for i in (0, 2)]
-        total = b.node(
-            "ScatterND", [wide[0], b.stored_value(op.inputs[1]), wide[1]], hint=f"{result.name}/int32", reduction=op["reduction"]
-        )
-        b.cast(total[0], result.dtype, result.name)
+        data, places, updates = (Place(b, b, result.name).stored(name) for name in op.inputs)
+        data.cast("int32").then("ScatterND", places, updates.cast("int32"), reduction=op["reduction"]).finish(result.name)
         return
     b.compute_stored(op)
 
@@ -125,10 +119,8 @@ def read_one_hot(r: Reading) -> None:
     """OneHot; of a depth in floats, and of the indices next to it, fractions are dropped."""
     indices, depth = r.input(0), r.fold_input(1)
     if "float" in r.tensor(1).dtype:
-        wholes = [r.intermediate(hint, "int64") for hint in ("indices", "depth")]
-        for name, whole in zip((indices, depth), wholes, strict=True):
-            r.emit("Cast", [name], [whole], dtype="int64", to="int64")
-        indices, depth = wholes[0], r.draft.fold_constant(wholes[1])
+        indices = r.emit_inner("Cast", [indices], "indices", "int64", to="int64")
+        depth = r.draft.fold_constant(r.emit_inner("Cast", [depth], "depth", "int64", to="int64"))
     r.emit("OneHot", [indices, depth, r.input(2)], axis=r.attribute("axis", -1), wraps=1)
 
 
@@ -138,18 +130,15 @@ def write_one_hot(op: Op, b: Builder) -> None:
     if op["wraps"]:
         _end_one_hot(op, b, [b.stored_value(item) for item in op.inputs])
         return
-    indices, depth, values = b.int64(op.inputs[0]), b.stored_value(op.inputs[1]), b.stored_value(op.inputs[2])
-    negative = b.node("Less", [indices, b.const(np.int64(0), f"{name}/zero")])[0]
-    far = b.const(np.int64(2**62), f"{name}/far")
-    shifted = b.node("Where", [negative, far, indices], hint=f"{name}/indices")[0]
-    scalar = b.const(np.array([], np.int64), f"{name}/scalar")
-    depth = depth if b.tensor(op.inputs[1]).rank == 0 else b.node("Reshape", [depth, scalar])[0]
+    at = Place(b, b, name)
+    indices, depth, values = at.value(b.int64(op.inputs[0]), "int64"), at.stored(op.inputs[1]), at.stored(op.inputs[2])
+    shifted = (indices < 0).where(2**62, indices)
+    depth = depth if b.tensor(op.inputs[1]).rank == 0 else depth.then("Reshape", axes())
     if b.tensor(op.inputs[0]).rank == 0:  # onnxruntime takes lists of indices alone
-        shifted = b.node("Reshape", [shifted, b.const(np.array([1], np.int64), f"{name}/list")])[0]
-        row = b.node("OneHot", [shifted, depth, values], hint=f"{name}/row", axis=-1)[0]
-        b.node("Reshape", [row, b.const(np.array([-1], np.int64), f"{name}/flat")], op.outputs)
+        row = at.node("OneHot", shifted.then("Reshape", axes(1)), depth, values, dtype=values.dtype, axis=-1)
+        row.then("Reshape", axes(-1)).finish(name)
         return
-    _end_one_hot(op, b, [shifted, depth, values])
+    _end_one_hot(op, b, [shifted.name, depth.name, values.name])
 
 
 def _end_one_hot(op: Op, b: Builder, operands: Sequence[str]) -> None:
@@ -170,7 +159,7 @@ def write_non_zero(op: Op, b: Builder) -> None:
     tensor = b.tensor(op.inputs[0])
     value = b.float_value(tensor.name)
     if tensor.quantization is None and tensor.dtype not in ("bool", "float32", "int32", "int64", "uint8"):
-        value = b.node("Cast", [value], to=ELEMENT_TYPES["float32" if "float" in tensor.dtype else "int32"])[0]
+        value = b.cast(value, "float32" if "float" in tensor.dtype else "int32")
     b.node("NonZero", [value], op.outputs)
 
 

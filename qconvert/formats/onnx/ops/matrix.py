@@ -90,8 +90,7 @@ def _data(r: Reading) -> str:
     """Input 0 as rows of data."""
     if not r.attribute("transA", 0):
         return r.input(0)
-    dtype = r.tensor(0).dtype
-    return r.emit("Transpose", [r.input(0)], [r.intermediate("rows", dtype)], dtype=dtype, perm=(1, 0))[0]
+    return r.emit_inner("Transpose", [r.input(0)], "rows", perm=(1, 0))
 
 
 def _is_computed(r: Reading, index: int) -> bool:
@@ -141,13 +140,12 @@ def _scale_input(r: Reading, index: int, factor: float) -> str:
     if not _can_fold_factor(r, index, factor):
         dtype = r.tensor(index).dtype
         operands = [r.input(index), r.const(np.asarray(factor, numpy_dtype(dtype)), key)]
-        return r.emit("Mul", operands, [r.intermediate(f"input {index} {key}", dtype)], dtype=dtype)[0]
+        return r.emit_inner("Mul", operands, f"input {index} {key}")
     if source is None or source.data is None or source.quantization is None:
         assert data is not None
         return r.variant(index, key, np.asarray(data * data.dtype.type(factor)), None)
     scaled = r.transpose_constant(source, key, source.data, _times(source.quantization, factor))
-    dtype = r.tensor(index).dtype
-    return r.emit("Dequantize", [scaled], [r.intermediate(f"input {index} {key}", dtype)], dtype=dtype)[0]
+    return r.emit_inner("Dequantize", [scaled], f"input {index} {key}", r.tensor(index).dtype)
 
 
 def _times(quantization: Quantization, factor: float) -> Quantization:
@@ -162,11 +160,10 @@ def _rows_of_outputs(r: Reading, alpha: float) -> str:
     key = "transposed" if alpha == 1.0 else f"transposed times {alpha:g}"
     if source is not None and source.data is not None and source.quantization is not None:
         turned = r.transpose_constant(source, key, source.data.swapaxes(0, 1), _times(source.quantization, alpha).transpose((1, 0)))
-        dtype = r.tensor(1).dtype
-        return r.emit("Dequantize", [turned], [r.intermediate("weights", dtype)], dtype=dtype)[0]
+        return r.emit_inner("Dequantize", [turned], "weights", r.tensor(1).dtype)
     if source is None and data is not None and data.ndim == 2:
         return r.variant(1, key, data.swapaxes(0, 1) if alpha == 1.0 else data.swapaxes(0, 1) * data.dtype.type(alpha), None)
-    return r.emit("Transpose", [r.input(1)], [r.intermediate("transposed", r.tensor(1).dtype)], dtype=r.tensor(1).dtype, perm=(1, 0))[0]
+    return r.emit_inner("Transpose", [r.input(1)], "transposed", perm=(1, 0))
 
 
 def read_matmul(r: Reading) -> None:

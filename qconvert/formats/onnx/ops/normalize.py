@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.activation import real_dtype
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Op
 
 __all__ = ["READERS", "WRITERS"]
@@ -18,50 +18,52 @@ _MOST_AXES = 64
 
 def write_group_normalization(op: Op, b: Builder) -> None:
     """GroupNormalization (opset 21); below, an InstanceNormalization of the groups, scaled channel by channel."""
-    name, epsilon, groups = op.outputs[0], float(op["epsilon"]), op["num_groups"]
-    x, scale, bias = b.float_values(op)
+    epsilon, groups = float(op["epsilon"]), op["num_groups"]
     if b.opset >= 21:
         b.compute(op)
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:
         raise b.unsupported_error(op, f"data of unknown rank below opset 21, in opset {b.opset},", rule="unknown-rank")
-    dtype = real_dtype(op, b)
-    ones, zeros = (b.const(np.full(groups, value, dtype), f"{name}/{hint}") for value, hint in ((1, "ones"), (0, "zeros")))
-    rows = b.node("Reshape", [x, b.const(np.array([0, groups, -1]), f"{name}/groups")], hint=f"{name}/grouped")[0]
-    even = b.node("InstanceNormalization", [rows, ones, zeros], epsilon=epsilon)[0]
-    back = b.node("Reshape", [even, b.node("Shape", [x])[0]])[0]
-    shape = b.const(np.array([-1] + [1] * (data.rank - 2)), f"{name}/channels")
-    factor, offset = (b.node("Reshape", [value, shape])[0] for value in (scale, bias))
-    b.compute(op, [b.node("Mul", [back, factor])[0], offset], "Add")
+    at, dtype = Place(b, b, op.outputs[0]), _real_dtype(op, b)
+    x, scale, bias = (at.value(name, dtype) for name in b.float_values(op))
+    ones, zeros = (np.full(groups, value, dtype) for value in (1, 0))
+    even = x.then("Reshape", axes(0, groups, -1)).then("InstanceNormalization", ones, zeros, epsilon=epsilon)
+    back = even.then("Reshape", x.then("Shape", dtype="int64"))
+    factor, offset = (value.then("Reshape", axes(-1, *[1] * (data.rank - 2))) for value in (scale, bias))
+    b.finish(op, (back * factor + offset).name)
+
+
+def _real_dtype(op: Op, b: Builder) -> str:
+    """The type of the float values of an operator's data.
+
+    Raises:
+        UnsupportedError: they are plain integers, of which constants next to them would lose their fractions.
+    """
+    tensor = b.tensor(op.inputs[0])
+    if not tensor.is_quantized and "float" not in tensor.dtype:
+        raise b.unsupported_error(op, f"data of {tensor.dtype}", rule="operand-types")
+    return "float32" if tensor.is_quantized else tensor.dtype
 
 
 def write_layer_normalization(op: Op, b: Builder) -> None:
     """LayerNormalization (opset 17) and RMSNormalization (opset 23); below, their definitions."""
-    name, axis, epsilon = op.outputs[0], op["axis"], float(op["epsilon"])
-    operands = b.float_values(op)
+    axis, epsilon = op["axis"], float(op["epsilon"])
     if b.opset >= (17 if op.kind == "LayerNormalization" else 23):
         b.compute(op)
         return
-    data, x = b.tensor(op.inputs[0]), operands[0]
+    data = b.tensor(op.inputs[0])
     if data.rank is None and not -_MOST_AXES <= axis < 0:
         raise b.unsupported_error(op, f"data of unknown rank in opset {b.opset}", rule="unknown-rank")
-    axes = list(range(axis - (data.rank or 0) if axis >= 0 else axis, 0))
+    at, dtype = Place(b, b, op.outputs[0]), _real_dtype(op, b)
+    x, *operands = (at.value(name, dtype) for name in b.float_values(op))
+    along = range(axis - (data.rank or 0) if axis >= 0 else axis, 0)
     if op.kind == "LayerNormalization":
-        x = b.node("Sub", [x, _mean(b, x, axes)])[0]
-    spread = b.node("Add", [_mean(b, b.node("Mul", [x, x])[0], axes), b.const(np.array(epsilon, real_dtype(op, b)), f"{name}/epsilon")])
-    value = b.node("Div", [x, b.node("Sqrt", spread)[0]])[0]
-    for kind, operand in zip(("Mul", "Add"), operands[1:], strict=False):
-        if operand:
-            value = b.node(kind, [value, operand], hint=f"{name}/real_result")[0]
-    b.finish(op, value)
-
-
-def _mean(b: Builder, value: str, axes: list[int]) -> str:
-    """The mean along axes, which are an input from opset 18 on."""
-    if b.opset >= 18:
-        return b.node("ReduceMean", [value, b.const(np.array(axes), f"{value}/axes")])[0]
-    return b.node("ReduceMean", [value], axes=axes)[0]
+        x = x - x.reduce("ReduceMean", *along)
+    value = x / ((x * x).reduce("ReduceMean", *along) + epsilon).then("Sqrt")
+    for kind, operand in zip(("Mul", "Add"), operands, strict=False):
+        value = value.then(kind, operand) if operand.name else value
+    b.finish(op, value.name)
 
 
 def read_batch_normalization(r: Reading) -> None:

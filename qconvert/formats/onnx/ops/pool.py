@@ -7,21 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
+from qconvert.formats.onnx.builder import Builder, WriteFunction
+from qconvert.formats.onnx.ops.conv import read_window, window
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place
 from qconvert.graph import Op, Quantization
 from qconvert.graph.activations import activation_bounds, clip_range
 from qconvert.kernels.onnxruntime import covers_all
 
-__all__ = ["READERS", "WRITERS", "may_tie"]
+__all__ = ["READERS", "WRITERS", "may_tie", "pool_window", "read_pool_window"]
 
 
 def read_average_pool(r: Reading) -> None:
     """AveragePool."""
     if any(value != 1 for value in r.attribute("dilations", ())):
         raise NotCoveredError("dilations")
-    r.emit("AveragePool", count_include_pad=int(r.attribute("count_include_pad", 0)), **_read_attributes(r))
+    r.emit("AveragePool", count_include_pad=r.attribute("count_include_pad", 0), **read_pool_window(r))
 
 
 def write_average_pool(op: Op, b: Builder) -> None:
@@ -33,7 +35,7 @@ def write_average_pool(op: Op, b: Builder) -> None:
     if fault and covers_all(b.graph, op):
         _write_mean(op, b)
         return
-    value = b.node("AveragePool", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **_attributes(op))
+    value = b.node("AveragePool", [b.float_value(op.inputs[0])], hint=f"{op.outputs[0]}/real_result", **pool_window(op))
     b.finish(op, b.node("Max", value, hint=f"{op.outputs[0]}/apart")[0] if fault else value[0])  # a Max of one is fused to nothing
 
 
@@ -63,17 +65,15 @@ def _tied_average(op: Op, b: Builder) -> None:
     if op["arithmetic"] == "ties_up":
         _averaging_conv(op, b, 1, tensor.name)
         return
-    up = _averaging_conv(op, b, 1, b.name(f"{tensor.name}/ties_up"))
-    down = _averaging_conv(op, b, -1, b.name(f"{tensor.name}/ties_down"))
-    zero = b.const(np.array(128 if tensor.dtype == "uint8" else 0, np.int32), f"{tensor.name}/stored_zero")
-    wide = b.node("Cast", [up], hint=f"{tensor.name}/ties_up_int32", to=ELEMENT_TYPES["int32"])
-    above = b.node("Greater", [wide[0], zero], hint=f"{tensor.name}/above_stored_zero")
-    if tensor.dtype == "uint8":  # onnxruntime has Where for uint8, not for int8
-        b.node("Where", [above[0], up, down], [tensor.name])
-        return
-    lower = b.node("Cast", [down], hint=f"{tensor.name}/ties_down_int32", to=ELEMENT_TYPES["int32"])
-    chosen = b.node("Where", [above[0], wide[0], lower[0]], hint=f"{tensor.name}/int32")
-    b.cast(chosen[0], tensor.dtype, tensor.name)
+    at = Place(b, b, tensor.name)
+    up, down = (
+        at.value(_averaging_conv(op, b, bias, b.name(f"{tensor.name}/{word}")), tensor.dtype)
+        for bias, word in ((1, "ties_up"), (-1, "ties_down"))
+    )
+    wide, is_unsigned = up.cast("int32"), tensor.dtype == "uint8"
+    above = wide > (128 if is_unsigned else 0)
+    # onnxruntime has Where for uint8, not for int8.
+    (above.where(up, down) if is_unsigned else above.where(wide, down.cast("int32"))).finish(tensor.name)
 
 
 def _averaging_conv(op: Op, b: Builder, bias: int, output: str) -> str:
@@ -97,16 +97,16 @@ def read_max_pool(r: Reading) -> None:
     if len(r.outputs) > 1 and r.outputs[1]:
         raise NotCoveredError("indices")
     dilations = r.attribute("dilations", ())
-    r.emit("MaxPool", outputs=r.outputs[:1], dilations=dilations if any(v != 1 for v in dilations) else (), **_read_attributes(r))
+    r.emit("MaxPool", outputs=r.outputs[:1], dilations=dilations if any(v != 1 for v in dilations) else (), **read_pool_window(r))
 
 
 def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else in float."""
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
-        b.compute(op, **_attributes(op))
+        b.compute(op, **pool_window(op))
         return
-    pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **_attributes(op))[0]
+    pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **pool_window(op))[0]
     if op["activation"]:
         b.clip_stored(pooled, tensor, *clip_range(tensor, activation_bounds(op)))
     else:
@@ -123,40 +123,25 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
 
 def _write_mean(op: Op, b: Builder) -> None:
     """An average of all positions as a ReduceMean, for which onnxruntime has no integer kernel that would fail."""
-    axes: list[int] = [*range(2, b.tensor(op.inputs[0]).rank or 2)]
-    value, hint = b.float_value(op.inputs[0]), f"{op.outputs[0]}/real_result"
-    if b.opset < 18:
-        b.finish(op, b.node("ReduceMean", [value], hint=hint, axes=axes)[0])
-    else:
-        b.finish(op, b.node("ReduceMean", [value, b.const(np.array(axes, np.int64), f"{hint}/axes")], hint=hint)[0])
+    value = Place(b, b, op.outputs[0]).floats(op.inputs[0])
+    b.finish(op, value.reduce("ReduceMean", *range(2, b.tensor(op.inputs[0]).rank or 2)).name)
 
 
-def _read_attributes(r: Reading) -> dict[str, Any]:
-    kernel, auto = r.attribute("kernel_shape"), r.attribute("auto_pad", "NOTSET")
-    if kernel is None:
-        raise r.invalid("lacks the attribute 'kernel_shape'", rule="attribute-missing")
-    none = (0,) * 2 * len(kernel)
+def read_pool_window(r: Reading) -> dict[str, Any]:
+    """The attributes that pools share."""
+    kernel = r.attribute("kernel_shape")
     return {
         "kernel_shape": kernel,
-        "strides": r.attribute("strides", (1,) * len(kernel)),
-        "pads": r.attribute("pads", none) if auto == "NOTSET" else none,
-        "auto_pad": auto,
-        "ceil_mode": int(r.attribute("ceil_mode", 0)),
+        **read_window(r, len(kernel)),
+        "ceil_mode": r.attribute("ceil_mode", 0),
         "data_format": "channels_first",
     }
 
 
-def _attributes(op: Op) -> dict[str, Any]:
-    auto = op["auto_pad"]
-    return {
-        "kernel_shape": list(op["kernel_shape"]),
-        "strides": list(op["strides"]),
-        "pads": list(op["pads"]) if auto == "NOTSET" else None,
-        "auto_pad": None if auto == "NOTSET" else auto,
-        "ceil_mode": int(op["ceil_mode"]) or None,
-        "count_include_pad": op.attributes.get("count_include_pad") or None,
-        "dilations": op.attributes.get("dilations") or None,
-    }
+def pool_window(op: Op) -> dict[str, Any]:
+    """The attributes of a pool's node."""
+    others = ("ceil_mode", "count_include_pad", "dilations")
+    return {"kernel_shape": op["kernel_shape"], **window(op), **{name: op.attributes.get(name) or None for name in others}}
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -268,9 +268,9 @@ def read_shape(r: Reading) -> None:
     if start == 0 and end is None:
         r.emit("Shape", integers=True)
         return
-    whole = r.emit("Shape", outputs=[r.intermediate("whole", "int64")], dtype="int64", integers=True)
+    whole = r.emit_inner("Shape", r.inputs, "whole", "int64", integers=True)
     bounds = [start, 2**31 - 1 if end is None else end, 0]
-    r.emit("Slice", [*whole, *(r.const(np.array([v], np.int64), "bound") for v in bounds)], dtype="int64")
+    r.emit("Slice", [whole, *(r.const(np.array([v], np.int64), "bound") for v in bounds)], dtype="int64")
 
 
 _CONSTANT_TYPES: dict[str, Any] = {

@@ -11,6 +11,7 @@ from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, integer_range
 from qconvert.kernels.litert.forms import TIES_UP
 
@@ -78,10 +79,10 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
         factors = [float(scale) for scale in scales.reshape(-1)]
         if factors[:2] != [1, 1] or any(not 1 <= factor < _FAR or not factor.is_integer() for factor in factors):
             raise NotCoveredError(f"factors {factors} for shape {shape}")
-        whole = r.emit("Shape", [r.input(0)], [r.intermediate("shape", "int64")], dtype="int64", integers=True)[0]
+        whole = r.emit_inner("Shape", [r.input(0)], "shape", "int64", integers=True)
         own = _after_channels(r, whole, count)
         by = r.const(np.array([int(factor) for factor in factors[2:]], np.int64), "factors")
-        return r.emit("Mul", [own, by], [r.intermediate("sizes", "int64")], dtype="int64")[0]
+        return r.emit_inner("Mul", [own, by], "sizes")
     if not r.has(3) or not r.keeps_sizes(3, 2):
         raise NotCoveredError("sizes or factors that are computed at run time")
     return _after_channels(r, r.input(3), count)
@@ -90,7 +91,7 @@ def _computed_sizes(r: Reading, shape: Shape, scales: Array | None) -> str:
 def _after_channels(r: Reading, sizes: str, count: int) -> str:
     """The sizes after batch and channels."""
     bounds = [r.const(np.array([value], np.int64), "bound") for value in (2, 2 + count, 0)]
-    return r.emit("Slice", [sizes, *bounds], [r.intermediate("spatial", "int64")], dtype="int64")[0]
+    return r.emit_inner("Slice", [sizes, *bounds], "spatial", "int64")
 
 
 def read_depth_to_space(r: Reading) -> None:
@@ -155,24 +156,19 @@ def _is_doubling(op: Op, graph: Graph) -> bool:
 
 def _resize_sizes(op: Op, b: Builder) -> str:
     """All four sizes of a Resize's result: a constant if they are known, else batch and channels of the data around input 1."""
-    name, data, spatial = op.outputs[0], b.tensor(op.inputs[0]), b.graph.constant(op.inputs[1])
-    shape = data.shape or ()
-    sides = ((0, 2), (2, 2)) if op["data_format"] == "channels_first" else ((0, 1), (3, 4))
-    fixed = [size for first, end in sides for size in shape[first:end]]
-    known = all(isinstance(size, int) for size in fixed)
+    at, shape, spatial = Place(b, b, op.outputs[0]), b.tensor(op.inputs[0]).shape or (), b.graph.constant(op.inputs[1])
+    before, after = (slice(0, 2), None) if op["data_format"] == "channels_first" else (slice(0, 1), slice(3, 4))
+    sides = [side for side in (before, after) if side is not None]
+    known = all(isinstance(size, int) for side in sides for size in shape[side])
     if known and spatial is not None:
-        middle = sides[0][1]
-        return b.const(np.array([*fixed[:middle], *spatial.reshape(-1), *fixed[middle:]], np.int64), f"{name}/sizes")
-    whole = "" if known else b.node("Shape", [b.stored_value(data.name)], hint=f"{name}/input_shape")[0]
-
-    def side(first: int, end: int) -> str:
-        if known:
-            return b.const(np.array(shape[first:end], np.int64), f"{name}/fixed_sizes")
-        bounds = [b.const(np.array([value], np.int64), f"{name}/bound") for value in (first, end)]
-        return b.node("Slice", [whole, *bounds], hint=f"{name}/fixed_sizes")[0]
-
-    parts = [side(*sides[0]), b.stored_value(op.inputs[1]), *(side(*place) for place in sides[1:] if place[0] < place[1])]
-    return b.node("Concat", parts, hint=f"{name}/sizes", axis=0)[0]
+        front, back = ([] if side is None else shape[side] for side in (before, after))
+        return b.const(np.array([*front, *spatial.reshape(-1), *back], np.int64), f"{at.hint}/sizes")
+    whole = None if known else at.stored(op.inputs[0]).then("Shape", dtype="int64")
+    parts = [
+        at.constant(np.array(shape[side], np.int64)) if whole is None else whole.then("Slice", axes(side.start), axes(side.stop))
+        for side in sides
+    ]
+    return at.node("Concat", parts[0], at.stored(op.inputs[1]), *parts[1:], axis=0).name
 
 
 def write_space_to_depth(op: Op, b: Builder) -> None:
@@ -185,8 +181,8 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
         b.compute_stored(op)
         return
     channels, height, width = _static(op, b)
-    split = [-1, channels, height // size, size, width // size, size]
-    joined = [-1, channels * size * size, height // size, width // size]
+    split = axes(-1, channels, height // size, size, width // size, size)
+    joined = axes(-1, channels * size * size, height // size, width // size)
     _rearrange(op, b, split, [0, 3, 5, 1, 2, 4], joined)
 
 
@@ -198,10 +194,10 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
         return
     channels, height, width = _static(op, b)
     depth = channels // size**2
-    split, perm = ([-1, size, size, depth, height, width], [0, 3, 4, 1, 5, 2])
+    split, perm = axes(-1, size, size, depth, height, width), [0, 3, 4, 1, 5, 2]
     if op["mode"] == "CRD":
-        split, perm = ([-1, depth, size, size, height, width], [0, 1, 4, 2, 5, 3])
-    _rearrange(op, b, split, perm, [-1, depth, height * size, width * size])
+        split, perm = axes(-1, depth, size, size, height, width), [0, 1, 4, 2, 5, 3]
+    _rearrange(op, b, split, perm, axes(-1, depth, height * size, width * size))
 
 
 def _takes(op: Op, b: Builder) -> bool:
@@ -219,13 +215,10 @@ def _static(op: Op, b: Builder) -> tuple[int, int, int]:
     return int(shape[1]), int(shape[2]), int(shape[3])
 
 
-def _rearrange(op: Op, b: Builder, split: list[int], perm: list[int], joined: list[int], value: str = "", output: str = "") -> str:
+def _rearrange(op: Op, b: Builder, split: Array, perm: list[int], joined: Array) -> None:
     """Reshape, Transpose, Reshape."""
-    name = op.outputs[0]
-    shapes = [b.const(np.array(sizes, np.int64), f"{name}/{word}") for word, sizes in (("split", split), ("joined", joined))]
-    parts = b.node("Reshape", [value or b.stored_value(op.inputs[0]), shapes[0]], hint=f"{name}/parts")
-    turned = b.node("Transpose", parts, hint=f"{name}/turned", perm=perm)
-    return b.node("Reshape", [turned[0], shapes[1]], [output or name])[0]
+    data = Place(b, b, op.outputs[0]).stored(op.inputs[0])
+    data.then("Reshape", split).transpose(*perm).then("Reshape", joined).finish(op.outputs[0])
 
 
 WRITERS: dict[str, WriteFunction] = {

@@ -64,7 +64,7 @@ def emit_rounding(r: Reading, value: str, mode: str) -> str:
 
 def apply(r: Reading, kind: str, hint: str, *inputs: str) -> str:
     """Appends an operator in float; returns its result's name, which ends in `hint`."""
-    return r.emit(kind, inputs, [r.intermediate(hint, "float32")], dtype="float32")[0]
+    return r.emit_inner(kind, inputs, hint, "float32")
 
 
 def read_quant(r: Reading) -> None:
@@ -131,13 +131,11 @@ def emit_on_quantization(r: Reading, value: str, dtype: str, quantization: Quant
     if quantization.axis is not None and limits != (low, high):
         value = _clip_per_channel(r, value, quantization, limits)
         limits = low, high
-    (stored,) = r.emit("Quantize", [value], [r.intermediate(dtype, dtype)], dtype=dtype, quantization=quantization)
+    stored = r.emit_inner("Quantize", [value], dtype, dtype, quantization=quantization)
     if limits != (low, high):
         bounds = (np.float32(limit - quantization.zero_point[0]) * quantization.scale[0] for limit in limits)
         ends = [r.const(np.asarray(bound, np.float32), hint) for bound, hint in zip(bounds, ("lowest", "highest"), strict=True)]
-        (stored,) = r.emit(
-            "Clip", [stored, *ends], [r.intermediate("clipped", dtype)], dtype=dtype, quantization=quantization, integers=True
-        )
+        stored = r.emit_inner("Clip", [stored, *ends], "clipped", quantization=quantization, integers=True)
     r.emit("Dequantize", [stored], r.outputs[:1], dtype="float32")
 
 
@@ -166,9 +164,7 @@ def _scale_back(r: Reading, found: Stated, whole: str, result: str) -> None:
 
 def _emit_signs(r: Reading, found: Stated, value: str) -> None:
     """1 where the value is 0 or more, else -1; with a quantization where one holds them."""
-    (is_positive,) = r.emit(
-        "GreaterOrEqual", [value, r.const(np.float32(0), "zero")], [r.intermediate("is_positive", "bool")], dtype="bool"
-    )
+    is_positive = r.emit_inner("GreaterOrEqual", [value, r.const(np.float32(0), "zero")], "is_positive", "bool")
     label = found.quantization(r.tensor(0).shape, constant=False)
     if label is None or not label[1].is_per_tensor:
         ends = [r.const((np.float32(sign) - found.zero_point) * found.scale, hint) for sign, hint in ((1, "positive"), (-1, "negative"))]
@@ -176,9 +172,8 @@ def _emit_signs(r: Reading, found: Stated, value: str) -> None:
         return
     dtype, quantization = label
     ends = [r.const(np.array(sign, numpy_dtype(dtype)), hint, quantization) for sign, hint in ((1, "positive"), (-1, "negative"))]
-    signs = [r.intermediate(dtype, dtype)]
-    r.emit("Where", [is_positive, *ends], signs, dtype=dtype, quantization=quantization, integers=True)
-    r.emit("Dequantize", signs, r.outputs[:1], dtype="float32")
+    signs = r.emit_inner("Where", [is_positive, *ends], dtype, dtype, quantization=quantization, integers=True)
+    r.emit("Dequantize", [signs], r.outputs[:1], dtype="float32")
 
 
 def read_trunc(r: Reading) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from qconvert.arithmetic import accumulator_quantization
 from qconvert.formats.onnx.builder import Builder
-from qconvert.formats.onnx.ops.conv import read_window, window_attributes
+from qconvert.formats.onnx.ops.conv import conv_window, read_conv_window
 from qconvert.formats.onnx.qoperator.forms import (
     CONTRIB,
     WriteForm,
@@ -27,7 +27,7 @@ __all__ = ["READERS", "WRITERS", "weights_quantization"]
 def read_qlinear_conv(r: Reading) -> None:
     """QLinearConv(x, x_scale, x_zero_point, w, …, y_scale, y_zero_point, B): B is int32 at x_scale * w_scale."""
     r.require_only(channels_last=0)
-    window = read_window(r, 3)
+    window = read_conv_window(r, 3)
     quantizations = one_quantization(r, 1), weights_quantization(r, 4, 0)
     result = one_quantization(r, 6)
     bias = [r.label_input(8, accumulator_quantization(*quantizations))] if r.has(8) else []
@@ -48,7 +48,7 @@ def write_conv(op: Op, b: Builder) -> str:
     if reason or b.tensor(op.outputs[0]).quantization is None:
         return reason or "QLinearConv has no real result"
     inputs = [*operand(b, op.inputs[0]), *operand(b, op.inputs[1]), *b.quantization(op.outputs[0])]
-    return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **window_attributes(op))
+    return write_form(op, b, "QLinearConv", [*inputs, *stored_bias(op, b)], domain="", **conv_window(op))
 
 
 WRITERS: Mapping[str, WriteForm] = {"Conv": write_conv}

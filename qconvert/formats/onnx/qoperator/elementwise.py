@@ -1,11 +1,15 @@
-"""Sums, products, choices and activations of integers, and QLinearConcat; Relu and Clip of stored integers."""
+"""Operators that QOperator has under "QLinear" and their own name, and Relu, Clip and Concat of stored integers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
 
 from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.ops.activation import write_clip as write_stored_clip
+from qconvert.formats.onnx.ops.pool import may_tie, pool_window, read_pool_window
 from qconvert.formats.onnx.ops.shape import write_concat as write_stored_concat
 from qconvert.formats.onnx.qoperator.forms import CONTRIB, WriteForm, one_type_reason, operand, read_form, write_form, write_one_type
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
@@ -13,6 +17,13 @@ from qconvert.graph import Op
 from qconvert.operators import is_onnxruntime_add
 
 __all__ = ["READERS", "WRITERS"]
+
+
+def read_unary(r: Reading) -> None:
+    """QLinearSigmoid, QLinearLeakyRelu, QLinearGlobalAveragePool and their like: (X, X_scale, X_zero_point, Y_scale, Y_zero_point)."""
+    r.require_only(channels_last=0)
+    kind = r.op_type.removeprefix("QLinear")
+    read_form(r, kind, (0,), 3, **r.own_attributes(kind))
 
 
 def read_pair(r: Reading) -> None:
@@ -25,6 +36,13 @@ def write_pair(op: Op, b: Builder) -> str:
     if op.kind == "Add" and op["arithmetic"] and not is_onnxruntime_add(b.graph, op):
         return f"QOperator has no {op['arithmetic']} arithmetic"
     return write_one_type(op, b, f"QLinear{op.kind}")
+
+
+def write_unary(op: Op, b: Builder, **attributes: Any) -> str:
+    """An operator with the attributes that ONNX's own one has, and others, without a kernel's own rounding."""
+    if op.attributes.get("arithmetic"):
+        return f"QOperator has no {op['arithmetic']} arithmetic"
+    return write_one_type(op, b, f"QLinear{op.kind}", **b.own_attributes(op), **attributes)
 
 
 def read_where(r: Reading) -> None:
@@ -41,41 +59,17 @@ def write_where(op: Op, b: Builder) -> str:
     return write_form(op, b, "QLinearWhere", inputs)
 
 
-def read_leaky_relu(r: Reading) -> None:
-    """QLinearLeakyRelu."""
-    read_form(r, "LeakyRelu", (0,), 3, alpha=float(r.attribute("alpha", 0.01)))
-
-
-def read_sigmoid(r: Reading) -> None:
-    """QLinearSigmoid."""
-    read_form(r, "Sigmoid", (0,), 3)
-
-
 def read_softmax(r: Reading) -> None:
     """QLinearSoftmax: `opset` says which Softmax is meant; before 13 all axes from `axis` on were one, which is the same for the last."""
-    axis = int(r.attribute("axis", -1))
+    axis = r.attribute("axis", -1)
     if r.attribute("opset", 13) < 13 and r.axis(axis, r.rank(0)) != r.rank(0) - 1:
         raise NotCoveredError("several axes at once")
     read_form(r, "Softmax", (0,), 3, axis=axis)
 
 
-def write_leaky_relu(op: Op, b: Builder) -> str:
-    """LeakyRelu."""
-    if op["arithmetic"]:
-        return f"QOperator has no {op['arithmetic']} arithmetic"
-    return write_one_type(op, b, "QLinearLeakyRelu", alpha=float(op["alpha"]))
-
-
-def write_sigmoid(op: Op, b: Builder) -> str:
-    """Sigmoid."""
-    return write_one_type(op, b, "QLinearSigmoid")
-
-
 def write_softmax(op: Op, b: Builder) -> str:
     """Softmax."""
-    if op["arithmetic"]:
-        return f"QOperator has no {op['arithmetic']} arithmetic"
-    return write_one_type(op, b, "QLinearSoftmax", axis=int(op["axis"]), opset=b.opset)
+    return write_unary(op, b, opset=b.opset)
 
 
 def write_clip(op: Op, b: Builder) -> str:
@@ -91,10 +85,9 @@ def write_clip(op: Op, b: Builder) -> str:
 
 def read_concat(r: Reading) -> None:
     """QLinearConcat: (Y_scale, Y_zero_point, x1, x1_scale, x1_zero_point, x2, …)."""
-    axis = r.attribute("axis")
-    if axis is None or len(r.inputs) < 5 or len(r.inputs) % 3 != 2:
-        raise r.invalid(f"{len(r.inputs)} inputs and axis {axis} do not fit", rule="axis-out-of-range")
-    read_form(r, "Concat", range(2, len(r.inputs), 3), 0, axis=int(axis))
+    if len(r.inputs) < 5 or len(r.inputs) % 3 != 2:
+        raise r.invalid(f"{len(r.inputs)} inputs and axis {r.attribute('axis')} do not fit", rule="axis-out-of-range")
+    read_form(r, "Concat", range(2, len(r.inputs), 3), 0, axis=r.attribute("axis"))
 
 
 def write_concat(op: Op, b: Builder) -> str:
@@ -107,27 +100,59 @@ def write_concat(op: Op, b: Builder) -> str:
     if reason:
         return reason
     operands = [value for name in op.inputs for value in operand(b, name)]
-    return write_form(op, b, "QLinearConcat", [*b.quantization(result.name), *operands], axis=int(op["axis"]))
+    return write_form(op, b, "QLinearConcat", [*b.quantization(result.name), *operands], axis=op["axis"])
+
+
+def read_average_pool(r: Reading) -> None:
+    """QLinearAveragePool."""
+    r.require_only(channels_last=0)
+    read_form(r, "AveragePool", (0,), 3, count_include_pad=r.attribute("count_include_pad", 0), **read_pool_window(r))
+
+
+def write_average_pool(op: Op, b: Builder) -> str:
+    """AveragePool, where no average can be a tie that its source rounds in another way than the kernel."""
+    if may_tie(op, b):
+        return f"QLinearAveragePool rounds ties to even, not {op['arithmetic'].removeprefix('ties_')}"
+    stated = {name: op[name] for name in ("ceil_mode", "count_include_pad")}
+    return write_one_type(op, b, "QLinearAveragePool", **pool_window(op) | stated)
+
+
+def write_global_average_pool(op: Op, b: Builder) -> str:
+    """GlobalAveragePool."""
+    return write_one_type(op, b, "QLinearGlobalAveragePool", channels_last=0)
+
+
+def read_reduce_mean(r: Reading) -> None:
+    """QLinearReduceMean: axes are an attribute."""
+    axes = r.const(np.array(r.attribute("axes", ()), np.int64), "axes")
+    read_form(r, "ReduceMean", (0,), 3, trailing=[axes], keepdims=r.attribute("keepdims", 1))
+
+
+def write_reduce_mean(op: Op, b: Builder) -> str:
+    """ReduceMean: no runtime has a kernel of QLinearReduceMean, which is a schema alone (onnxruntime 1.31)."""
+    return "onnxruntime has no kernel of QLinearReduceMean"
 
 
 WRITERS: Mapping[str, WriteForm] = {
-    "Add": write_pair,
-    "Mul": write_pair,
+    **dict.fromkeys(("Add", "Mul"), write_pair),
+    **dict.fromkeys(("LeakyRelu", "Sigmoid"), write_unary),
     "Where": write_where,
     "Clip": write_clip,
-    "LeakyRelu": write_leaky_relu,
     "Relu": write_clip,
-    "Sigmoid": write_sigmoid,
     "Softmax": write_softmax,
     "Concat": write_concat,
+    "AveragePool": write_average_pool,
+    "GlobalAveragePool": write_global_average_pool,
+    "ReduceMean": write_reduce_mean,
 }
 
 READERS: Mapping[str, ReadFunction] = {
+    **dict.fromkeys([f"{CONTRIB}.QLinear{kind}" for kind in ("Sigmoid", "LeakyRelu", "GlobalAveragePool")], read_unary),
     f"{CONTRIB}.QLinearAdd": read_pair,
     f"{CONTRIB}.QLinearMul": read_pair,
     f"{CONTRIB}.QLinearWhere": read_where,
-    f"{CONTRIB}.QLinearLeakyRelu": read_leaky_relu,
-    f"{CONTRIB}.QLinearSigmoid": read_sigmoid,
     f"{CONTRIB}.QLinearSoftmax": read_softmax,
     f"{CONTRIB}.QLinearConcat": read_concat,
+    f"{CONTRIB}.QLinearAveragePool": read_average_pool,
+    f"{CONTRIB}.QLinearReduceMean": read_reduce_mean,
 }

@@ -73,12 +73,8 @@ def read_matmul_nbits(r: Reading) -> None:
     )
     weights = np.ascontiguousarray(unpack_bits(packed.reshape(columns, -1), bits)[:, :depth].T).astype(numpy_dtype(_STORAGE[bits]))
     stored = r.variant(1, f"unpacked_{_quantization_key(quantization)}", weights, quantization)
-    (real,) = r.emit("Dequantize", [stored], [r.intermediate("weights", real_type)], dtype=real_type)
-    if not r.has(5):
-        r.emit("MatMul", [r.input(0), real], dtype=real_type)
-        return
-    product = r.emit("MatMul", [r.input(0), real], [r.intermediate("product", real_type)], dtype=real_type)
-    r.emit("Add", [*product, r.input(5)], dtype=real_type)
+    real = r.emit_inner("Dequantize", [stored], "weights", real_type)
+    r.emit_biased("MatMul", [r.input(0), real], _BIAS, real_type)
 
 
 def read_gather_blocks(r: Reading) -> None:
@@ -98,7 +94,7 @@ def read_gather_blocks(r: Reading) -> None:
         raise NotCoveredError("scales that do not fit")
     quantization = Quantization(scales.astype(np.float32), zeros.astype(np.int64), 1, block)
     table = r.variant(0, f"unpacked_{_quantization_key(quantization)}", stored.astype(numpy_dtype(_STORAGE[bits])), quantization)
-    (real,) = r.emit("Dequantize", [table], [r.intermediate("table", real_type)], dtype=real_type)
+    real = r.emit_inner("Dequantize", [table], "table", real_type)
     r.emit("Gather", [real, r.input(1)], dtype=real_type, axis=0)
 
 
@@ -246,11 +242,7 @@ def read_matmul_integer_to_float(r: Reading) -> None:
         return
     quantizations = r.quantization(2, 4), _columns_quantization(r, 1, 3, 5)
     inputs = [r.label_input(0, quantizations[0]), r.label_input(1, quantizations[1])]
-    if not r.has(6):
-        r.emit("MatMul", inputs, dtype="float32", integers=True)
-        return
-    product = r.emit("MatMul", inputs, [r.intermediate("product", "float32")], dtype="float32", integers=True)
-    r.emit("Add", [*product, r.input(6)], dtype="float32")
+    r.emit_biased("MatMul", inputs, 6, "float32", integers=True)
 
 
 def read_dynamic_quantize_matmul(r: Reading) -> None:
@@ -276,14 +268,9 @@ def _rounded_product(r: Reading, data: tuple[str, str, str], weights: tuple[int,
     inputs = [data[0], r.input(weights[0]), data[2], points]
     while not inputs[-1]:
         inputs.pop()
-    total = r.emit("MatMulInteger", inputs, [r.intermediate("sum", "int32")], dtype="int32")
-    real = r.emit("Cast", total, [r.intermediate("sum_real", "float32")], dtype="float32", to="float32")
-    steps = r.emit("Mul", [data[1], r.input(weights[1])], [r.intermediate("scales", "float32")], dtype="float32")
-    if not r.has(bias):
-        r.emit("Mul", [*real, *steps], dtype="float32")
-        return
-    product = r.emit("Mul", [*real, *steps], [r.intermediate("product", "float32")], dtype="float32")
-    r.emit("Add", [*product, r.input(bias)], dtype="float32")
+    total = r.emit_inner("MatMulInteger", inputs, "sum", "int32")
+    real = r.emit_inner("Cast", [total], "sum_real", "float32", to="float32")
+    r.emit_biased("Mul", [real, r.emit_inner("Mul", [data[1], r.input(weights[1])], "scales", "float32")], bias, "float32")
 
 
 def read_qgemm(r: Reading) -> None:
