@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qconvert.files import map_file
 from qconvert.formats.onnx.initializers import Files
-from qconvert.formats.onnx.model import Model, node_captures
+from qconvert.formats.onnx.model import Model, node_reads
 from qconvert.formats.onnx.reader import read_inferred
 from qconvert.formats.reading.quantizations import fuse_quantized_ops
 from qconvert.graph import Graph, Op, Tensor
@@ -68,7 +68,7 @@ def _cut_decomposed(proto: Any, graph: Graph, decomposed: Set[str]) -> Any:
 
     nodes = _needed_nodes(proto.graph.node, decomposed, graph.tensors.keys() - decomposed)
     made = {name for node in nodes for name in node.output}
-    read = dict.fromkeys(name for node in nodes for name in (*node.input, *node_captures(node)) if name and name not in made)
+    read = dict.fromkeys(name for node in nodes for name in node_reads(node) if name not in made)
     types = {value.name: value for value in (*proto.graph.input, *proto.graph.value_info, *proto.graph.output)}
     constants = [tensor for tensor in proto.graph.initializer if tensor.name in read]
     held = {tensor.name for tensor in constants}
@@ -94,10 +94,5 @@ def _needed_nodes(nodes: Any, wanted: Set[str], known: Set[str]) -> list[Any]:
         place = producers.get(waiting.pop())
         if place is not None and place not in taken:
             taken.add(place)
-            waiting += (name for name in _reads(nodes[place]) if name not in known)
+            waiting += (name for name in node_reads(nodes[place]) if name not in known)
     return [nodes[place] for place in sorted(taken)]
-
-
-def _reads(node: Any) -> Iterator[str]:
-    yield from node.input
-    yield from node_captures(node)

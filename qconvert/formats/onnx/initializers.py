@@ -36,7 +36,6 @@ EXTERNAL_ABOVE, INLINE_UP_TO = 2**30, 1024
 _PIECE = 32 * 2**20
 #: A page, so that a runtime can map a large constant by itself; and a cache line.
 _ALIGNMENT, _SMALL_ALIGNMENT, _LARGE = 4096, 64, 2**16
-_ELEMENT_BITS = {"int4": 4, "uint4": 4, "float4e2m1": 4, "int2": 2, "uint2": 2}
 
 
 def inline(constants: Mapping[str, Array]) -> list[Any]:
@@ -69,7 +68,12 @@ def store(constants: Mapping[str, Array], model: Path, *, external: bool = False
 
 def byte_count(data: Array) -> int:
     """The bytes that a constant takes in a file."""
-    return (data.size * _ELEMENT_BITS.get(canonical_dtype(data.dtype), data.dtype.itemsize * 8) + 7) // 8
+    return (data.size * _bits(data) + 7) // 8
+
+
+def _bits(data: Array) -> int:
+    """The bits of an element in a file."""
+    return BITS.get(ELEMENT_TYPES[canonical_dtype(data.dtype)], data.dtype.itemsize * 8)
 
 
 def _tensor(name: str, data: Array) -> Any:
@@ -97,7 +101,7 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
     tensor.data_location = tensor.EXTERNAL
     for key, value in (("offset", str(offset)), ("length", str(length))):
         tensor.external_data.add(key=key, value=value)
-    if canonical_dtype(data.dtype) not in _ELEMENT_BITS and copy_mapped(data, stream):
+    if _bits(data) >= 8 and copy_mapped(data, stream):
         release_pages(data)
         return tensor
     step = _PIECE // data.dtype.itemsize
@@ -114,8 +118,8 @@ def _external(name: str, data: Array, stream: BinaryIO) -> Any:
 def _pack_elements(data: Array) -> Array:
     """The bytes of a constant; elements of 4 and 2 bits share bytes, the first in the low bits (onnx.proto, raw_data)."""
     flat = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-    bits = _ELEMENT_BITS.get(canonical_dtype(data.dtype))
-    if bits is None:
+    bits = _bits(data)
+    if bits >= 8:
         return flat
     each = 8 // bits
     padded = np.zeros(-(-flat.size // each) * each, np.uint8)
@@ -295,7 +299,7 @@ class Files:
         location = entries["location"]
         if location not in self._mapped:
             self._mapped[location] = map_file(self._folder / location)
-        count = (int(np.prod(tensor.dims, dtype=np.int64)) * BITS[tensor.data_type] + 7) // 8
+        count = _byte_count(tensor.data_type, math.prod(tensor.dims))
         return np.frombuffer(self._mapped[location], np.uint8, count, int(entries.get("offset", 0))) if count else np.empty(0, np.uint8)
 
     def embed_data(self, tensor: Any) -> None:

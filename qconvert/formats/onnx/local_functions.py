@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, all_nodes, node_captures, replace_items, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, all_nodes, domain_of, node_captures, node_reads, replace_items, subgraphs
 from qconvert.formats.onnx.versions import since_version
 from qconvert.graph import Names
 
@@ -36,8 +36,7 @@ _BYTES, _BYTES_EACH = 2**26, 10
 
 def function_id(item: Any) -> FunctionId:
     """What a function is called by, of a FunctionProto or of a NodeProto."""
-    domain = "" if item.domain in DEFAULT_DOMAINS else item.domain
-    return domain, (item.op_type if hasattr(item, "op_type") else item.name), item.overload
+    return domain_of(item), (item.op_type if hasattr(item, "op_type") else item.name), item.overload
 
 
 def drop_uncalled(model: Any) -> None:
@@ -159,7 +158,7 @@ def sort_nodes(nodes: Any) -> None:
         for graph in subgraphs(node):
             sort_nodes(graph.node)
     writers = {name: position for position, node in enumerate(nodes) for name in node.output if name}
-    reads = [{writers[name] for name in (*node.input, *node_captures(node)) if name in writers} for node in nodes]
+    reads = [{writers[name] for name in node_reads(node) if name in writers} for node in nodes]
     if all(writer < position for position, found in enumerate(reads) for writer in found):
         return
     waiting = [0] * len(reads)
@@ -206,7 +205,7 @@ def make_region_functions(model: Any, owners: Sequence[str], targets: Mapping[st
     calls = []
     for region in dict.fromkeys(filter(None, owned)):
         own = [node for node, owner in zip(nodes, owned, strict=True) if owner == region]
-        outside = graph_outputs.union(*(_reads(node) for node, owner in zip(nodes, owned, strict=True) if owner != region))
+        outside = graph_outputs.union(*(node_reads(node) for node, owner in zip(nodes, owned, strict=True) if owner != region))
         call = _function(model, names.fresh(_identifier(region)), own, outside, targets[region])
         call.name = region
         calls.append(call)
@@ -223,7 +222,7 @@ def inline_regions(model: Any) -> None:
     """Puts the nodes of regions in the place of the nodes that call them, under their names; other functions stay."""
     calls = Counter(map(function_id, all_nodes(chain(model.graph.node, *(item.node for item in model.functions)))))
     functions = {function_id(item): item for item in model.functions if item.domain == REGIONS and calls[function_id(item)] == 1}
-    taken = {name for node in model.graph.node for name in (*_reads(node), *node.output)}
+    taken = {name for node in model.graph.node for name in (*node_reads(node), *node.output)}
     versions = {item.domain: item.version for item in model.opset_import}
     nodes, done = [], set()
     for node in model.graph.node:
@@ -262,19 +261,15 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name, flags=re.ASCII) or "region"
 
 
-def _reads(node: Any) -> list[str]:
-    return [name for name in (*node.input, *node_captures(node)) if name]
-
-
 def _with_own_dequantizes(graph: Any, owned: list[str]) -> tuple[list[Any], list[str]]:
     """The nodes and their owners, with a copy of each DequantizeLinear for each further owner that reads it."""
     readers: dict[str, dict[str, None]] = {value.name: {"": None} for value in graph.output}
     inside: set[str] = set()
     for node, owner in zip(graph.node, owned, strict=True):
-        for name in _reads(node):
+        for name in node_reads(node):
             readers.setdefault(name, {})[owner] = None
         inside.update(node_captures(node))
-    names = Names({name for node in graph.node for name in (*_reads(node), *node.output)})
+    names = Names({name for node in graph.node for name in (*node_reads(node), *node.output)})
     renamed: dict[tuple[str, str], str] = {}
     nodes, found = [], []
     for node, owner in zip(graph.node, owned, strict=True):
@@ -301,7 +296,7 @@ def _can_run(nodes: Sequence[Any], owned: Sequence[str]) -> bool:
     writers = {name: part[place] for place, node in enumerate(nodes) for name in node.output if name}
     before: dict[str, set[str]] = {name: set() for name in part}
     for place, node in enumerate(nodes):
-        before[part[place]].update(writers[name] for name in _reads(node) if name in writers and writers[name] != part[place])
+        before[part[place]].update(writers[name] for name in node_reads(node) if name in writers and writers[name] != part[place])
     try:
         TopologicalSorter(before).prepare()
     except CycleError:
@@ -315,7 +310,7 @@ def _function(model: Any, name: str, nodes: Sequence[Any], outside: set[str], ta
 
     made = dict.fromkeys(item for node in nodes for item in node.output if item)
     function = model.functions.add(domain=REGIONS, name=name, doc_string=f"a region for {target}")
-    function.input.extend(dict.fromkeys(item for node in nodes for item in _reads(node) if item not in made))
+    function.input.extend(dict.fromkeys(item for node in nodes for item in node_reads(node) if item not in made))
     function.output.extend(item for item in made if item in outside)
     function.node.extend(nodes)
     function.opset_import.extend(model.opset_import)

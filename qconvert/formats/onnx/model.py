@@ -19,9 +19,11 @@ __all__ = [
     "ValueType",
     "all_nodes",
     "defined_names",
+    "domain_of",
     "embed_constants",
     "graph_captures",
     "node_captures",
+    "node_reads",
     "replace_items",
     "subgraphs",
     "value_info",
@@ -54,6 +56,16 @@ class AttributeType(IntEnum):
     def field(self) -> str:
         """The field of an AttributeProto that holds the value."""
         return {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g", "TYPE_PROTO": "tp"}.get(self.name, self.name.lower())
+
+
+def domain_of(item: Any) -> str:
+    """The domain of a node, function or import; "" is ONNX's own."""
+    return "" if item.domain in DEFAULT_DOMAINS else str(item.domain)
+
+
+def node_reads(node: Any) -> list[str]:
+    """The values that a NodeProto and the graphs inside it read."""
+    return [name for name in (*node.input, *node_captures(node)) if name]
 
 
 def embed_constants(nodes: Iterable[Any], files: Files) -> None:
@@ -227,7 +239,7 @@ class Node:
         self.proto = proto
         self.name: str = proto.name
         self.op_type: str = proto.op_type
-        self.domain: str = "" if proto.domain == "ai.onnx" else proto.domain
+        self.domain = domain_of(proto)
         self.inputs = inputs
         self.outputs = outputs
         self._files = files
@@ -349,8 +361,7 @@ class Model:
         self.metadata_props = {entry.key: entry.value for entry in proto.metadata_props}
 
     def _graph(self) -> Graph:
-        imports = {"" if item.domain == "ai.onnx" else item.domain: item.version for item in self.proto.opset_import}
-        return Graph(self.proto.graph, imports, self.files)
+        return Graph(self.proto.graph, {domain_of(item): item.version for item in self.proto.opset_import}, self.files)
 
     def renew(self) -> None:
         """Makes the graph again, after `proto` was changed."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import DTYPE_NAMES
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, subgraphs
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, domain_of, subgraphs
 from qconvert.formats.onnx.verify import node_label
 from qconvert.operators.kind import Broken
 
@@ -142,11 +142,11 @@ def check_signatures(model: Any) -> None:
     Raises:
         InvalidModelError: a node does not fit its operator; the error names it.
     """
-    versions = {"" if item.domain == "ai.onnx" else item.domain: item.version for item in model.opset_import}
+    versions = {domain_of(item): item.version for item in model.opset_import}
     waiting = [model.graph.node]
     while waiting:
         for node in waiting.pop():
-            domain = "" if node.domain == "ai.onnx" else node.domain
+            domain = domain_of(node)
             found = signature(node.op_type, domain, versions.get(domain, 1))
             broken = _broken_payload(node.attribute)
             if broken is None and found is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from qconvert.errors import InvalidModelError, UnsupportedError
 from qconvert.formats.onnx.initializers import BITS, STRING, check_constant
 from qconvert.formats.onnx.local_functions import check_expansion, function_id
-from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType
+from qconvert.formats.onnx.model import DEFAULT_DOMAINS, AttributeType, domain_of
 
 __all__ = ["MAX_NODES", "verify"]
 
@@ -64,7 +64,7 @@ class _Checker:
 
         versions: dict[str, int] = {}
         for item in imports:
-            domain = "" if item.domain in DEFAULT_DOMAINS else item.domain
+            domain = domain_of(item)
             if versions.setdefault(domain, item.version) != item.version:
                 raise InvalidModelError(
                     f"{owner} imports two versions of the operator set {domain or 'ai.onnx'!r}", rule="two-opset-versions"

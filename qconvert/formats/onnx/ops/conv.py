@@ -92,7 +92,8 @@ def real_bias(op: Op, b: Builder) -> list[str]:
 def window(op: Op) -> dict[str, Any]:
     """Strides and padding of an operator whose output is made of windows."""
     auto = op.attributes.get("auto_pad", "NOTSET")
-    return {"strides": op["strides"], **({"pads": op["pads"]} if auto == "NOTSET" else {"auto_pad": auto})}
+    stated = {"pads": op["pads"], "auto_pad": None} if auto == "NOTSET" else {"pads": None, "auto_pad": auto}
+    return {"strides": op["strides"], **stated}
 
 
 def conv_window(op: Op) -> dict[str, Any]:

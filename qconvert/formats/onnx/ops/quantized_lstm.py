@@ -8,6 +8,7 @@ Source: docs/ContribOperators.md and contrib_ops/cpu/quantization/dynamic_quanti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from qconvert.formats.onnx.builder import Builder
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.signatures import CONTRIB
 from qconvert.graph import Array, Op, Quantization, Tensor
+from qconvert.operators import KINDS
 from qconvert.operators.recurrent import NORM, PROJECTION
 
 __all__ = ["QUANTIZED", "named_outputs", "quantized_lstm_reason", "write_quantized_lstm"]
@@ -28,8 +30,7 @@ _OUTPUTS = 3
 
 def read_quantized_lstm(r: Reading) -> None:
     """An LSTM of one direction; of two directions two of them, since a tensor's scales run along one axis."""
-    direction = str(r.attribute("direction", "forward"))
-    count = 2 if direction == "bidirectional" else 1
+    count = 2 if r.attribute("direction") == "bidirectional" else 1
     weights = [_matrix(r, index, count) for index in (_WEIGHTS, _RECURRENT)]
     hidden = weights[1][0].shape[1]
     if weights[0][0].shape[2] != _GATES * hidden or weights[1][0].shape[2] != _GATES * hidden:
@@ -44,8 +45,6 @@ def read_quantized_lstm(r: Reading) -> None:
             for index, (data, quantization) in zip((_WEIGHTS, _RECURRENT), weights, strict=True)
         ]
         others = [r.inputs[index] if r.has(index) else "" for index in range(_BIAS, _PEEPHOLES + 1)]
-        if direction != "forward":
-            common["direction"] = direction
         r.emit("LSTM", _trim_absent([r.input(_DATA), *names, *others]), named_outputs(r), integers=True, **common)
         return
     parts: list[str] = []
@@ -56,43 +55,28 @@ def read_quantized_lstm(r: Reading) -> None:
         ]
         others = [_part(r, index, place) for index in range(_BIAS, _PEEPHOLES + 1)]
         ends = [r.intermediate(f"{_WAYS[place]}/{index}", "float32") for index in range(_OUTPUTS)]
-        r.emit("LSTM", _trim_absent([r.input(_DATA), *names, *others]), ends, integers=True, **common, direction=_WAYS[place])
+        r.emit("LSTM", _trim_absent([r.input(_DATA), *names, *others]), ends, integers=True, **{**common, "direction": _WAYS[place]})
         parts += ends
     for index, name in enumerate(r.outputs):
         if name:
             r.emit("Concat", [parts[index], parts[index + _OUTPUTS]], [name], axis=0 if index else 1)
 
 
-def named_outputs(r: Reading) -> list[str]:
-    """The outputs of a recurrence; the first has a name also where nobody reads it, as the first of every operator has."""
-    if not any(r.outputs):
-        raise r.invalid("has no output", rule="output-missing")
-    if r.outputs[0]:
-        return list(r.outputs)
-    return [r.draft.add(f"{next(filter(None, r.outputs))}/all", r.tensor(0).dtype, None), *r.outputs[1:]]
-
-
+#: Values of attributes that say nothing.
+_NOTHING: tuple[Any, ...] = ((), 0, 0.0, "", "forward")
 _WAYS = ("forward", "reverse")
 
 
 def _common(r: Reading, hidden: int, count: int) -> dict[str, Any]:
     """The attributes of each direction."""
-    found: dict[str, Any] = {"hidden_size": hidden, "arithmetic": "dynamic_tensor"}
-    if int(r.attribute("hidden_size", hidden)) != hidden:
+    if r.attribute("hidden_size", hidden) != hidden:
         raise r.invalid(f"{r.attribute('hidden_size')} cells and weights of {hidden}", rule="shape-mismatch")
-    names = [str(name) for name in r.attribute("activations", ())]
-    if count == 2 and (names[:3] != names[3:] or r.attribute("activation_alpha") or r.attribute("activation_beta")):
+    found = stated_attributes(r, "LSTM")
+    names = found.get("activations", ())
+    if count == 2 and (names[:3] != names[3:] or "activation_alpha" in found or "activation_beta" in found):
         raise NotCoveredError("activations of two directions that differ")
-    if names:
-        found["activations"] = tuple(names[: len(names) // count])
-    for name in ("activation_alpha", "activation_beta"):
-        if values := r.attribute(name):
-            found[name] = tuple(map(float, values))
-    if limit := r.attribute("clip"):
-        found["clip"] = float(limit)
-    if r.attribute("input_forget", 0):
-        found["input_forget"] = 1
-    return found
+    own = {"activations": names[: len(names) // count]} if names else {}
+    return {**found, **own, "hidden_size": hidden, "arithmetic": "dynamic_tensor"}
 
 
 def _matrix(r: Reading, index: int, count: int) -> tuple[Array, list[Quantization]]:
@@ -176,11 +160,6 @@ def _weights_reason(tensor: Tensor) -> str:
 
 def write_quantized_lstm(op: Op, b: Builder) -> None:
     """The node; quantized_lstm_reason() has to be ""."""
-    attributes: dict[str, Any] = {
-        name: list(value) if isinstance(value, tuple) else value
-        for name, value in op.attributes.items()
-        if value not in ((), 0, 0.0, "", "forward") and name != "arithmetic"
-    }
     names = [b.float_value(op.inputs[_DATA])]
     quantizations = []
     for index in (_WEIGHTS, _RECURRENT):
@@ -193,8 +172,29 @@ def write_quantized_lstm(op: Op, b: Builder) -> None:
     for index in range(_BIAS, _PEEPHOLES + 1):
         name = op.inputs[index] if index < len(op.inputs) else ""
         names.append(b.stored_value(name) if index == _LENGTHS else b.float_value(name))
+    write_recurrent_node(op, b, "DynamicQuantizeLSTM", [*names, *quantizations], CONTRIB)
+
+
+def named_outputs(r: Reading) -> list[str]:
+    """The outputs of a recurrence; the first has a name also where nobody reads it, as the first of every operator has."""
+    if not any(r.outputs):
+        raise r.invalid("has no output", rule="output-missing")
+    if r.outputs[0]:
+        return list(r.outputs)
+    return [r.draft.add(f"{next(filter(None, r.outputs))}/all", r.tensor(0).dtype, None), *r.outputs[1:]]
+
+
+def stated_attributes(r: Reading, kind: str) -> dict[str, Any]:
+    """The attributes of a kind of recurrence that a node states, but for those that say what holds without them."""
+    stated = {name: r.attribute(name) for name in KINDS[kind].attributes if name != "hidden_size"}
+    return {name: value for name, value in stated.items() if value not in (None, *_NOTHING)}
+
+
+def write_recurrent_node(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = "") -> None:
+    """Adds the node of a recurrence with the attributes that the operator states; its results are quantized where the tensors are."""
+    stated = {name: value for name, value in op.attributes.items() if value not in _NOTHING and name != "arithmetic"}
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
-    b.node("DynamicQuantizeLSTM", [*names, *quantizations], values, domain=CONTRIB, **attributes)
+    b.node(op_type, inputs, values, domain=domain, **stated)
     position = len(b.nodes) - 1
     for index, name in enumerate(op.outputs):
         if name and b.tensor(name).is_quantized:

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.decomposed_recurrence import runs_in_float, write_decomposed_gates, write_decomposed_lstm
-from qconvert.formats.onnx.ops.quantized_lstm import QUANTIZED, named_outputs, quantized_lstm_reason, write_quantized_lstm
+from qconvert.formats.onnx.ops.quantized_lstm import (
+    QUANTIZED,
+    named_outputs,
+    quantized_lstm_reason,
+    stated_attributes,
+    write_quantized_lstm,
+    write_recurrent_node,
+)
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
-from qconvert.operators import KINDS, is_dynamic
+from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import CELLS, ONNX_ACTIVATIONS, activation_names
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["READERS", "WRITERS"]
-
-_FLAGS = ("layout", "input_forget", "linear_before_reset")
 
 
 def read_recurrence(r: Reading) -> None:
     """All attributes of opset 7 and newer; weights stay as they are stored."""
     if r.version < 7:
         raise NotCoveredError(f"{r.op_type} of opset {r.version}")
-    own = KINDS[r.op_type].attributes
-    found: dict[str, Any] = {"hidden_size": _cells(r)}
-    if (direction := r.attribute("direction", "forward")) != "forward":
-        found["direction"] = str(direction)
-    if names := r.attribute("activations"):
-        found["activations"] = tuple(map(str, names))
-        if foreign := _unknown_activation(found["activations"]):
-            raise r.invalid(f"{foreign!r} is not an activation of a recurrent operator", rule="unknown-activation")
-    for name in ("activation_alpha", "activation_beta"):
-        if values := r.attribute(name):
-            found[name] = tuple(map(float, values))
-    if limit := r.attribute("clip"):
-        found["clip"] = float(limit)
-    found |= {name: int(value) for name in _FLAGS if name in own and (value := r.attribute(name))}
-    r.emit(r.op_type, outputs=named_outputs(r), **found)
+    found = stated_attributes(r, r.op_type)
+    if foreign := _unknown_activation(found.get("activations", ())):
+        raise r.invalid(f"{foreign!r} is not an activation of a recurrent operator", rule="unknown-activation")
+    r.emit(r.op_type, outputs=named_outputs(r), hidden_size=_cells(r), **found)
 
 
 def _unknown_activation(names: Sequence[str]) -> str:
@@ -69,19 +62,8 @@ def write_recurrence(op: Op, b: Builder) -> None:
     if is_dynamic(op):
         write_decomposed_gates(op, b)
         return
-    stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in ((), 0, 0.0, "", "forward")}
-    lists = {name: list(value) for name, value in stated.items() if isinstance(value, tuple)}
     names = [b.stored_value(name) if index == 4 else b.float_value(name) for index, name in enumerate(op.inputs)]
-    values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
-    b.node(op.kind, names, values, **{**stated, **lists})
-    position = len(b.nodes) - 1
-    for index, name in enumerate(op.outputs):
-        if not name:
-            continue
-        if b.tensor(name).is_quantized:
-            b.finish(op, values[index], index)
-        else:
-            b.nodes[position].output[index] = name
+    write_recurrent_node(op, b, op.kind, names)
 
 
 @conditions(lambda op, scope: "" if runs_in_float(op) else _unsupported_reason(op, scope))

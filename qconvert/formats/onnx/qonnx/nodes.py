@@ -196,28 +196,18 @@ def read_trunc(r: Reading) -> None:
         out_points = points / divisor
         limits = limits_of(bits_of(r, 5), bool(r.attribute("signed", 1)), bool(r.attribute("narrow", 0)))
     else:
-        divisor, out_points, out_scale = np.array(2.0 ** (in_bits - bits_of(r, 4)), np.float32), points, scale
-    steps = apply(r, "Div", "steps", r.input(0), r.const(scale, "scale"))
-    if points.any():
-        steps = apply(r, "Add", "shifted", steps, r.const(points, "zero_point"))
-    fraction = apply(r, "Div", "divided", apply(r, "Round", "whole_steps", steps), r.const(np.asarray(divisor, np.float32), "divisor"))
+        divisor, out_points, out_scale, limits = np.array(2.0 ** (in_bits - bits_of(r, 4)), np.float32), points, scale, (0, 0)
+    signed = bool(r.attribute("signed", 1))
+    whole_steps = apply(r, "Round", "whole_steps", _steps(r, Stated(scale, points, limits, signed)))
+    fraction = apply(r, "Div", "divided", whole_steps, r.const(np.asarray(divisor, np.float32), "divisor"))
     if is_second:
         ends = [r.const(np.float32(limit), hint) for limit, hint in zip(limits, ("fewest", "most"), strict=True)]
         fraction = apply(r, "Clip", "within", fraction, *ends)
-    whole = emit_rounding(r, fraction, mode)
-    if out_points.any():
-        whole = apply(r, "Sub", "difference", whole, r.const(np.asarray(out_points, np.float32), "zero_point"))
-    quantization = None
-    if is_second and limits[0] < limits[1]:
-        found = Stated(out_scale, np.asarray(out_points, np.float32), limits, bool(r.attribute("signed", 1)))
-        quantization = found.quantization(r.tensor(0).shape, constant=False)
+    whole, found = emit_rounding(r, fraction, mode), Stated(out_scale, np.asarray(out_points, np.float32), limits, signed)
+    quantization = found.quantization(r.tensor(0).shape, constant=False) if limits[0] < limits[1] else None
     if quantization is None:
-        _scale(r, whole, out_scale, r.outputs[0])
+        _scale_back(r, found, whole, r.outputs[0])
         return
     value = r.intermediate("on_quantization", "float32")
-    _scale(r, whole, out_scale, value)
+    _scale_back(r, found, whole, value)
     emit_on_quantization(r, value, *quantization, limits)
-
-
-def _scale(r: Reading, whole: str, scale: Array, result: str) -> None:
-    r.emit("Mul", [whole, r.const(scale, "result_scale")], [result], dtype="float32")
