@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,34 +14,15 @@ if TYPE_CHECKING:
     from qconvert.graph import Graph
 
 
-def _write(graph: Graph, path: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
-    from qconvert.formats.onnx.writer import write
-
-    return write(graph, path, options)
+def _lazy(module: str, name: str) -> Callable[..., Any]:
+    """Return a function of a module of this package; the module is imported at the first call."""
+    return lambda *arguments: getattr(import_module(f"qconvert.formats.onnx.{module}"), name)(*arguments)
 
 
 def _read(path: Path, options: Mapping[str, Any]) -> Graph:
     from qconvert.formats.onnx.reader import read
 
     return read(path)
-
-
-def _check(path: Path) -> Any:
-    from qconvert.formats.onnx.container import check
-
-    return check(path)
-
-
-def _as_written(path: Path, graph: Graph, checked: Any) -> Graph:
-    from qconvert.formats.onnx.as_written import as_written
-
-    return as_written(path, graph, checked)
-
-
-def _companions(path: Path) -> tuple[Path, ...]:
-    from qconvert.formats.onnx.container import external_files
-
-    return external_files(path)
 
 
 #: Of the fields 2 to 8 and 14 of a ModelProto (onnx.proto).
@@ -50,18 +32,6 @@ _SECOND_TAGS = (b"\x12", b"\x1a", b"\x22", b"\x28", b"\x32", b"\x3a", b"\x42", b
 def _recognizes(start: bytes) -> bool:
     """Every known writer begins with the IR version, a small number in field 1, and goes on with another field of a ModelProto."""
     return start[:1] == b"\x08" and 1 <= int.from_bytes(start[1:2], "little") <= 32 and start[2:3] in _SECOND_TAGS
-
-
-def _contents(path: Path) -> Mapping[str, Any]:
-    from qconvert.formats.onnx.container import contents
-
-    return contents(path)
-
-
-def _modules(path: Path) -> Mapping[str, str]:
-    from qconvert.formats.onnx.container import modules
-
-    return modules(path)
 
 
 _WRITE_OPTIONS = (
@@ -85,16 +55,16 @@ def qconvert_formats() -> Iterable[Format]:
             (".onnx",),
             summary,
             read=_read,
-            write=_write,
+            write=_lazy("writer", "write"),
             default_target="ort-x86",
             own_target="generic",
             recognizes=_recognizes,
-            contents=_contents,
-            companions=_companions,
-            modules=_modules,
+            contents=_lazy("container", "contents"),
+            companions=_lazy("container", "external_files"),
+            modules=_lazy("container", "modules"),
             scopes=("functions",),
-            check=_check,
-            as_written=_as_written,
+            check=_lazy("container", "check"),
+            as_written=_lazy("as_written", "as_written"),
             normal_form=(
                 "io_to_states",
                 "absorb_quantization",

@@ -8,7 +8,7 @@ import ast
 import mmap
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,22 +86,17 @@ def parse_proto(data: mmap.mmap | bytes, folder: Path) -> Any:
 
 
 def load_proto(path: Path) -> Any:
-    """The onnx.ModelProto in a file, verified, with external constants loaded into it; raises InvalidModelError if it is none."""
-    from google.protobuf.message import DecodeError
-    from onnx import ModelProto
-    from onnx.external_data_helper import load_external_data_for_model
-
+    """The onnx.ModelProto in a file, verified, with all constants loaded into it; raises InvalidModelError if it is none."""
     data = map_file(path)
     try:
-        without_large_constants(data)  # counts what a parser would make objects of
-        model = ModelProto.FromString(bytes(data))
+        model = _parse_bytes(data)
         verify(model, path.parent, len(data))
-    except DecodeError as error:
-        raise InvalidModelError("not an ONNX file, or a damaged one", file=str(path), rule="not-this-format") from error
     except QConvertError as error:
         error.file = error.file or str(path)
         raise
-    load_external_data_for_model(model, str(path.parent))
+    files = Files(path.parent, data)
+    for tensor in _constants(model):
+        files.embed_data(tensor)
     return model
 
 
@@ -130,20 +125,24 @@ def external_files(path: Path) -> tuple[Path, ...]:
     data = map_file(path)
     if data.find(b"location") < 0:
         return ()
-    names: dict[str, None] = {}
     proto = _parse_bytes(data)
     verify(proto, path.parent, len(data))
-    waiting = [proto]
+    external = (tensor for tensor in _constants(proto) if tensor.data_location == tensor.EXTERNAL)
+    names = dict.fromkeys(entry.value for tensor in external for entry in tensor.external_data if entry.key == "location")
+    return tuple(path.parent / name for name in names if name != OWN_FILE)
+
+
+def _constants(model: Any) -> Iterator[Any]:
+    """Every TensorProto in a ModelProto, wherever it stands."""
+    waiting = [model]
     while waiting:
         message = waiting.pop()
         if message.DESCRIPTOR.name == "TensorProto":
-            if message.data_location == message.EXTERNAL:
-                names.update((entry.value, None) for entry in message.external_data if entry.key == "location")
+            yield message
             continue
         for field, value in message.ListFields():
             if field.message_type is not None:
                 waiting += value if isinstance(value, Iterable) else [value]
-    return tuple(path.parent / name for name in names if name != OWN_FILE)
 
 
 def _parse_bytes(data: mmap.mmap | bytes) -> Any:

@@ -41,30 +41,32 @@ _IDLE = {
 
 @dataclass(frozen=True, slots=True)
 class _Lift:
-    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name."""
+    """What the lift of a node may use: its graph, the opset that it had, ranks and constants of the model by name.
+
+    Errors get the node from _lift_graph().
+    """
 
     graph: Any
     version: int
     ranks: Mapping[str, int]
     constants: Mapping[str, Any]
 
-    def require_rank(self, node: Any, name: str) -> int:
+    def require_rank(self, name: str) -> int:
         if name not in self.ranks:
-            raise _unsupported_error(
-                node, f"the rank of {name!r}, to which another value is broadcast in opset {self.version}, is unknown", rule="unknown-rank"
-            )
+            reason = f"the rank of {name!r}, to which another value is broadcast in opset {self.version}, is unknown"
+            raise UnsupportedError(reason, rule="unknown-rank")
         return self.ranks[name]
 
-    def require_constant(self, node: Any, name: str) -> np.ndarray[Any, Any]:
+    def require_constant(self, name: str) -> np.ndarray[Any, Any]:
         if name not in self.constants:
-            raise _unsupported_error(node, f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
+            raise UnsupportedError(f"input {name!r} is computed at run time, which later opsets do not allow", rule="not-constant")
         return np.asarray(self.constants[name].const_value.numpy())
 
     def unsqueeze_input(self, node: Any, index: int, before: int, after: int) -> list[Any]:
         """The node that gives input `index` axes of size 1 before and after its own, as the input of `node` from now on."""
         from onnx import helper
 
-        name, rank = node.input[index], self.require_rank(node, node.input[index])
+        name, rank = node.input[index], self.require_rank(node.input[index])
         axes = [*range(before), *range(before + rank, before + rank + after)]
         if not axes:
             return []
@@ -133,10 +135,10 @@ def _lift_broadcast(node: Any, lift: _Lift) -> list[Any]:
     _drop_attributes(node, "axis", "broadcast")
     if axis is None:
         return []
-    rank, own = lift.require_rank(node, node.input[0]), lift.require_rank(node, node.input[1])
+    rank, own = lift.require_rank(node.input[0]), lift.require_rank(node.input[1])
     axis += rank if axis < 0 else 0
     if not 0 <= axis <= rank - own:
-        raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", where=node_label(node), rule="axis-out-of-range")
+        raise InvalidModelError(f"broadcasts {own} axes from axis {axis} on, of {rank}", rule="axis-out-of-range")
     return lift.unsqueeze_input(node, 1, 0, rank - axis - own)
 
 
@@ -144,14 +146,12 @@ def _lift_prelu(node: Any, lift: _Lift) -> list[Any]:
     """One slope for each channel."""
     if lift.ranks.get(node.input[1], 1) != 1:
         return []
-    return lift.unsqueeze_input(node, 1, 0, max(lift.require_rank(node, node.input[0]) - 2, 0))
+    return lift.unsqueeze_input(node, 1, 0, max(lift.require_rank(node.input[0]) - 2, 0))
 
 
 def _lift_batch_normalization(node: Any, lift: _Lift) -> list[Any]:
     if not _attribute(node, "is_test", 0) or len([name for name in node.output if name]) > 1:
-        raise _unsupported_error(
-            node, "is_test is 0, the form for training, which normalizes by the statistics of the batch", rule="training-form"
-        )
+        raise UnsupportedError("is_test is 0, the form for training, which normalizes by the statistics of the batch", rule="training-form")
     _drop_attributes(node, "is_test")
     return []
 
@@ -160,7 +160,7 @@ def _lift_reshape(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 5:
         shape = _attribute(node, "shape")
         if shape is None:
-            raise InvalidModelError("states no shape", where=node_label(node), rule="attribute-missing")
+            raise InvalidModelError("states no shape", rule="attribute-missing")
         _drop_attributes(node, "shape")
         lift.add_constant(node, np.array(shape, np.int64))
     return []
@@ -172,7 +172,7 @@ def _lift_cast(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 6:
         name = _attribute(node, "to", b"").decode("utf-8", "backslashreplace")
         if name.upper() not in TensorProto.DataType.keys():  # noqa: SIM118 - an enumeration of protobuf, no mapping
-            raise InvalidModelError(f"casts to {name!r}, which is not a type", where=node_label(node), rule="unknown-type")
+            raise InvalidModelError(f"casts to {name!r}, which is not a type", rule="unknown-type")
         _set_attributes(node, to=TensorProto.DataType.Value(name.upper()))
     return []
 
@@ -187,7 +187,7 @@ def _lift_pad(node: Any, lift: _Lift) -> list[Any]:
 def _lift_split(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2 and len(node.input) > 1:
         if node.input[1]:
-            _set_attributes(node, split=[int(size) for size in lift.require_constant(node, node.input[1]).reshape(-1)])
+            _set_attributes(node, split=[int(size) for size in lift.require_constant(node.input[1]).reshape(-1)])
         del node.input[1:]
     return []
 
@@ -195,12 +195,11 @@ def _lift_split(node: Any, lift: _Lift) -> list[Any]:
 def _lift_tile(node: Any, lift: _Lift) -> list[Any]:
     """So many tiles along one axis."""
     if lift.version < 6:
-        tiles, axis = (lift.require_constant(node, name).reshape(-1) for name in node.input[1:3])
-        rank = lift.require_rank(node, node.input[0])
+        tiles, axis = (lift.require_constant(name).reshape(-1) for name in node.input[1:3])
+        rank = lift.require_rank(node.input[0])
         if tiles.size != 1 or axis.size != 1 or not 0 <= int(axis[0]) < rank:
             raise InvalidModelError(
                 f"has {tiles.size} counts of tiles along axis {axis.tolist()}, of {rank}",
-                where=node_label(node),
                 rule="counts-differ",
             )
         repeats = np.ones(rank, np.int64)
@@ -222,7 +221,7 @@ def _lift_lp_pool(node: Any, lift: _Lift) -> list[Any]:
     if lift.version < 2:
         power = _attribute(node, "p", 2.0)
         if power != round(power):
-            raise _unsupported_error(node, f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
+            raise UnsupportedError(f"its norm is of order {power:g}, which later opsets do not have", rule="attribute-not-covered")
         _drop_attributes(node, "p")
         _set_attributes(node, p=int(power))
     return []
@@ -279,7 +278,3 @@ def _set_attributes(node: Any, **values: Any) -> None:
 
     _drop_attributes(node, *values)
     node.attribute.extend(helper.make_attribute(name, value) for name, value in values.items())
-
-
-def _unsupported_error(node: Any, reason: str, *, rule: str) -> UnsupportedError:
-    return UnsupportedError(reason, where=node_label(node), rule=rule)

@@ -192,7 +192,7 @@ def stated_attributes(r: Reading, kind: str) -> dict[str, Any]:
 
 def write_recurrent_node(op: Op, b: Builder, op_type: str, inputs: Sequence[str], domain: str = "") -> None:
     """Adds the node of a recurrence with the attributes that the operator states; its results are quantized where the tensors are."""
-    stated = {name: value for name, value in op.attributes.items() if value not in _NOTHING and name != "arithmetic"}
+    stated: dict[str, Any] = {name: value for name, value in op.attributes.items() if value not in _NOTHING and name != "arithmetic"}
     values = [b.name(f"{name}/value") if name else "" for name in op.outputs]
     b.node(op_type, inputs, values, domain=domain, **stated)
     position = len(b.nodes) - 1

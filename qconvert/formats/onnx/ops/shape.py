@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder, WriteFunction
 from qconvert.formats.onnx.ops.elementwise import read_same_named, write_stored
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
+from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Graph, Op, Quantization
 
 __all__ = ["OPSETS", "READERS", "WRITERS", "write_data_movement"]
@@ -113,19 +114,19 @@ def write_concat(op: Op, b: Builder) -> None:
 
 def write_pack(op: Op, b: Builder) -> None:
     """Pack: each tensor gets the new axis, then they are joined."""
-    axes = b.const(np.array([op["axis"]], np.int64), f"{op.outputs[0]}/axes")
-    parts = [b.node("Unsqueeze", [b.stored_value(name), axes], hint=f"{name}/unsqueezed")[0] for name in op.inputs]
-    b.node("Concat", parts, op.outputs, axis=op["axis"])
+    at = Place(b, b, op.outputs[0])
+    parts = [at.stored(name).then("Unsqueeze", axes(op["axis"])) for name in op.inputs]
+    at.node("Concat", *parts, axis=op["axis"]).finish(op.outputs[0])
 
 
 def write_unpack(op: Op, b: Builder) -> None:
     """Unpack: parts of size 1, each without the axis."""
-    axes = b.const(np.array([op["axis"]], np.int64), f"{op.outputs[0]}/axes")
+    along = b.const(axes(op["axis"]), f"{op.outputs[0]}/axes")
     sizes = b.const(np.ones(len(op.outputs), np.int64), f"{op.outputs[0]}/sizes")
     parts = [b.name(f"{name}/part") for name in op.outputs]
     _split_stored(op, b, sizes, parts)
     for part, output in zip(parts, op.outputs, strict=True):
-        b.node("Squeeze", [part, axes], [output])
+        b.node("Squeeze", [part, along], [output])
 
 
 def read_split(r: Reading) -> None:
@@ -246,20 +247,19 @@ def write_pad(op: Op, b: Builder) -> None:
 
 def _pad_symmetric(op: Op, b: Builder) -> None:
     """The reversed border, edge included, on each side of each axis."""
-    pads, name = b.integers(op, 1), op.outputs[0]
-    rank, current = len(pads) // 2, b.stored_value(op.inputs[0])
+    pads, at = b.integers(op, 1), Place(b, b, op.outputs[0])
+    rank, current = len(pads) // 2, at.stored(op.inputs[0])
     for axis in range(rank):
         before, after = pads[axis], pads[rank + axis]
         parts = [current]
         for amount, place in ((before, 0), (after, 1)):
             if amount:
                 start, end = (amount - 1, -(2**62)) if place == 0 else (-1, -amount - 1)
-                bounds = [b.const(np.array([v], np.int64), f"{name}/bound") for v in (start, end, axis, -1)]
-                border = b.node("Slice", [current, *bounds], hint=f"{name}/border")[0]
+                border = current.then("Slice", axes(start), axes(end), axes(axis), axes(-1))
                 parts = [border, *parts] if place == 0 else [*parts, border]
         if len(parts) > 1:
-            current = b.node("Concat", parts, hint=f"{name}/padded", axis=axis)[0]
-    b.rename(current, name)
+            current = at.node("Concat", *parts, axis=axis)
+    current.finish(op.outputs[0])
 
 
 def read_shape(r: Reading) -> None:
