@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from qconvert.formats.onnx.builder import ELEMENT_TYPES, Builder
-from qconvert.graph import Array, canonical_dtype
+from qconvert.graph import Array, canonical_dtype, numpy_dtype
 
 __all__ = ["Place", "ScanBody", "Value", "axes", "zero_states"]
 
@@ -54,7 +54,7 @@ class Place:
 
     def constant(self, data: Any, dtype: str = "") -> Value:
         """A constant; of its own type unless another one is given."""
-        values = np.asarray(data) if not dtype else np.asarray(data, dtype)
+        values = np.asarray(data, numpy_dtype(dtype) if dtype else None)
         dtype = canonical_dtype(values.dtype)
         if values.size > _SMALL:
             return Value(self, self.b.const(values, "constant"), dtype)

@@ -27,7 +27,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
         raise b.unsupported_error(op, f"data of unknown rank below opset 21, in opset {b.opset},", rule="unknown-rank")
     at, dtype = Place(b, b, op.outputs[0]), _real_dtype(op, b)
     x, scale, bias = (at.value(name, dtype) for name in b.float_values(op))
-    ones, zeros = (np.full(groups, value, dtype) for value in (1, 0))
+    ones, zeros = (at.constant(np.full(groups, value), dtype) for value in (1, 0))
     even = x.then("Reshape", axes(0, groups, -1)).then("InstanceNormalization", ones, zeros, epsilon=epsilon)
     back = even.then("Reshape", x.then("Shape", dtype="int64"))
     factor, offset = (value.then("Reshape", axes(-1, *[1] * (data.rank - 2))) for value in (scale, bias))
