@@ -75,12 +75,11 @@ def test_attributes() -> None:
     node.attribute.add(name="bytes", type=onnx.AttributeProto.STRING, s=b"\xff\xfe")
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
     model = helper.make_model(helper.make_graph([node], "g", ends[:1], ends[1:]), opset_imports=[helper.make_opsetid("own", 1)])
-    attributes = parse_model(model.SerializeToString()).graph.nodes[0].attributes
-    found = {name: attributes[name].value for name in values}
+    read = parse_model(model.SerializeToString()).graph.nodes[0]
+    found = {name: read.attribute(name) for name in values}
     assert found == {"i": 3, "f": 0.5, "s": "text", "ints": (1, 2), "floats": (0.5,), "strings": ("a", "b")}
-    assert attributes["bytes"].value == b"\xff\xfe"
-    assert attributes["t"].type.name == "TENSOR"
-    assert attributes["t"].value.numpy().tolist() == [0, 1, 2]
+    assert read.attribute("bytes") == b"\xff\xfe"
+    assert read.attribute("t").tolist() == [0, 1, 2]
 
 
 def test_large_constant_nodes_become_constants_of_the_graph(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from qconvert.graph import Array, Op
 from qconvert.operators import is_dynamic
 from qconvert.operators.recurrent import CELLS, NORM, ONNX_ACTIVATIONS, PROJECTION, PROJECTION_BIAS, activation_names, resets_before_product
 
-__all__ = ["runs_in_float", "write_decomposed_gates", "write_decomposed_lstm"]
+__all__ = ["runs_in_float", "unknown_activation", "write_decomposed_gates", "write_decomposed_lstm"]
 
 #: Inputs after the data and the weights; GRU and RNN lack the last two.
 _BIAS, _LENGTHS, _HIDDEN, _CELL, _PEEPHOLES = range(3, 8)
@@ -75,10 +75,20 @@ _CURVES = {"Tanh": (), "Relu": (), "Relu6": (0.0, 6.0), "ReluN1To1": (-1.0, 1.0)
 _EPSILON = 1e-8
 
 
+def unknown_activation(names: Sequence[str]) -> str:
+    """The first activation that ONNX does not have, or ""."""
+    known = {name.lower() for name in ONNX_ACTIVATIONS}
+    return next((name for name in names if name.lower() not in known), "")
+
+
 def runs_in_float(op: Op) -> bool:
     """Whether ONNX's LSTM does not say what an LSTM of the graph does."""
-    foreign = not {name.lower() for name in activation_names(op)} <= {name.lower() for name in ONNX_ACTIVATIONS}
-    return foreign or is_dynamic(op) or bool(op["cell_clip"]) or any(op.has(index) for index in (PROJECTION, NORM))
+    return (
+        bool(unknown_activation(activation_names(op)))
+        or is_dynamic(op)
+        or bool(op["cell_clip"])
+        or any(op.has(index) for index in (PROJECTION, NORM))
+    )
 
 
 def write_decomposed_lstm(op: Op, b: Builder) -> None:

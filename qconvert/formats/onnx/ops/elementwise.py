@@ -122,8 +122,8 @@ def write_extreme(op: Op, b: Builder) -> None:
     if tensor.is_quantized or tensor.dtype not in ("int16", "uint16"):
         b.compute(op)
         return
-    wide = [b.cast(b.stored_value(name), "int32") for name in op.inputs]
-    b.cast(b.node(op.kind, wide, hint=f"{tensor.name}/int32")[0], tensor.dtype, tensor.name)
+    at = Place(b, b, tensor.name)
+    at.node(op.kind, *(at.stored(name, "int32") for name in op.inputs)).finish(tensor.name)
 
 
 #: Plain integers of few bits, on which TFLite's kernels compute in 32 bits, and wrap the result around.
@@ -136,7 +136,7 @@ def write_neg(op: Op, b: Builder) -> None:
     if tensor.is_quantized or tensor.dtype not in _NARROW:
         b.compute(op)
         return
-    b.cast(b.node("Neg", [b.cast(b.stored_value(op.inputs[0]), "int32")])[0], tensor.dtype, tensor.name)
+    Place(b, b, tensor.name).stored(op.inputs[0], "int32").then("Neg").finish(tensor.name)
 
 
 @conditions(lambda op, scope: f"has no FloorMod of {scope.tensors[op.outputs[0]].dtype}"
@@ -157,9 +157,8 @@ def write_sqrt(op: Op, b: Builder) -> None:
     if op["arithmetic"] != "tflite" or quantization is None:
         b.compute(op)
         return
-    scale = b.const(np.float32(quantization.scale[0]), f"{op.outputs[0]}/step")
-    steps = b.node("Floor", b.node("Div", [*b.node("Sqrt", b.float_values(op)), scale]))
-    b.compute(op, [*steps, scale], "Mul")
+    root, scale = Place(b, b, op.outputs[0]).floats(op.inputs[0]).then("Sqrt"), quantization.scale[0]
+    b.finish(op, ((root / scale).floor() * scale).name)
 
 
 def write_atan(op: Op, b: Builder) -> None:
@@ -167,7 +166,7 @@ def write_atan(op: Op, b: Builder) -> None:
     if b.tensor(op.outputs[0]).dtype != "float64":
         b.compute(op)
         return
-    b.cast(b.node("Atan", [b.cast(b.stored_value(op.inputs[0]), "float32")])[0], "float64", op.outputs[0])
+    Place(b, b, op.outputs[0]).stored(op.inputs[0], "float32").then("Atan").finish(op.outputs[0])
 
 
 def write_truth(op: Op, b: Builder) -> None:

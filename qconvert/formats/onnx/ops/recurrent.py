@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.decomposed_recurrence import runs_in_float, write_decomposed_gates, write_decomposed_lstm
+from qconvert.formats.onnx.ops.decomposed_recurrence import runs_in_float, unknown_activation, write_decomposed_gates, write_decomposed_lstm
 from qconvert.formats.onnx.ops.quantized_lstm import (
     QUANTIZED,
     named_outputs,
@@ -17,7 +15,7 @@ from qconvert.formats.onnx.ops.quantized_lstm import (
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.operators import is_dynamic
-from qconvert.operators.recurrent import CELLS, ONNX_ACTIVATIONS, activation_names
+from qconvert.operators.recurrent import CELLS, activation_names
 from qconvert.rewriting.lowering import Scope, conditions
 
 __all__ = ["READERS", "WRITERS"]
@@ -28,15 +26,9 @@ def read_recurrence(r: Reading) -> None:
     if r.version < 7:
         raise NotCoveredError(f"{r.op_type} of opset {r.version}")
     found = stated_attributes(r, r.op_type)
-    if foreign := _unknown_activation(found.get("activations", ())):
+    if foreign := unknown_activation(found.get("activations", ())):
         raise r.invalid(f"{foreign!r} is not an activation of a recurrent operator", rule="unknown-activation")
     r.emit(r.op_type, outputs=named_outputs(r), hidden_size=_cells(r), **found)
-
-
-def _unknown_activation(names: Sequence[str]) -> str:
-    """The first activation that ONNX does not have, or ""."""
-    known = {name.lower() for name in ONNX_ACTIVATIONS}
-    return next((name for name in names if name.lower() not in known), "")
 
 
 def _cells(r: Reading) -> int:
@@ -51,7 +43,7 @@ def _cells(r: Reading) -> int:
 def _unsupported_reason(op: Op, scope: Scope) -> str:
     if is_dynamic(op):
         return ""
-    if foreign := _unknown_activation(activation_names(op)):
+    if foreign := unknown_activation(activation_names(op)):
         return f"the activation {foreign}"
     return "onnxruntime has no batch as the first axis" if op["layout"] else ""
 

@@ -105,7 +105,7 @@ def write_reduce_wide(op: Op, b: Builder) -> None:
     if tensor.is_quantized or result.is_quantized or tensor.dtype not in _NARROW:
         write_reduce(op, b)
         return
-    wide = b.cast(b.stored_value(tensor.name), "int32", hint=f"{result.name}/int32")
+    wide = b.cast(b.stored_value(tensor.name), "int32")
     b.cast(_reduce(op, b, op.kind, wide), result.dtype, result.name)
 
 
@@ -123,7 +123,7 @@ def _make_logic_writer(op_type: str) -> WriteFunction:
     """The writer of a reduction of booleans, as the largest or smallest of 0 and 1."""
 
     def write(op: Op, b: Builder) -> None:
-        numbers = b.cast(b.stored_value(op.inputs[0]), "int32", hint=f"{op.outputs[0]}/int32")
+        numbers = b.cast(b.stored_value(op.inputs[0]), "int32")
         b.cast(_reduce(op, b, op_type, numbers), "bool", op.outputs[0])
 
     return write
