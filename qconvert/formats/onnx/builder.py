@@ -355,9 +355,9 @@ class Builder(OperatorWriting):
                 f"{dtype} values need opset {needed}, not {self.opset}", where=where, remedy=f"Use --opset {needed}.", rule="opset-too-old"
             )
 
-    def own_attributes(self, op: Op) -> dict[str, Any]:
-        """The attributes of an operator that ONNX's operator of the same name has too, in the opset that is written."""
-        known = signature(op.kind, "", self.opset)
+    def own_attributes(self, op: Op, op_type: str = "") -> dict[str, Any]:
+        """The attributes of an operator that ONNX's operator, by default that of the kind's name, has too in the opset that is written."""
+        known = signature(op_type or op.kind, "", self.opset)
         return {} if known is None else {name: op[name] for name in kind_of(op).attributes if name in known.attributes}
 
     def compute(self, op: Op, values: Sequence[str] | None = None, op_type: str = "", *, domain: str = "", **attributes: Any) -> None:
@@ -368,17 +368,18 @@ class Builder(OperatorWriting):
             values: that the node takes; by default the float values of all inputs.
             op_type: of the node; by default the kind's name.
             domain: of the node.
-            attributes: of the node; those of own_attributes() too, where the node has the name of the kind.
+            attributes: of the node; those of own_attributes() too, where it is ONNX's own.
         """
         hint = f"{op.outputs[0]}/real_result"
         operands = self.float_values(op) if values is None else values
-        if not domain and op_type in ("", op.kind):
-            attributes = self.own_attributes(op) | attributes
+        if not domain:
+            attributes = self.own_attributes(op, op_type) | attributes
         self.finish(op, self.node(op_type or op.kind, operands, hint=hint, domain=domain, **attributes)[0])
 
-    def compute_stored(self, op: Op, **attributes: Any) -> None:
-        """Writes an operator as the node of its kind's name on stored values. Attributes: see compute()."""
-        self.node(op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **self.own_attributes(op) | attributes)
+    def compute_stored(self, op: Op, op_type: str = "", **attributes: Any) -> None:
+        """Writes an operator as one node, by default of its kind's name, on stored values. Attributes: see compute()."""
+        stated = self.own_attributes(op, op_type) | attributes
+        self.node(op_type or op.kind, [self.stored_value(name) for name in op.inputs], op.outputs, **stated)
 
     def finish(self, op: Op, value: str, index: int = 0) -> None:
         """Ends an operator: its float value becomes output `index`, with the fused activation, quantized if the tensor is.

@@ -10,7 +10,7 @@ import numpy as np
 from qconvert.arithmetic import exponential_table
 from qconvert.arithmetic.storage import REALS
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named, write_stored
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named, write_stored
 from qconvert.formats.onnx.ops.quantize import dequantize_with_scale, write_line
 from qconvert.formats.onnx.ops.reduce import store_steps
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
@@ -71,7 +71,7 @@ def _has_own_gelu(metadata: Mapping[str, str]) -> bool:
 def write_gelu(op: Op, b: Builder) -> None:
     """Gelu; below opset 20 onnxruntime's own operators, where they may be the source's."""
     if b.opset >= 20:
-        b.compute(op)
+        b.compute(op, op_type="Gelu")
     else:
         b.compute(op, op_type="FastGelu" if op["approximate"] == "tanh" else "Gelu", domain="com.microsoft")
 
@@ -100,7 +100,7 @@ def write_softmax(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         b.finish(op, b.node_in_float64("Softmax", b.float_values(op), f"{op.outputs[0]}/real_result", axis=op["axis"]))
     else:
-        b.compute(op)
+        b.compute(op, op_type="Softmax")
 
 
 def read_clip(r: Reading) -> None:
@@ -190,16 +190,16 @@ def read_softmax(r: Reading) -> None:
 _SAME = "Sigmoid Tanh PRelu Softplus Softsign Elu Celu Selu ThresholdedRelu HardSigmoid Shrink LpNormalization"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(f"{_SAME} LogSoftmax".split(), write_same_named),
+    **{kind: write_named(kind) for kind in f"{_SAME} LogSoftmax".split()},
     "LeakyRelu": write_leaky_relu,
     "Relu": write_clip,
     "Clip": write_clip,
     "HardSwish": write_hard_swish,
-    "Mish": conditions(since(18))(write_same_named),
-    "Swish": conditions(_lacks_swish)(write_same_named),
+    "Mish": conditions(since(18))(write_named("Mish")),
+    "Swish": conditions(_lacks_swish)(write_named("Swish")),
     "Gelu": write_gelu,
     "Softmax": write_softmax,
-    "Hardmax": write_stored,
+    "Hardmax": write_stored("Hardmax"),
 }
 
 READERS: dict[str, ReadFunction] = {

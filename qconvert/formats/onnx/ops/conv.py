@@ -108,7 +108,7 @@ def read_conv(r: Reading) -> None:
 
 def write_conv_integer(op: Op, b: Builder) -> None:
     """ConvInteger."""
-    b.compute_stored(op, **conv_window(op))
+    b.compute_stored(op, "ConvInteger", **conv_window(op))
 
 
 def read_conv_transpose(r: Reading) -> None:

@@ -25,7 +25,7 @@ def read_roi_align(r: Reading) -> None:
 def write_roi_align(op: Op, b: Builder) -> None:
     """RoiAlign, which knew half pixels of the output alone before opset 16."""
     inputs = [*(b.float_value(name) for name in op.inputs[:2]), b.int64(op.inputs[2])]
-    b.finish(op, b.node("RoiAlign", inputs, mode="avg", **b.own_attributes(op))[0])
+    b.finish(op, b.node("RoiAlign", inputs, mode="avg", **b.own_attributes(op, "RoiAlign"))[0])
 
 
 def read_suppression(r: Reading) -> None:

@@ -15,12 +15,12 @@ from qconvert.kernels.litert.forms import pair
 from qconvert.operators import is_onnxruntime_add, nudge_input_scales
 from qconvert.rewriting.lowering import conditions
 
-__all__ = ["READERS", "WRITERS", "read_same_named", "write_same_named", "write_stored"]
+__all__ = ["READERS", "WRITERS", "read_same_named", "write_named", "write_stored"]
 
 
-def write_same_named(op: Op, b: Builder) -> None:
-    """An operator that ONNX has under the same name, in float."""
-    b.compute(op)
+def write_named(op_type: str) -> WriteFunction:
+    """The writer of the operator that ONNX calls `op_type`, in float, for every kind with its inputs."""
+    return lambda op, b: b.compute(op, op_type=op_type)
 
 
 def _unfused_bias(op: Op, b: Builder) -> list[str] | None:
@@ -148,7 +148,7 @@ def write_floor_mod(op: Op, b: Builder) -> None:
 
 def write_mod(op: Op, b: Builder) -> None:
     """The remainder with the sign of the dividend."""
-    b.compute(op, fmod=1)
+    b.compute(op, op_type="Mod", fmod=1)
 
 
 def write_sqrt(op: Op, b: Builder) -> None:
@@ -174,9 +174,9 @@ def write_truth(op: Op, b: Builder) -> None:
     b.node(op.kind, b.float_values(op), op.outputs)
 
 
-def write_stored(op: Op, b: Builder) -> None:
-    """An operator that ONNX has under the same name, on stored numbers."""
-    b.compute_stored(op)
+def write_stored(op_type: str) -> WriteFunction:
+    """The same on stored numbers."""
+    return lambda op, b: b.compute_stored(op, op_type)
 
 
 #: Types of which onnxruntime's CPU provider has a Where (1.31, measured).
@@ -273,13 +273,13 @@ _UNARY = "Abs Exp Log Reciprocal Erf Sin Cos Tan Asin Acos Sinh Cosh Asinh Acosh
 _COMPARISONS = "Equal Greater GreaterOrEqual Less LessOrEqual"
 
 WRITERS: dict[str, WriteFunction] = {
-    **dict.fromkeys(f"{_UNARY} Div Pow Einsum".split(), write_same_named),
+    **{kind: write_named(kind) for kind in f"{_UNARY} Div Pow Einsum".split()},
     "Atan": write_atan,
     "Sub": write_arithmetic,
     "Mul": write_arithmetic,
     **dict.fromkeys(("Max", "Min"), write_extreme),
     **dict.fromkeys(f"{_COMPARISONS} IsNaN IsInf".split(), write_truth),
-    **dict.fromkeys(("And", "Or", "Xor", "Not"), write_stored),
+    **{kind: write_stored(kind) for kind in ("And", "Or", "Xor", "Not")},
     "Add": write_add,
     "Neg": write_neg,
     "FloorMod": write_floor_mod,

@@ -173,6 +173,6 @@ def read_matmul(r: Reading) -> None:
     r.emit(r.op_type)
 
 
-WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_stored}
+WRITERS: dict[str, WriteFunction] = {"Gemm": write_gemm, "MatMul": write_matmul, "MatMulInteger": write_stored("MatMulInteger")}
 
 READERS: dict[str, ReadFunction] = {"Gemm": read_gemm, "MatMul": read_matmul, "MatMulInteger": read_matmul}

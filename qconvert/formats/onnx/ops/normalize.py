@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place, axes
 from qconvert.graph import Op
@@ -20,7 +20,7 @@ def write_group_normalization(op: Op, b: Builder) -> None:
     """GroupNormalization (opset 21); below, an InstanceNormalization of the groups, scaled channel by channel."""
     epsilon, groups = float(op["epsilon"]), op["num_groups"]
     if b.opset >= 21:
-        b.compute(op)
+        b.compute(op, op_type="GroupNormalization")
         return
     data = b.tensor(op.inputs[0])
     if data.rank is None:
@@ -96,8 +96,8 @@ def read_layer_normalization(r: Reading) -> None:
 
 
 WRITERS: dict[str, WriteFunction] = {
-    "BatchNormalization": write_same_named,
-    "InstanceNormalization": write_same_named,
+    "BatchNormalization": write_named("BatchNormalization"),
+    "InstanceNormalization": write_named("InstanceNormalization"),
     "GroupNormalization": write_group_normalization,
     "LayerNormalization": write_layer_normalization,
     "RMSNormalization": write_layer_normalization,

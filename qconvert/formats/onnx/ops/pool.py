@@ -9,7 +9,7 @@ import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
 from qconvert.formats.onnx.ops.conv import read_window, window
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.formats.onnx.values import Place
 from qconvert.graph import Op, Quantization
@@ -104,7 +104,7 @@ def write_max_pool(op: Op, b: Builder) -> None:
     """MaxPool on the stored integers where ONNX has it (int8 and uint8 from opset 12), else in float."""
     tensor = b.tensor(op.outputs[0])
     if tensor.dtype not in ("int8", "uint8"):
-        b.compute(op, **pool_window(op))
+        b.compute(op, op_type="MaxPool", **pool_window(op))
         return
     pooled = b.node("MaxPool", [b.stored_value(op.inputs[0])], hint=f"{tensor.name}/unclipped", **pool_window(op))[0]
     if op["activation"]:
@@ -118,7 +118,7 @@ def write_global_average_pool(op: Op, b: Builder) -> None:
     if b.kernel_fault(op):
         _write_mean(op, b)
         return
-    b.compute(op)
+    b.compute(op, op_type="GlobalAveragePool")
 
 
 def _write_mean(op: Op, b: Builder) -> None:
@@ -148,7 +148,7 @@ WRITERS: dict[str, WriteFunction] = {
     "AveragePool": write_average_pool,
     "MaxPool": write_max_pool,
     "GlobalAveragePool": write_global_average_pool,
-    "GlobalMaxPool": write_same_named,
+    "GlobalMaxPool": write_named("GlobalMaxPool"),
 }
 
 READERS: dict[str, ReadFunction] = {

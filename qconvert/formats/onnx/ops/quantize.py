@@ -167,7 +167,7 @@ WRITERS: dict[str, WriteFunction] = {
     "Quantize": write_conversion,
     "Dequantize": write_conversion,
     "Requantize": write_conversion,
-    "DynamicQuantizeLinear": write_stored,
+    "DynamicQuantizeLinear": write_stored("DynamicQuantizeLinear"),
     "Identity": write_identity,
     "Reinterpret": write_identity,
 }

@@ -109,7 +109,7 @@ def write_concat(op: Op, b: Builder) -> None:
     """Concat: of integers where all share one quantization, else of float values."""
     result = b.tensor(op.outputs[0])
     equal = all(b.tensor(name).shares_quantization(result) for name in op.inputs)
-    (b.compute_stored if equal and not op["activation"] else b.compute)(op)
+    (b.compute_stored if equal and not op["activation"] else b.compute)(op, op_type="Concat")
 
 
 def write_pack(op: Op, b: Builder) -> None:
@@ -311,15 +311,15 @@ def write_range(op: Op, b: Builder) -> None:
 WRITERS: dict[str, WriteFunction] = {
     **dict.fromkeys(["Squeeze", "Unsqueeze", "Tile", "Expand", "Slice"], write_same_form),
     "Reshape": write_reshape,
-    "Transpose": write_stored,
+    "Transpose": write_stored("Transpose"),
     "Concat": write_concat,
     "Pack": write_pack,
     "Unpack": write_unpack,
     "Split": write_split,
     "Pad": write_pad,
-    "Shape": write_stored,
+    "Shape": write_stored("Shape"),
     "Range": write_range,
-    "Trilu": write_stored,
+    "Trilu": write_stored("Trilu"),
 }
 
 READERS: dict[str, ReadFunction] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from qconvert.formats.onnx.builder import Builder, WriteFunction
-from qconvert.formats.onnx.ops.elementwise import read_same_named, write_same_named
+from qconvert.formats.onnx.ops.elementwise import read_same_named, write_named
 from qconvert.formats.onnx.reading import NotCoveredError, ReadFunction, Reading
 from qconvert.graph import Op
 from qconvert.rewriting.lowering import conditions, since
@@ -20,7 +20,7 @@ _AXIS_AS_INPUT = 20
             else f"has no Sum of {scope.tensors[op.outputs[0]].dtype}")  # fmt: skip
 def write_sum(op: Op, b: Builder) -> None:
     """Sum of floats."""
-    b.compute(op)
+    b.compute(op, op_type="Sum")
 
 
 def read_dft(r: Reading) -> None:
@@ -40,7 +40,7 @@ def write_dft(op: Op, b: Builder) -> None:
     name, axis = op.outputs[0], int(op["axis"]) % (b.tensor(op.inputs[0]).rank or 1)
     length = b.const(np.int64(op["length"]), f"{name}/length") if op["length"] else ""
     inputs = [b.float_value(op.inputs[0]), length]
-    stated = b.own_attributes(op)
+    stated = b.own_attributes(op, "DFT")
     if "axis" in stated:
         stated["axis"] = axis
     else:
@@ -63,13 +63,13 @@ def write_stft(op: Op, b: Builder) -> None:
     step, length = (b.const(np.int64(op[name]), f"{op.outputs[0]}/{name}") for name in ("step", "length"))
     window = b.float_value(op.inputs[1]) if op.has(1) else ""
     inputs = [b.float_value(op.inputs[0]), step, window, length]
-    b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", **b.own_attributes(op))[0])
+    b.finish(op, b.node("STFT", inputs, hint=f"{op.outputs[0]}/STFT", **b.own_attributes(op, "STFT"))[0])
 
 
 WRITERS: dict[str, WriteFunction] = {
     "DFT": write_dft,
     "STFT": write_stft,
-    "LRN": write_same_named,
+    "LRN": write_named("LRN"),
     "Sum": write_sum,
 }
 

@@ -178,7 +178,7 @@ def write_space_to_depth(op: Op, b: Builder) -> None:
     """
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op)
+        b.compute_stored(op, "SpaceToDepth")
         return
     channels, height, width = _static(op, b)
     split = axes(-1, channels, height // size, size, width // size, size)
@@ -190,7 +190,7 @@ def write_depth_to_space(op: Op, b: Builder) -> None:
     """DepthToSpace likewise."""
     size = int(op["blocksize"])
     if _takes(op, b):
-        b.compute_stored(op)
+        b.compute_stored(op, "DepthToSpace")
         return
     channels, height, width = _static(op, b)
     depth = channels // size**2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,11 +39,11 @@ def write_pair(op: Op, b: Builder) -> str:
     return write_one_type(op, b, f"QLinear{op.kind}")
 
 
-def write_unary(op: Op, b: Builder, **attributes: Any) -> str:
-    """An operator with the attributes that ONNX's own one has, and others, without a kernel's own rounding."""
+def write_unary(op: Op, b: Builder, op_type: str, **attributes: Any) -> str:
+    """QLinear with the name and the attributes of ONNX's own operator `op_type`, and others, without a kernel's own rounding."""
     if op.attributes.get("arithmetic"):
         return f"QOperator has no {op['arithmetic']} arithmetic"
-    return write_one_type(op, b, f"QLinear{op.kind}", **b.own_attributes(op), **attributes)
+    return write_one_type(op, b, f"QLinear{op_type}", **b.own_attributes(op, op_type), **attributes)
 
 
 def read_where(r: Reading) -> None:
@@ -69,7 +70,7 @@ def read_softmax(r: Reading) -> None:
 
 def write_softmax(op: Op, b: Builder) -> str:
     """Softmax."""
-    return write_unary(op, b, opset=b.opset)
+    return write_unary(op, b, "Softmax", opset=b.opset)
 
 
 def write_clip(op: Op, b: Builder) -> str:
@@ -135,7 +136,7 @@ def write_reduce_mean(op: Op, b: Builder) -> str:
 
 WRITERS: Mapping[str, WriteForm] = {
     **dict.fromkeys(("Add", "Mul"), write_pair),
-    **dict.fromkeys(("LeakyRelu", "Sigmoid"), write_unary),
+    **{kind: partial(write_unary, op_type=kind) for kind in ("LeakyRelu", "Sigmoid")},
     "Where": write_where,
     "Clip": write_clip,
     "Relu": write_clip,
