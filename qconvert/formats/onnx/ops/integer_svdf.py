@@ -24,15 +24,19 @@ def write_integer_svdf(op: Op, b: Builder) -> None:
     layer, at = integer_svdf(op, tensors, values), Place(b, b, op.outputs[0])
     newest, result = _svdf_rescales(op, b, layer)
     filters, places = layer.time[0].shape
-    # As float64, since integers that are moved take a label along.
-    given = {role: at.stored(name, "float64") for role, name in zip(SVDF_INPUTS, op.inputs, strict=False) if name}
-    sums = (given["data"] - layer.data[1]) @ given["feature"].transpose(1, 0)
+    names = {role: name for role, name in zip(SVDF_INPUTS, op.inputs, strict=False) if name}
+
+    def real(role: str) -> Value:
+        return at.stored(names[role], "float64")
+
+    sums = (real("data") - layer.data[1]) @ at.stored(names["feature"]).transpose(1, 0).cast("float64")
     zero = layer.memory_zero_point
     lowest, highest = (end - zero for end in integer_range(tensors["memory"].dtype))
-    memory = given["memory"] - zero if zero else given["memory"]
+    memory = real("memory")  # integers that are moved take a label along
+    memory = memory - zero if zero else memory
     kept, moved = shift_memory(memory, newest.emit(sums).clip(lowest, highest), (filters, places))
-    total = unit_sums(kept * given["time"], (filters // layer.rank, layer.rank * places))
-    total = total + given["bias"] if "bias" in given else total
+    total = unit_sums(kept * real("time"), (filters // layer.rank, layer.rank * places))
+    total = total + real("bias") if "bias" in names else total
     placed = result.emit(_wrap_to_int32(total, layer)) + layer.output[1]
     placed.clip(*integer_range("int8")).finish(op.outputs[0])
     (moved + zero if zero else moved).finish(op.outputs[1])
