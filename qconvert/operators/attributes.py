@@ -11,7 +11,7 @@ from typing import Any
 
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.sizes import Result, ShapeContext, broadcast, factors_of_sizes, normalize_axes
+from qconvert.operators.sizes import ShapeContext, Shapes, broadcast, factors_of_sizes, normalize_axes
 
 __all__ = [
     "ACTIVATION",
@@ -194,15 +194,15 @@ def without_axes(op: Op, data: Shape, axes: list[int]) -> Shape:
     return tuple(size for axis, size in enumerate(data) if axis not in axes)
 
 
-def broadcast_shape(op: Op, s: ShapeContext) -> Result:
+def broadcast_shape(op: Op, s: ShapeContext) -> Shapes:
     return [broadcast(op, [s.shape(i) for i in range(len(op.inputs))])]
 
 
-def same_shape(op: Op, s: ShapeContext) -> Result:
+def same_shape(op: Op, s: ShapeContext) -> Shapes:
     return [s.shape(0)]
 
 
-def along_axis(op: Op, s: ShapeContext) -> Result:
+def along_axis(op: Op, s: ShapeContext) -> Shapes:
     """The shape of the data, which have the axis of the operator."""
     shape = s.shape(0)
     if shape is not None:

@@ -10,8 +10,7 @@ from qconvert.operators.integer_recurrent import name_tensors
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext
+from qconvert.operators.sizes import ShapeContext, Shapes
 
 __all__ = ["BASIC_INPUTS", "KINDS", "basic_lstm"]
 

@@ -13,8 +13,7 @@ from qconvert.operators.attributes import broadcast_shape, choice, has, integer,
 from qconvert.operators.call import Call
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import ELEMENTWISE, WHEREVER
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure
 
 __all__ = ["KINDS"]
 

@@ -24,8 +24,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import ELEMENTWISE, MIXES
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext
+from qconvert.operators.sizes import ShapeContext, Shapes
 
 __all__ = ["KINDS"]
 

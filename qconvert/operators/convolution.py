@@ -43,6 +43,7 @@ from qconvert.operators.properties import DECIDES, Operands, any_value, without_
 from qconvert.operators.sizes import (
     UNKNOWN,
     ShapeContext,
+    Shapes,
     Size,
     axes_of_space,
     channel_count,
@@ -54,7 +55,6 @@ from qconvert.operators.sizes import (
     window_sizes,
     with_spatial,
 )
-from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS"]
 

@@ -17,8 +17,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import MIXES, WHEREVER, Demand, Number, Operands, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, normalize_axes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, normalize_axes
 
 __all__ = ["KINDS"]
 

@@ -15,8 +15,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import MIXES, Demand, Number, Operands, within_data_or_zero
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, unify_sizes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, unify_sizes
 
 __all__ = ["KINDS"]
 

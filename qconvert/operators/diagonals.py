@@ -10,8 +10,7 @@ from qconvert.operators.attributes import has, integers
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import WHEREVER, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure
 
 __all__ = ["KINDS"]
 

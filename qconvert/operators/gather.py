@@ -25,8 +25,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import ANY, MIXES, UNLESS_ALONG, Demand, Interval, Layout, Number, Operands, Samples, Suits, hull
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, failure, normalize_axes, unify_sizes
+from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_axes, unify_sizes
 
 __all__ = ["KINDS"]
 

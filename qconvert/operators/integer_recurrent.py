@@ -20,8 +20,7 @@ from qconvert.operators.call import Call
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, Size
+from qconvert.operators.sizes import ShapeContext, Shapes, Size
 
 __all__ = ["KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "name_tensors"]
 

@@ -24,8 +24,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, within_data
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes, unify_sizes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes, unify_sizes
 
 __all__ = ["KINDS"]
 

@@ -23,8 +23,7 @@ from qconvert.operators.call import (
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC, rounded_data, sum_of_products, with_bias, zero_point
 from qconvert.operators.properties import WHEREVER, Operands, any_value, before_last, without_zero_bias
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, failure, unify_sizes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, failure, unify_sizes
 
 __all__ = ["KINDS"]
 

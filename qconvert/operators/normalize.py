@@ -16,12 +16,12 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import DECIDES, Operands, Samples, any_value
-from qconvert.operators.sizes import Result, ShapeContext, Size, broadcast, channel_count, failure, is_compatible, unify_sizes
+from qconvert.operators.sizes import ShapeContext, Shapes, Size, broadcast, channel_count, failure, is_compatible, unify_sizes
 
 __all__ = ["KINDS"]
 
 
-def _per_channel(op: Op, s: ShapeContext) -> Result:
+def _per_channel(op: Op, s: ShapeContext) -> Shapes:
     """The shape of the data; every parameter is a list of one value a channel, and groups divide the channels."""
     shape = s.shape(0)
     if shape is None:
@@ -44,7 +44,7 @@ def _matching_last(operands: Operands) -> Iterator[tuple[Size, Size]]:
         yield from zip(data[-len(scale) :], scale, strict=False)
 
 
-def _from_axis(op: Op, s: ShapeContext) -> Result:
+def _from_axis(op: Op, s: ShapeContext) -> Shapes:
     """The shape of the data; scale and bias broadcast to it."""
     (shape,) = along_axis(op, s)
     for index in range(1, len(op.inputs)):

@@ -32,9 +32,9 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import DECIDES, as_reduction, fixed_bounds, within_data, within_data_or_zero
-from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import (
     ShapeContext,
+    Shapes,
     axes_of_space,
     channel_count,
     padding,

@@ -42,8 +42,7 @@ from qconvert.operators.properties import (
     with_positive_axes,
     within_data,
 )
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, normalize_axes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, normalize_axes
 
 __all__ = ["KINDS", "reduced_count"]
 

@@ -22,8 +22,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import TRANSPOSES, WHEREVER, Demand, Number, Operands, per_axis, with_sizes
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, broadcast, factors_of_sizes, failure, normalize_axes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, factors_of_sizes, failure, normalize_axes
 
 __all__ = ["KINDS"]
 

@@ -23,9 +23,9 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import Layout, Suits, any_value
-from qconvert.operators.sizes import Result as Shapes
 from qconvert.operators.sizes import (
     ShapeContext,
+    Shapes,
     axes_of_space,
     channel_count,
     failure,

@@ -23,8 +23,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
 __all__ = ["KINDS"]
 

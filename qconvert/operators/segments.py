@@ -14,8 +14,7 @@ from qconvert.operators.attributes import choice, has
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import MIXES, Demand, Number, Operands
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure
 
 __all__ = ["KINDS", "REDUCTIONS", "first_value"]
 

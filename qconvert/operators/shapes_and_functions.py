@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
 from qconvert.operators import KINDS, kind_of
-from qconvert.operators.sizes import UNKNOWN, Known, Result, ShapeContext, Size, failure, is_compatible
+from qconvert.operators.sizes import UNKNOWN, Known, ShapeContext, Shapes, Size, failure, is_compatible
 
 __all__ = [
     "UNKNOWN",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 
-def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> Result:
+def output_shapes(tensors: Mapping[str, Tensor], op: Op, known: Known | None = None) -> Shapes:
     """The shapes that the rule of `op` gives its outputs.
 
     Args:

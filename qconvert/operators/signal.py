@@ -13,8 +13,7 @@ from qconvert.operators.attributes import DATA_FORMAT, flag, has, integer, numbe
 from qconvert.operators.call import Call
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import DECIDES, ELEMENTWISE, FIRST, WHEREVER, Samples, any_value, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
 __all__ = ["KINDS"]
 

@@ -20,9 +20,9 @@ __all__ = [
     "SAME",
     "UNKNOWN",
     "Known",
-    "Result",
     "Rule",
     "ShapeContext",
+    "Shapes",
     "Size",
     "axes_of_space",
     "block_size",
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 Size = int | str
-Result = list[Shape | None]
+Shapes = list[Shape | None]
 #: What is known of the integers of a tensor that is computed at run time: numbers, names of sizes, UNKNOWN; None if nothing is.
 Known = Callable[[str], Sequence[Size] | None]
 
@@ -64,7 +64,7 @@ def failure(op: Op, reason: str, *, rule: str) -> InvalidGraphError:
     return InvalidGraphError(reason, where=op.location, rule=rule)
 
 
-def unknown_shapes(op: Op, s: ShapeContext) -> Result:
+def unknown_shapes(op: Op, s: ShapeContext) -> Shapes:
     """The rule of a kind that says nothing of its results."""
     return [None] * len(op.outputs)
 
@@ -126,7 +126,7 @@ class ShapeContext:
         return (UNKNOWN,) * shape[0] if found is None else tuple(found)
 
 
-Rule = Callable[[Op, ShapeContext], Result]
+Rule = Callable[[Op, ShapeContext], Shapes]
 
 
 def normalize_axes(op: Op, axes: Iterable[int], rank: int) -> list[int]:

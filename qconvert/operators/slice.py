@@ -16,8 +16,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import WHEREVER, Layout, Suits, per_axis, within_data_or_zero
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Size, failure, normalize_axes
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
 __all__ = ["KINDS"]
 

@@ -25,6 +25,7 @@ from qconvert.operators.properties import DECIDES, within_data_or_zero
 from qconvert.operators.sizes import (
     UNKNOWN,
     ShapeContext,
+    Shapes,
     Size,
     axes_of_space,
     block_size,
@@ -34,7 +35,6 @@ from qconvert.operators.sizes import (
     quotient,
     with_spatial,
 )
-from qconvert.operators.sizes import Result as Shapes
 
 __all__ = ["KINDS", "block_axes"]
 

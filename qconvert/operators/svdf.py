@@ -17,8 +17,7 @@ from qconvert.operators.call import Call, apply_activation
 from qconvert.operators.kind import kind
 from qconvert.operators.products import DYNAMIC_ROWS, products_of_rows, rounded_rows
 from qconvert.operators.properties import any_value, in_rows
-from qconvert.operators.sizes import Result as Shapes
-from qconvert.operators.sizes import ShapeContext, Size, failure, is_compatible
+from qconvert.operators.sizes import ShapeContext, Shapes, Size, failure, is_compatible
 
 __all__ = ["KINDS"]
 

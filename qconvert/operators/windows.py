@@ -13,8 +13,7 @@ from qconvert.operators.attributes import choice, has, integer, integers
 from qconvert.operators.call import Call
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import MIXES
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, failure, window_extent
-from qconvert.operators.sizes import Result as Shapes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, window_extent
 
 __all__ = ["FUNCTIONS", "KINDS", "count_windows"]
 

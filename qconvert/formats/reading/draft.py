@@ -16,7 +16,7 @@ from qconvert.graph import Array, Graph, Names, Op, Producers, Quantization, Sha
 from qconvert.graph.metadata import ASSUMED
 from qconvert.operators import kind_of
 from qconvert.operators.shapes_and_functions import UNKNOWN, is_compatible, merge_shapes, needed_ops, output_shapes
-from qconvert.operators.sizes import Result, failure
+from qconvert.operators.sizes import Shapes, failure
 
 __all__ = ["Draft", "OperatorReading"]
 
@@ -85,11 +85,11 @@ class Draft:
             raise failure(op, reason, rule=rule)
         return op
 
-    def shapes(self, op: Op) -> Result:
+    def shapes(self, op: Op) -> Shapes:
         """The shapes that the operator gives its outputs, as far as they are known before the model runs."""
         return output_shapes(self.tensors, op, self.known.sizes.dimensions)
 
-    def append(self, op: Op, shapes: Result | None = None) -> None:
+    def append(self, op: Op, shapes: Shapes | None = None) -> None:
         """Appends an operator. Its outputs have the shapes that it gives them, and what these leave open is as the file states it.
 
         LiteRT and onnxruntime compute shapes again, whatever a file states of them.

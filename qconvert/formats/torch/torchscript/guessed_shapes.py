@@ -11,7 +11,7 @@ from qconvert.formats.torch.values import EndlessError
 from qconvert.graph import Op, Shape
 from qconvert.operators import kind_of
 from qconvert.operators.properties import Suits
-from qconvert.operators.sizes import Result
+from qconvert.operators.sizes import Shapes
 
 __all__ = ["Guesses", "guess_shapes"]
 
@@ -92,7 +92,7 @@ class Probe(Draft):
         #: Input -> the layer.
         self.found: dict[str, _Layer] = {}
 
-    def append(self, op: Op, shapes: Result | None = None) -> None:
+    def append(self, op: Op, shapes: Shapes | None = None) -> None:
         """Appends an operator, and looks at what it reads."""
         super().append(op, shapes)
         if _is_embedding(op):
