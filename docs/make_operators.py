@@ -52,7 +52,7 @@ FAMILIES = {
     "convolution": "Convolutions", "matrix": "Products of matrices", "pool": "Pools", "resize": "Resizing", "normalize": "Normalization",
     "softmax": "Softmax", "binary": "Arithmetic of two", "bits": "Bits", "logic": "Logic and comparisons",
     "elementwise": "Functions of one",
-    "activation": "Activations", "convert": "Quantization and types", "reduce": "Reductions", "search": "Search and order",
+    "convert": "Quantization and types", "reduce": "Reductions", "search": "Search and order",
     "join": "Joining", "reshape": "Shapes", "slice": "Slices and pads", "gather": "Gathering and scattering", "segments": "Segments",
     "diagonals": "Diagonals", "windows": "Windows", "space": "Space and depth", "create": "Made from nothing", "detection": "Detection",
     "signal": "Signals", "recurrent": "Recurrent layers", "control": "Control", "state": "States", "integer_recurrent": "Integer LSTM",
@@ -110,8 +110,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def documented(function: Callable[..., Any] | None) -> str:
-    """The first paragraph of what a function says of itself, of the one within a partial too; "" if it says nothing."""
-    inner = function.func if isinstance(function, partial) else function
+    """The first paragraph of what a function says of itself, of the one within a partial or a wrapper too; "" if it says nothing."""
+    inner = inspect.unwrap(function.func if isinstance(function, partial) else function) if function is not None else None
     text = inspect.getdoc(inner) or "" if isinstance(inner, FunctionType) else ""
     return " ".join(text.split("\n\n")[0].split()).removesuffix(".")
 

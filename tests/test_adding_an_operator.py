@@ -20,6 +20,7 @@ import qconvert
 from qconvert.errors import UnsupportedError
 from qconvert.graph import Op, Quantization, Tensor
 from qconvert.operators import KINDS
+from qconvert.operators.properties import AxisMove
 
 ROOT = Path(__file__).parent.parent
 LENGTHS = np.array([4, 1, 0], np.int64)
@@ -87,7 +88,7 @@ def test_scales_along_another_axis_than_time_survive() -> None:
     keeps = KINDS["ReverseSequence"].keeps_axis
     assert keeps is not None
     op = Op("ReverseSequence", ("x", "n"), ("y",), {"time_axis": 0, "batch_axis": 1})
-    assert [keeps(op, lambda index: None, (4, 3, 5), (4, 3, 5), axis, axis) for axis in range(3)] == [False, True, True]
+    assert [keeps(AxisMove(op, lambda index: None, (4, 3, 5), (4, 3, 5), axis, axis)) for axis in range(3)] == [False, True, True]
     assert Quantization.per_axis([1.0, 2.0], 1).axis == 1
 
 

@@ -20,9 +20,9 @@ from qconvert.evaluate import evaluate
 from qconvert.graph import Array
 from qconvert.graph.schema import DEFAULTS
 from qconvert.operators import KINDS, _known
-from qconvert.operators.attributes import unless_along
 from qconvert.operators.formulas import formula as formulas
 from qconvert.operators.formulas.recurrent import unrolled_lstm
+from qconvert.operators.properties import unless_along
 from qconvert.passes.quantizations.activations import infer_intervals
 from qconvert.plugin import ALONG_AXIS, UNLESS_ALONG, Formula, Kind, Value, apply, has, hookimpl, integer, kind, lowers, temporary_plugin
 from qconvert.plugins import operators

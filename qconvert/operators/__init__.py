@@ -94,7 +94,6 @@ _FAMILIES = (
     "bits",
     "logic",
     "elementwise",
-    "activation",
     "convert",
     "reduce",
     "search",

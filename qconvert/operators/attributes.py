@@ -1,17 +1,15 @@
-"""What an attribute of an operator may be; and what the families share: attributes, shapes, and whether scales along an axis survive a
-move.
-"""
+"""What an attribute of an operator may be; and what the families share: attributes and shapes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.sizes import ShapeContext, Shapes, broadcast, factors_of_sizes, normalize_axes
+from qconvert.operators.sizes import ShapeContext, Shapes, broadcast, normalize_axes
 
 __all__ = [
     "ACTIVATION",
@@ -30,11 +28,9 @@ __all__ = [
     "integers",
     "number",
     "numbers",
-    "same_axes",
     "same_shape",
     "text",
     "texts",
-    "unless_along",
     "without_axes",
 ]
 
@@ -208,13 +204,3 @@ def along_axis(op: Op, s: ShapeContext) -> Shapes:
     if shape is not None:
         normalize_axes(op, [int(op["axis"])], len(shape))
     return [shape]
-
-
-def same_axes(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    """The elements before the axis stay before it (Identity, Reshape, Squeeze, Unsqueeze)."""
-    return factors_of_sizes(before[:a]) == factors_of_sizes(after[:b])
-
-
-def unless_along(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    """The operator works along another axis than the scales (Split, TopK)."""
-    return a == b and int(op["axis"]) % len(before) != a

@@ -5,7 +5,7 @@ on constants, None where runtimes may differ in a bit.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,7 @@ __all__ = [
     "numeric_fold",
     "on_values",
     "spatial_axes",
+    "with_kernel",
 ]
 
 
@@ -139,9 +140,29 @@ Function = Callable[[Call], Result]
 Fold = Callable[[Call], Any]
 
 
-def on_values(function: Callable[..., Any]) -> Function:
-    """The evaluation of a kind that is a numpy function of the values of its inputs."""
-    return lambda call: np.asarray(function(*call.all_values()))
+def on_values(function: Callable[..., Any], attributes: Iterable[str] = ()) -> Function:
+    """The evaluation of a kind that is a numpy function of the values of its inputs, and, by name, of these attributes."""
+
+    @functools.wraps(function, assigned=())
+    def evaluate(call: Call) -> Result:
+        return np.asarray(function(*call.all_values(), **{name: call[name] for name in attributes}))
+
+    return evaluate
+
+
+def with_kernel(real: Function, kernel: Callable[[Call, Quantization, Quantization], Array]) -> Function:
+    """An evaluation whose stored result, with an `arithmetic`, is that of a kernel: (call, quantizations of the first input and of the
+    result) -> stored integers. The real result stays exact."""
+
+    @functools.wraps(real, assigned=())
+    def evaluate(call: Call) -> Result:
+        found, given, output = real(call), call.quantization(), call.results[0].quantization
+        if not call["arithmetic"] or given is None or output is None:
+            return found
+        assert isinstance(found, np.ndarray)
+        return ExactResult(found, kernel(call, given, output))
+
+    return evaluate
 
 
 def apply_activation(values: Array, activation: str) -> Array:

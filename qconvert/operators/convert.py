@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from qconvert.arithmetic import quantize, saturate, scale_and_zero_point, torch_quantize, xnnpack_requantize
-from qconvert.arithmetic.storage import DTYPES, Array, canonical_dtype, integer_range, numpy_dtype
+from qconvert.arithmetic.storage import DTYPES, Array, Quantization, canonical_dtype, integer_range, numpy_dtype
 from qconvert.graph.schema import Op
 from qconvert.operators.attributes import (
     choice,
     has,
-    same_axes,
     same_shape,
 )
 from qconvert.operators.call import (
@@ -21,9 +20,10 @@ from qconvert.operators.call import (
     ExactResult,
     Result,
     is_plain,
+    with_kernel,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import ELEMENTWISE, MIXES
+from qconvert.operators.properties import ELEMENTWISE, MIXES, same_axes
 from qconvert.operators.sizes import ShapeContext, Shapes
 
 __all__ = ["KINDS"]
@@ -85,12 +85,8 @@ def evaluate_quantize(call: Call) -> Result:
     return ExactResult(call.values(), saturate(stored, result.dtype))
 
 
-def evaluate_requantize(call: Call) -> Result:
-    """Requantize: the float values, rounded once; with an arithmetic the stored integers are those of its kernel."""
-    (result,), given = call.results, call.quantization()
-    if not call["arithmetic"] or given is None or result.quantization is None:
-        return call.values()
-    return ExactResult(call.values(), xnnpack_requantize(call.raw(), given, result.quantization, result.dtype))
+def _requantize_by_xnnpack(call: Call, given: Quantization, output: Quantization) -> Array:
+    return xnnpack_requantize(call.raw(), given, output, call.results[0].dtype)
 
 
 def _quantize_fold(call: Call) -> Any:
@@ -161,7 +157,7 @@ KINDS = (
         "Requantize",
         shape=same_shape,
         rule="convert",
-        evaluate=evaluate_requantize,
+        evaluate=with_kernel(Call.values, _requantize_by_xnnpack),
         layout=ELEMENTWISE,
         attributes=has(arithmetic=choice(("", "xnnpack"), "")),
     ),

@@ -1,28 +1,29 @@
-"""Functions of single elements, without parameters."""
+"""Functions of single elements, activation functions among them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Unpack
 
 import numpy as np
 
-from qconvert.arithmetic import dequantize, saturate, tflite_hard_swish
+from qconvert.arithmetic import dequantize, quantize, saturate, tflite_hard_swish, xnnpack_leaky_relu
 from qconvert.arithmetic.polynomials import subtract_polynomials
-from qconvert.arithmetic.storage import Array
-from qconvert.operators.attributes import (
-    choice,
-    has,
-    same_shape,
-)
+from qconvert.arithmetic.storage import Array, Quantization
+from qconvert.operators.attributes import AttributeSpec, choice, has, number, same_shape
 from qconvert.operators.call import (
     Call,
-    ExactResult,
     Fold,
-    Result,
+    extreme_fold,
+    has_numbers,
+    has_one_quantization,
+    is_plain,
     numeric_fold,
     on_values,
+    with_kernel,
 )
 from qconvert.operators.kind import Kind, More, kind
 from qconvert.operators.properties import (
@@ -38,7 +39,7 @@ from qconvert.operators.properties import (
     of_positive_data,
 )
 
-__all__ = ["KINDS", "erf", "sigmoid"]
+__all__ = ["KINDS"]
 
 erf = np.frompyfunc(math.erf, 1, 1)
 
@@ -54,16 +55,11 @@ def sigmoid(x: Array) -> Array:
     return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
 
 
-def square_root(call: Call) -> Result:
-    """Sqrt; with the arithmetic "tflite" the stored result is that of TFLite's kernel, which drops the fraction after a division in
-    float32 (elementwise.cc).
-    """
-    real, given, output = np.asarray(np.sqrt(call.values())), call.quantization(), call.results[0].quantization
-    if call["arithmetic"] != "tflite" or given is None or output is None:
-        return real
+def _square_root_by_tflite(call: Call, given: Quantization, output: Quantization) -> Array:
+    """TFLite's kernel drops the fraction after a division in float32 (elementwise.cc)."""
     root = np.sqrt(dequantize(call.raw(), given).astype(np.float32))
     steps = np.nan_to_num(np.floor(root / np.float32(output.scale[0])))
-    return ExactResult(real, saturate(steps.astype(np.float64) + int(output.zero_point[0]), call.results[0].dtype))
+    return saturate(steps.astype(np.float64) + int(output.zero_point[0]), call.results[0].dtype)
 
 
 def _at_least_zero(operands: Operands) -> Interval:
@@ -78,35 +74,111 @@ def _above_zero(operands: Operands, number: Number) -> Iterator[Demand]:
     yield 0, POSITIVE if q is None else float(q.scale.max()), math.inf
 
 
-def hard_swish(call: Call) -> Array | ExactResult:
-    """HardSwish of ONNX; with an arithmetic the stored integers are those of its kernel."""
+def _hard_swish_by_tflite(call: Call, given: Quantization, output: Quantization) -> Array:
+    return tflite_hard_swish(call.raw(), given, output, call.results[0].dtype)
+
+
+def _leaky_relu_by_xnnpack(call: Call, given: Quantization, output: Quantization) -> Array:
+    return xnnpack_leaky_relu(call.raw(), given, output, call.results[0].dtype, float(call["alpha"]))
+
+
+def clip(call: Call) -> Array:
+    """Clip of ONNX: both bounds are optional, and the upper one wins."""
     values = call.values()
-    real, (result,), given = np.asarray(values * np.clip(values / 6 + 0.5, 0, 1)), call.results, call.quantization()
-    if not call["arithmetic"] or given is None or result.quantization is None:
-        return real
-    return ExactResult(real, tflite_hard_swish(call.raw(), given, result.quantization, result.dtype))
+    for index, limit in ((1, np.maximum), (2, np.minimum)):
+        if call.has(index):
+            values = np.asarray(limit(values, call.values(index).reshape(())))
+    return values
 
 
-def _unary(name: str, function: Callable[[Array], Any], fold: Fold | None = None, bounds: Bounds = any_value, **more: Unpack[More]) -> Kind:
-    """An operator that is a numpy function of its input."""
-    return kind(name, shape=same_shape, evaluate=on_values(function), fold=fold, layout=ELEMENTWISE,
-                bounds=bounds, **more)  # fmt: skip
+def _clip_fold(call: Call) -> Any:
+    if not is_plain(call):
+        return _clip_stored(call)
+    result: Any = call.raw()
+    for index, function in ((1, np.maximum), (2, np.minimum)):
+        if call.has(index):
+            pair = replace(call, stored=(result, call.raw(index).reshape(())), tensors=call.tensors[:1] * 2)
+            result = extreme_fold(function)(pair)
+            if result is None:
+                return None
+    return result if has_numbers(call, True) else None
 
+
+def _clip_stored(call: Call) -> Any:
+    """Clip of stored integers, where the bounds are numbers of their quantization, so that nothing is rounded."""
+    result, quantization = call.raw(), call.quantization()
+    if quantization is None or not has_one_quantization(call, 0, 1) or not quantization.is_per_tensor or "int" not in call.results[0].dtype:
+        return None
+    for index, function in ((1, np.maximum), (2, np.minimum)):
+        if call.has(index):
+            bound = call.raw(index).reshape(1)
+            stored = quantize(bound, quantization, call.results[0].dtype)
+            steps = np.float32(int(stored[0]) - int(quantization.zero_point[0]))
+            if bound.dtype != np.float32 or steps * quantization.scale[0] != bound[0]:
+                return None
+            result = function(result, stored[0])
+    return result
+
+
+def _clip_interval(operands: Operands) -> Interval:
+    low, high = operands.data[0]
+    floor, ceiling = operands.interval(1)[0], operands.interval(2)[1]
+    return min(max(low, floor), ceiling), min(max(high, floor), ceiling)
+
+
+def gelu(x: Array, approximate: str) -> Array:
+    """Gelu of ONNX, by the error function or its tanh approximation."""
+    if approximate == "tanh":
+        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+    return np.asarray(0.5 * x * (1 + np.asarray(erf(x / math.sqrt(2)), np.float64)))
+
+
+def celu(x: Array, alpha: float) -> Array:
+    """Celu of ONNX: max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
+    return np.where(x > 0, x, np.minimum(0, alpha * np.expm1(x / alpha)))
+
+
+def selu(x: Array, alpha: float, gamma: float) -> Array:
+    """Selu of ONNX: gamma * x above 0, gamma * alpha * (exp(x) - 1) below."""
+    return np.asarray(gamma * np.where(x > 0, x, alpha * np.expm1(x)))
+
+
+def shrink(x: Array, lambd: float, bias: float) -> Array:
+    """Shrink of ONNX: x + bias below -lambd, x - bias above lambd, 0 between them."""
+    return np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0.0))
+
+
+def _unary(
+    name: str,
+    function: Callable[..., Any],
+    fold: Fold | None = None,
+    bounds: Bounds = any_value,
+    kernel: tuple[str, Callable[[Call, Quantization, Quantization], Array]] | None = None,
+    attributes: Mapping[str, AttributeSpec] = MappingProxyType({}),
+    **more: Unpack[More],
+) -> Kind:
+    """An operator that is a numpy function of its input and, by name, of its attributes; with the `arithmetic` of a kernel besides."""
+    evaluate = on_values(function, attributes)
+    if kernel is not None:
+        evaluate, attributes = with_kernel(evaluate, kernel[1]), has(attributes, arithmetic=choice(("", kernel[0]), ""))
+    return kind(name, shape=same_shape, evaluate=evaluate, fold=fold, layout=ELEMENTWISE, bounds=bounds, attributes=attributes, **more)
+
+
+_SELU_ALPHA, _SELU_GAMMA = 1.67326319217681884765625, 1.05070102214813232421875
+_ALPHA = has(alpha=number(1.0))
 
 KINDS = (
     _unary("Abs", np.abs, numeric_fold(np.abs), fixed_bounds(0.0), preimage=lambda operands, wanted: iter([(0, -wanted[1], wanted[1])])),
     _unary("Neg", np.negative, numeric_fold(np.negative), polynomial=lambda form: subtract_polynomials((), form)),
     _unary("Exp", np.exp, None, fixed_bounds(0.0)),
     _unary("Log", np.log, domain=of_positive_data()),
-    kind(
+    _unary(
         "Sqrt",
-        shape=same_shape,
-        evaluate=square_root,
-        bounds=fixed_bounds(0.0),
+        np.sqrt,
+        lambda call: numeric_fold(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
+        fixed_bounds(0.0),
+        ("tflite", _square_root_by_tflite),
         domain=of_positive_data(0.0),
-        fold=lambda call: numeric_fold(np.sqrt)(call) if call.raw().dtype.kind == "f" else None,
-        layout=ELEMENTWISE,
-        attributes=has(arithmetic=choice(("", "tflite"), "")),
     ),
     _unary("Rsqrt", lambda x: 1 / np.sqrt(x), None, fixed_bounds(0.0), domain=_above_zero),
     _unary("Square", np.square, numeric_fold(np.square), fixed_bounds(0.0)),
@@ -129,13 +201,38 @@ KINDS = (
     _unary("Atanh", np.arctanh),
     _unary("Relu", lambda x: np.maximum(x, 0), None, _at_least_zero, clips=True, keeps_range=True, scales_channels=True),
     kind(
-        "HardSwish",
+        "Clip",
+        "data parameter? parameter?",
+        bounds=_clip_interval,
+        clips=True,
+        keeps_range=True,
         shape=same_shape,
-        evaluate=hard_swish,
-        bounds=any_value,
+        evaluate=clip,
+        fold=_clip_fold,
         layout=ELEMENTWISE,
-        attributes=has(arithmetic=choice(("", "tflite_hard_swish"), "")),
     ),
+    _unary("HardSwish", lambda x: x * np.clip(x / 6 + 0.5, 0, 1), kernel=("tflite_hard_swish", _hard_swish_by_tflite)),
+    _unary(
+        "HardSigmoid",
+        lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+        None,
+        fixed_bounds(0.0, 1.0),
+        attributes=has(alpha=number(0.2), beta=number(0.5)),
+    ),
+    _unary(
+        "LeakyRelu",
+        lambda x, alpha: np.where(x < 0, alpha * x, x),
+        kernel=("xnnpack", _leaky_relu_by_xnnpack),
+        attributes=has(alpha=number(0.01)),
+        scales_channels=True,
+    ),
+    _unary("Elu", lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x), attributes=_ALPHA),
+    _unary("Celu", celu, attributes=_ALPHA),
+    _unary("Selu", selu, attributes=has(alpha=number(_SELU_ALPHA), gamma=number(_SELU_GAMMA))),
+    _unary("ThresholdedRelu", lambda x, alpha: np.where(x > alpha, x, 0.0), attributes=_ALPHA),
+    _unary("Shrink", shrink, attributes=has(lambd=number(0.5), bias=number(0.0))),
+    _unary("Swish", lambda x, alpha: x * sigmoid(alpha * x), attributes=_ALPHA),
+    _unary("Gelu", gelu, attributes=has(approximate=choice(("none", "tanh"), "none"))),
     _unary("Sigmoid", sigmoid, None, fixed_bounds(0.0, 1.0)),
     _unary("Tanh", np.tanh, None, fixed_bounds(-1.0, 1.0)),
     _unary("Softplus", softplus, None, fixed_bounds(0.0)),

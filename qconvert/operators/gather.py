@@ -24,7 +24,20 @@ from qconvert.operators.call import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import ANY, MIXES, UNLESS_ALONG, Demand, Interval, Layout, Number, Operands, Samples, Suits, hull
+from qconvert.operators.properties import (
+    ANY,
+    MIXES,
+    UNLESS_ALONG,
+    AxisMove,
+    Demand,
+    Interval,
+    Layout,
+    Number,
+    Operands,
+    Samples,
+    Suits,
+    hull,
+)
 from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_axes, unify_sizes
 
 __all__ = ["KINDS"]
@@ -169,17 +182,13 @@ def reverse_sequence(call: Call) -> Array:
     return np.moveaxis(result, (0, 1), (call["batch_axis"], call["time_axis"]))
 
 
-def _keeps_other_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    return a == b and int(op["time_axis"]) % len(before) != a
-
-
 def _unbatched_fold(function: Callable[[Call], Array]) -> Fold:
     return lambda call: None if call["batch_dims"] else movement_fold(function)(call)
 
 
-def _keeps_ungathered_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    axis = int(op["axis"]) % len(before)
-    return a != axis and b == (a if a < axis else a + len(after) - len(before))
+def _keeps_ungathered_axis(move: AxisMove) -> bool:
+    axis = int(move.op["axis"]) % len(move.before)
+    return move.a != axis and move.b == (move.a if move.a < axis else move.a + len(move.after) - len(move.before))
 
 
 def _distinct_fold(function: Callable[[Call], Result], places: Callable[[Call], Sequence[Array]]) -> Fold:
@@ -291,7 +300,7 @@ KINDS = (
         rule="move",
         evaluate=reverse_sequence,
         fold=movement_fold(reverse_sequence),
-        keeps_axis=_keeps_other_axis,
+        keeps_axis=lambda move: move.a == move.b and move.op["time_axis"] % len(move.before) != move.a,
         attributes=has(time_axis=integer(0), batch_axis=integer(1)),
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from qconvert.operators.attributes import (
     ACTIVATION,
     has,
     integer,
-    unless_along,
 )
 from qconvert.operators.call import (
     Call,
@@ -23,7 +22,7 @@ from qconvert.operators.call import (
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, within_data
+from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes, unify_sizes
 
 __all__ = ["KINDS"]
@@ -134,16 +133,6 @@ def split_by_sizes(call: Call) -> list[Array]:
     return np.split(call.raw(), np.cumsum(call.ints(1))[:-1], axis=call["axis"])
 
 
-def _keeps_new_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    """Pack puts an axis between the others."""
-    return b == a + (a >= int(op["axis"]) % len(after))
-
-
-def _keeps_old_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    """Unpack takes one away."""
-    return a == b + (b >= int(op["axis"]) % len(before))
-
-
 def _all_inputs(op: Op, axis: int) -> dict[int, int]:
     """A constant next to the samples stands for one of them."""
     return dict.fromkeys(range(len(op.inputs)), axis)
@@ -176,7 +165,7 @@ KINDS = (
         rule="move",
         evaluate=pack,
         fold=movement_fold(pack),
-        keeps_axis=_keeps_new_axis,
+        keeps_axis=lambda move: move.b == move.a + (move.a >= move.op["axis"] % len(move.after)),
         attributes=has(axis=integer()),
     ),
     kind(
@@ -188,7 +177,7 @@ KINDS = (
         rule="move",
         evaluate=unpack,
         fold=movement_fold(unpack),
-        keeps_axis=_keeps_old_axis,
+        keeps_axis=lambda move: move.a == move.b + (move.b >= move.op["axis"] % len(move.before)),
         attributes=has(axis=integer()),
     ),
     kind(

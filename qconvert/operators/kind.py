@@ -11,8 +11,8 @@ from typing import Any, TypedDict, Unpack
 
 from qconvert.arithmetic.polynomials import Polynomial
 from qconvert.arithmetic.storage import DTYPES, Array
-from qconvert.graph.schema import Graph, Op, Shape, Tensor
-from qconvert.operators.attributes import REQUIRED, AttributeSpec, same_axes
+from qconvert.graph.schema import Graph, Op, Tensor
+from qconvert.operators.attributes import REQUIRED, AttributeSpec
 from qconvert.operators.call import Call, Fold, Function
 from qconvert.operators.properties import (
     ANY,
@@ -20,6 +20,7 @@ from qconvert.operators.properties import (
     MIXES,
     PINNED,
     WHEREVER,
+    AxisRule,
     Bounds,
     Domain,
     FunctionCall,
@@ -31,11 +32,12 @@ from qconvert.operators.properties import (
     Samples,
     Suits,
     any_value,
+    same_axes,
     within_data,
 )
 from qconvert.operators.sizes import Rule as ShapeRule
 
-__all__ = ["ROLES", "RULES", "Affine", "AxisRule", "Broken", "Calls", "Canonical", "Kind", "More", "Products", "TensorRule", "kind"]
+__all__ = ["ROLES", "RULES", "Affine", "Broken", "Calls", "Canonical", "Kind", "More", "Products", "TensorRule", "kind"]
 
 #: The rule that an operator or a tensor breaks, as errors name it, and the reason.
 Broken = tuple[str, str]
@@ -67,9 +69,6 @@ RULES: Mapping[str, str] = {
     "opaque": "nothing is known: stored values are unchanged",
 }
 
-#: Whether axis a of the input of a data movement is axis b of its output, each index in its place:
-#: (operator, constant integers of an input by its index, shape before, shape after, a, b). Only asked where both axes have one size.
-AxisRule = Callable[[Op, Callable[[int], Any], Shape, Shape, int, int], bool]
 #: The same operator in the one form that comparisons know: (graph, operator, where new constants go) -> operator.
 Canonical = Callable[[Graph, Op, dict[str, Tensor]], Op]
 #: Factor and constant of an operator on data and a constant: (place of the constant, its values) -> both; None where it has no such form.

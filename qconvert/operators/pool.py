@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import TORCH_AVERAGES, average_away, average_up, saturate, torch_average
 from qconvert.arithmetic.storage import Array, integer_range
-from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.graph.schema import Graph, Op, Tensor
 from qconvert.operators.attributes import (
     ACTIVATION,
     DATA_FORMAT,
@@ -31,7 +31,7 @@ from qconvert.operators.call import (
     spatial_axes,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import DECIDES, as_reduction, fixed_bounds, within_data, within_data_or_zero
+from qconvert.operators.properties import DECIDES, AxisMove, as_reduction, fixed_bounds, within_data, within_data_or_zero
 from qconvert.operators.sizes import (
     ShapeContext,
     Shapes,
@@ -64,9 +64,9 @@ def _global_pool_shape(op: Op, s: ShapeContext) -> Shapes:
     return [None if data is None else with_spatial(op, data[0], [1] * len(axes_of_space(op, data)), channel_count(op, data))]
 
 
-def _keeps_nonspatial_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_nonspatial_axis(move: AxisMove) -> bool:
     """Scales along batch or channels survive."""
-    return a == b and a in (0, len(before) - 1 if op["data_format"] == "channels_last" else 1)
+    return move.a == move.b and move.a in (0, len(move.before) - 1 if move.op["data_format"] == "channels_last" else 1)
 
 
 def extract_windows(call: Call, values: Array, fill: Any, pad: Any = None) -> Array:

@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.operators.sizes import factors_of_sizes
 
 __all__ = [
     "ALONG_AXIS",
@@ -30,6 +32,8 @@ __all__ = [
     "TRANSPOSES",
     "UNLESS_ALONG",
     "WHEREVER",
+    "AxisMove",
+    "AxisRule",
     "Bounds",
     "Demand",
     "Domain",
@@ -52,6 +56,8 @@ __all__ = [
     "of_positive_data",
     "per_axis",
     "permutation",
+    "same_axes",
+    "unless_along",
     "with_last_axis",
     "with_positive_axes",
     "with_sizes",
@@ -185,6 +191,39 @@ class FunctionCall:
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
     carried: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AxisMove:
+    """An axis of the data of a movement, and one of the same size of its result.
+
+    Attributes:
+        op: the operator.
+        constant: index of an input -> its constant integers.
+        before, after: the shapes of data and result.
+        a, b: the axis of the data, and that of the result.
+    """
+
+    op: Op
+    constant: Callable[[int], Any]
+    before: Shape
+    after: Shape
+    a: int
+    b: int
+
+
+#: Whether an axis of the input of a data movement is that of its output, each index in its place.
+AxisRule = Callable[[AxisMove], bool]
+
+
+def same_axes(move: AxisMove) -> bool:
+    """The elements before the axis stay before it (Identity, Reshape, Squeeze, Unsqueeze)."""
+    return factors_of_sizes(move.before[: move.a]) == factors_of_sizes(move.after[: move.b])
+
+
+def unless_along(move: AxisMove) -> bool:
+    """The operator works along another axis than the scales (Split, TopK)."""
+    return move.a == move.b and int(move.op["axis"]) % len(move.before) != move.a
 
 
 #: Smallest and largest float value, both included.

@@ -11,7 +11,7 @@ import numpy as np
 from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduce
 from qconvert.arithmetic.polynomials import Polynomial, add_polynomials, multiply_polynomials
 from qconvert.arithmetic.storage import Array, integer_range
-from qconvert.graph.schema import Graph, Op, Shape
+from qconvert.graph.schema import Graph, Op
 from qconvert.operators.attributes import (
     KEEPDIMS,
     AttributeSpec,
@@ -36,6 +36,7 @@ from qconvert.operators.properties import (
     REDUCES,
     UNLESS_ALONG,
     WHEREVER,
+    AxisMove,
     Bounds,
     any_value,
     fixed_bounds,
@@ -176,10 +177,10 @@ def cumulative_product(call: Call) -> Array:
     return np.asarray(np.flip(total, axis) if call["reverse"] else total)
 
 
-def _keeps_unreduced_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
+def _keeps_unreduced_axis(move: AxisMove) -> bool:
     """Scales along a dimension that remains survive."""
-    gone = constant(1) % len(before)
-    return a not in gone and b == (a if op["keepdims"] else a - int((gone < a).sum()))
+    gone = move.constant(1) % len(move.before)
+    return move.a not in gone and move.b == (move.a if move.op["keepdims"] else move.a - int((gone < move.a).sum()))
 
 
 _ARITHMETIC = choice(("", *_XNNPACK, "tflite"), "")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -14,14 +13,13 @@ from qconvert.operators.attributes import (
     flag,
     has,
     integers,
-    same_axes,
 )
 from qconvert.operators.call import (
     Call,
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import TRANSPOSES, WHEREVER, Demand, Number, Operands, per_axis, with_sizes
+from qconvert.operators.properties import TRANSPOSES, WHEREVER, AxisMove, Demand, Number, Operands, per_axis, same_axes, with_sizes
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, broadcast, factors_of_sizes, failure, normalize_axes
 
 __all__ = ["KINDS"]
@@ -146,17 +144,9 @@ def tile(call: Call) -> Array:
     return np.tile(call.raw(), call.ints(1))
 
 
-def _keeps_permuted_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    return bool(op["perm"][b] == a)
-
-
-def _broadcast_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    return b == a + len(after) - len(before)
-
-
-def _keeps_untiled_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    repeats = constant(1)
-    return a == b and repeats.size == len(before) and bool(repeats[a] == 1)
+def _keeps_untiled_axis(move: AxisMove) -> bool:
+    repeats = move.constant(1)
+    return move.a == move.b and repeats.size == len(move.before) and bool(repeats[move.a] == 1)
 
 
 def _repeats(operands: Operands, number: Number) -> Iterator[Demand]:
@@ -206,7 +196,7 @@ KINDS = (
         evaluate=transpose,
         fold=movement_fold(transpose),
         layout=TRANSPOSES,
-        keeps_axis=_keeps_permuted_axis,
+        keeps_axis=lambda move: move.op["perm"][move.b] == move.a,
         attributes=has(perm=integers()),
     ),
     kind(
@@ -229,6 +219,6 @@ KINDS = (
         rule="move",
         evaluate=expand,
         fold=movement_fold(expand),
-        keeps_axis=_broadcast_axis,
+        keeps_axis=lambda move: move.b == move.a + len(move.after) - len(move.before),
     ),
 )

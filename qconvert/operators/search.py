@@ -14,7 +14,6 @@ from qconvert.operators.attributes import (
     flag,
     has,
     integer,
-    unless_along,
     without_axes,
 )
 from qconvert.operators.call import (
@@ -22,7 +21,7 @@ from qconvert.operators.call import (
     Function,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits
+from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits, unless_along
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
 __all__ = ["KINDS"]

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from qconvert.arithmetic.storage import Array
-from qconvert.graph.schema import Op, Shape
+from qconvert.graph.schema import Op
 from qconvert.operators.attributes import choice, has
 from qconvert.operators.call import (
     Call,
     movement_fold,
 )
 from qconvert.operators.kind import kind
-from qconvert.operators.properties import WHEREVER, Layout, Suits, per_axis, within_data_or_zero
+from qconvert.operators.properties import WHEREVER, AxisMove, Layout, Suits, per_axis, within_data_or_zero
 from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
 
 __all__ = ["KINDS"]
@@ -100,14 +99,14 @@ def _pad_fold(call: Call) -> Any:
     return movement_fold(pad)(call) if call["mode"] == "constant" else None
 
 
-def _keeps_unsliced_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    axes = constant(3)
-    return a == b and axes.size > 0 and a not in axes % len(before)
+def _keeps_unsliced_axis(move: AxisMove) -> bool:
+    axes = move.constant(3)
+    return move.a == move.b and axes.size > 0 and move.a not in axes % len(move.before)
 
 
-def _keeps_unpadded_axis(op: Op, constant: Callable[[int], Any], before: Shape, after: Shape, a: int, b: int) -> bool:
-    pads, rank = constant(1), len(before)
-    return a == b and pads.size == 2 * rank and not pads[[a, rank + a]].any()
+def _keeps_unpadded_axis(move: AxisMove) -> bool:
+    pads, rank = move.constant(1), len(move.before)
+    return move.a == move.b and pads.size == 2 * rank and not pads[[move.a, rank + move.a]].any()
 
 
 KINDS = (

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from qconvert.arithmetic import saturate, softmax_steps
-from qconvert.arithmetic.storage import Array
+from qconvert.arithmetic.storage import Array, Quantization
 from qconvert.operators.attributes import AttributeSpec, along_axis, choice, has, integer, number
-from qconvert.operators.call import Call, ExactResult
+from qconvert.operators.call import Call, Function, with_kernel
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, Bounds, fixed_bounds, with_last_axis
 
 __all__ = ["KINDS"]
 
 
-def softmax(call: Call) -> Array | ExactResult:
-    """exp(beta * x) over its sum along the axis; with an arithmetic the stored integers are those of its kernel."""
-    axis, (result,), given = call["axis"], call.results, call.quantization()
-    x = call["beta"] * call.values()
+def softmax(call: Call) -> Array:
+    """exp(beta * x) over its sum along the axis."""
+    axis, x = call["axis"], call["beta"] * call.values()
     raised = np.exp(x - x.max(axis=axis, keepdims=True))
-    real = np.asarray(raised / raised.sum(axis=axis, keepdims=True))
-    if not call["arithmetic"] or given is None or result.quantization is None:
-        return real
+    return np.asarray(raised / raised.sum(axis=axis, keepdims=True))
+
+
+def _softmax_by_tflite(call: Call, given: Quantization, output: Quantization) -> Array:
     scale = given.scale[0] * np.float32(call["beta"])
-    steps = softmax_steps(call.raw().astype(np.int64), scale, result.quantization.scale[0], axis)
-    return ExactResult(real, saturate(steps + int(result.quantization.zero_point[0]), result.dtype))
+    steps = softmax_steps(call.raw().astype(np.int64), scale, output.scale[0], call["axis"])
+    return saturate(steps + int(output.zero_point[0]), call.results[0].dtype)
 
 
 def hardmax(call: Call) -> Array:
@@ -53,14 +52,20 @@ def lp_normalization(call: Call) -> Array:
     return np.asarray(x / np.where(norm == 0, 1, norm))
 
 
-def _along_axis(name: str, evaluate: Callable[[Call], Array | ExactResult], bounds: Bounds, *, rule: str = "real", types: str = "",
+def _along_axis(name: str, evaluate: Function, bounds: Bounds, *, rule: str = "real", types: str = "",
                 **attributes: AttributeSpec) -> Kind:  # fmt: skip
     return kind(name, samples=UNLESS_ALONG, bounds=bounds, canonical=with_last_axis, shape=along_axis, rule=rule, evaluate=evaluate,
                 layout=ALONG_AXIS, types=types, attributes=has(axis=integer(-1), **attributes))  # fmt: skip
 
 
 KINDS = (
-    _along_axis("Softmax", softmax, fixed_bounds(0.0, 1.0), beta=number(1.0), arithmetic=choice(("", "tflite_softmax"), "")),
+    _along_axis(
+        "Softmax",
+        with_kernel(softmax, _softmax_by_tflite),
+        fixed_bounds(0.0, 1.0),
+        beta=number(1.0),
+        arithmetic=choice(("", "tflite_softmax"), ""),
+    ),
     _along_axis("LogSoftmax", log_softmax, fixed_bounds(-math.inf, 0.0)),
     _along_axis("Hardmax", hardmax, fixed_bounds(0.0, 1.0), rule="plain", types="T -> T"),
     kind(

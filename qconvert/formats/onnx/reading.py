@@ -15,6 +15,7 @@ from qconvert.formats.reading.draft import Draft, OperatorReading
 from qconvert.formats.reading.quantizations import label_tensor
 from qconvert.graph import Array, Attribute, Names, Op, Quantization, Shape, Tensor, canonical_dtype, integer_range
 from qconvert.operators import KINDS, kind_of
+from qconvert.operators.properties import AxisMove
 from qconvert.operators.shapes_and_functions import is_compatible, merge_shapes
 
 __all__ = ["NotCoveredError", "ReadFunction", "Reading", "decode_texts"]
@@ -357,7 +358,7 @@ class Reading(OperatorReading):
             return False
         if before is None or after is None or axis >= min(len(before), len(after)) or before[axis] != after[axis]:
             return False
-        return kind.keeps_axis(op, lambda index: self._integers(op.inputs[index]), before, after, axis, axis)
+        return kind.keeps_axis(AxisMove(op, lambda index: self._integers(op.inputs[index]), before, after, axis, axis))
 
     def _integers(self, name: str) -> Array:
         data = self._known.get(name)

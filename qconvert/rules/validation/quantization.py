@@ -11,6 +11,7 @@ from qconvert.arithmetic.storage import REALS, SMALL_FLOATS
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
 from qconvert.operators import kind_of
 from qconvert.operators.kind import Broken
+from qconvert.operators.properties import AxisMove
 from qconvert.operators.typing import input_type, type_problems
 from qconvert.rules.validation.structure import Problems
 
@@ -185,8 +186,8 @@ def _is_moved(graph: Graph, op: Op, source: Tensor, other: Tensor, *, is_output:
 
 def is_axis_kept(graph: Graph, op: Op, before: Shape, after: Shape, a: int, b: int) -> bool:
     """Whether axis `a` of a move's input is axis `b` of its output, each index in its place."""
-    keeps = kind_of(op).keeps_axis
-    return before[a] == after[b] and keeps is not None and keeps(op, lambda index: _constant(graph, op, index), before, after, a, b)
+    keeps, move = kind_of(op).keeps_axis, AxisMove(op, lambda index: _constant(graph, op, index), before, after, a, b)
+    return before[a] == after[b] and keeps is not None and keeps(move)
 
 
 def _constant(graph: Graph, op: Op, index: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
