@@ -55,8 +55,8 @@ FAMILIES = {
     "convert": "Quantization and types", "reduce": "Reductions", "search": "Search and order",
     "join": "Joining", "reshape": "Shapes", "slice": "Slices and pads", "gather": "Gathering and scattering", "segments": "Segments",
     "diagonals": "Diagonals", "windows": "Windows", "space": "Space and depth", "create": "Made from nothing", "detection": "Detection",
-    "signal": "Signals", "recurrent": "Recurrent layers", "control": "Control", "state": "States", "integer_recurrent": "Integer LSTM",
-    "basic_lstm": "TFLite's basic LSTM", "svdf": "SVDF", "opaque": "Carried as they are",
+    "signal": "Signals", "recurrent": "Recurrent layers", "control": "Control and states",
+    "integer_recurrent": "Recurrent layers on integers", "svdf": "SVDF", "opaque": "Carried as they are",
 }  # fmt: skip
 #: What kinds mean that ONNX does not have and whose evaluation says nothing of itself.
 MEANINGS = {

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import is_accumulator_scale, quantize
+from qconvert.arithmetic import is_accumulator_scale
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.graph.activations import ACTIVATIONS
 from qconvert.operators import output_axis
+from qconvert.operators.call import activated_limits
 
-__all__ = ["Accumulator", "UnfitError", "accumulator_of", "largest_pair_sum", "limits_of", "row_pairs"]
+__all__ = ["Accumulator", "UnfitError", "accumulator_of", "largest_pair_sum", "row_pairs"]
 
 _BYTES = ("int8", "uint8")
 #: Result types of a Requantize: it has one accumulator for each integer that it reads.
@@ -109,15 +109,6 @@ def _quantization(tensor: Tensor) -> Quantization:
     return tensor.quantization
 
 
-def limits_of(op: Op, result: Tensor) -> tuple[int, int]:
-    """Return the least and the largest stored integer after a fused activation, rounded as the exact result is."""
-    low, high = _quantization(result).limits(result.dtype)
-    lowest, highest = ACTIVATIONS[str(op.attributes.get("activation", ""))]
-    bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
-    ends = quantize(bounds, _quantization(result), result.dtype)
-    return max(low, int(ends[0])), min(high, int(ends[1]))
-
-
 def _range(tensor: Tensor) -> tuple[int, int]:
     """The lowest and highest integer less the zero point that a tensor with one scale can have."""
     low, high = integer_range(tensor.dtype)
@@ -144,12 +135,12 @@ def _weights_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     low, high = _add_bias_to_range(low, high, bias, scale)
     narrow = "product" if data.dtype == "uint8" else ""
     if op.kind == "Gemm":
-        return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point),
+        return Accumulator("MatMulInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point),
                            np.ascontiguousarray(stored.T), bias, narrow=narrow)  # fmt: skip
     kept = {name: value for name, value in op.attributes.items() if name not in ("activation", "arithmetic")}
     rank = stored.ndim
     shape = (-1,) if op["data_format"] == "channels_last" else (-1, *[1] * (rank - 2))
-    return Accumulator("ConvInteger", scale, low, high, limits_of(op, result), _points(data, stored, point), stored, bias,
+    return Accumulator("ConvInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point), stored, bias,
                        kept, shape, narrow)  # fmt: skip
 
 
@@ -167,7 +158,7 @@ def _matmul_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
         ends = [a * b * depth for a in _range(data) for b in _range(factor)]
         scale = np.array([float(_quantization(data).scale[0]) * float(_quantization(factor).scale[0])])
         points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
-        return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points)
+        return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), activated_limits(op, result), points)
     stored, point = _byte_weights(op, data, factor)
     if op["trans_b"]:
         stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
@@ -179,7 +170,7 @@ def _matmul_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     low, high = (end.reshape(-1, steps.shape[-1]) for end in _sums(rows, _range(data)))
     scale = np.atleast_1d(float(_quantization(data).scale[0]) * quantization.scale.astype(np.float64))
     low, high = _add_bias_to_range(low.min(0), high.max(0), np.zeros(1, np.int64), scale)
-    return Accumulator("MatMulInteger", scale, low, high, limits_of(op, result), _points(data, stored, point), stored)
+    return Accumulator("MatMulInteger", scale, low, high, activated_limits(op, result), _points(data, stored, point), stored)
 
 
 def _add_bias_to_range(low: Array, high: Array, bias: Array, scale: Array) -> tuple[Array, Array]:
@@ -202,7 +193,7 @@ def _product_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
     scale = np.array([float(_quantization(factors[0]).scale[0]) * float(_quantization(factors[1]).scale[0])])
     points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
-    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), limits_of(op, result), points, narrow="all")
+    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), activated_limits(op, result), points, narrow="all")
 
 
 def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
@@ -219,7 +210,7 @@ def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator
     shape = (-1,) if quantization.axis is None else (-1, *[1] * (len(data.shape) - 1 - quantization.axis))
     scale = quantization.scale.reshape(-1).astype(np.float64)
     spread = points.reshape(shape) if points.size > 1 else points.reshape(())
-    return Accumulator("Sub", scale, low - points, high - points, limits_of(op, result), ((spread, data.dtype),), shape=shape)
+    return Accumulator("Sub", scale, low - points, high - points, activated_limits(op, result), ((spread, data.dtype),), shape=shape)
 
 
 def _byte_weights(op: Op, data: Tensor, weights: Tensor) -> tuple[Array, int]:

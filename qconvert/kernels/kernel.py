@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from qconvert.errors import OptionError
 
 if TYPE_CHECKING:  # targets, which have rows, are listed without numpy
-    from qconvert.graph import Array, Graph, Op
+    from qconvert.graph import Array, Graph, Op, Quantization
 
-__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "activated_range", "constant_tolerance"]
+__all__ = ["Integers", "Kernel", "Kernels", "Reference", "Tolerance", "activated_range", "constant_tolerance", "quantizations_of"]
 
 #: (graph, operator) -> words; "" if there is nothing to say.
 Form = Callable[["Graph", "Op"], str]
@@ -58,9 +58,16 @@ class Integers:
 
 def activated_range(graph: Graph, op: Op) -> tuple[int, int]:
     """Return the least and the largest integer that an operator with its activation stores."""
-    from qconvert.graph.activations import ACTIVATIONS, clip_range
+    from qconvert.graph.activations import activation_bounds, clip_range
 
-    return clip_range(graph[op.outputs[0]], ACTIVATIONS[str(op.attributes.get("activation", ""))])
+    return clip_range(graph[op.outputs[0]], activation_bounds(op))
+
+
+def quantizations_of(graph: Graph, names: Sequence[str], *, of_any_axis: bool = False) -> list[Quantization]:
+    """Return the quantizations of tensors; none unless each is quantized and has one scale, or scales along any axis if so asked."""
+    listed = [graph[name].quantization for name in names]
+    found = [quantization for quantization in listed if quantization is not None and (of_any_axis or quantization.is_per_tensor)]
+    return found if len(found) == len(listed) else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,24 +200,12 @@ class Kernels:
         return {kind: tuple(row for row in self.rows if kind in row.kinds) for kind in kinds}
 
     @cached_property
-    def _rows_by_kind_and_runs(self) -> dict[tuple[str, str], tuple[Kernel, ...]]:
-        found: dict[tuple[str, str], tuple[Kernel, ...]] = {}
-        for kind, rows in self._rows_by_kind.items():
-            for row in rows:
-                found[kind, row.runs] = (*found.get((kind, row.runs), ()), row)
-        return found
-
-    @cached_property
-    def _rows_of_all_kinds(self) -> tuple[Kernel, ...]:
-        return tuple(row for row in self.rows if not row.kinds)
-
-    @cached_property
     def _ordered_rows_by_kind(self) -> dict[str, tuple[Kernel, ...]]:
-        return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in self._rows_by_kind}
+        """By kind, "" standing for those that no row names: the rows that name it or all kinds, in their order."""
+        return {kind: tuple(row for row in self.rows if not row.kinds or kind in row.kinds) for kind in (*self._rows_by_kind, "")}
 
     def _rows_for(self, kind: str) -> tuple[Kernel, ...]:
-        """Return the rows that name a kind or all kinds, in their order."""
-        return self._ordered_rows_by_kind.get(kind, self._rows_of_all_kinds)
+        return self._ordered_rows_by_kind.get(kind, self._ordered_rows_by_kind[""])
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Iterate over the kinds with integer kernels, each with the types of their data; none for all."""
@@ -228,7 +223,7 @@ class Kernels:
 
     def rows_of_kind(self, kind: str, runs: str = "integers") -> tuple[Kernel, ...]:
         """The rows that name a kind."""
-        return self._rows_by_kind_and_runs.get((kind, runs), ())
+        return tuple(row for row in self._rows_by_kind.get(kind, ()) if row.runs == runs)
 
     def kinds(self, which: Callable[[Kernel], bool]) -> list[str]:
         """Return the kinds of the integer kernels for which `which` is true."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from qconvert.arithmetic import compensate_mnn_bias, dequantize, mnn_convolution, mnn_depthwise
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Integers, Kernel
+from qconvert.kernels.kernel import Integers, Kernel, quantizations_of
 from qconvert.kernels.products import accumulate_products
 from qconvert.kernels.tolerances import Found
 from qconvert.kernels.torch import IN_FLOAT, few_roundings, program
@@ -36,10 +36,10 @@ def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = program(graph, op, exact)
-    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    if op["group"] == 1 or any(quantization is None for quantization in quantizations):
+    quantizations = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+    if op["group"] == 1 or not quantizations:
         return found, coarse
-    data, weights, result = (quantization.scale.astype(np.float64) for quantization in quantizations if quantization is not None)
+    data, weights, result = (quantization.scale.astype(np.float64) for quantization in quantizations)
     unit = data.reshape(-1)[0] * weights.reshape(-1) / result.reshape(-1)[0]
     if unit.size > 1 and exact.ndim > 2 and op["data_format"] == "channels_first":
         unit = unit.reshape(-1, *(1,) * (exact.ndim - 2))

@@ -18,11 +18,11 @@ import numpy as np
 from qconvert.arithmetic import dequantize_float32, onnxruntime_add, onnxruntime_softmax
 from qconvert.graph import Array, Graph, Op, integer_range
 from qconvert.kernels.float_arithmetic import IN_FLOAT32, compute_in_float32
-from qconvert.kernels.kernel import Integers, Kernel, activated_range
+from qconvert.kernels.kernel import Integers, Kernel, activated_range, quantizations_of
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found, fine, is_linear, partial_sums
 from qconvert.operators import reduced_count
-from qconvert.operators.call import Call, channels_first, channels_last
+from qconvert.operators.call import Call, channels_first, channels_last, spatial_axes
 from qconvert.operators.pool import extract_windows
 
 __all__ = ["IN_FLOAT", "ROWS", "UNOPTIMIZED", "covers_all"]
@@ -106,7 +106,7 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
     qlmul.cpp)."""
     if any(value is None for value in stored) or not _PRODUCTS.takes(graph, op):
         return None
-    a, b, y = (quantization for name in (*op.inputs, *op.outputs) if (quantization := graph[name].quantization) is not None)
+    a, b, y = quantizations_of(graph, (*op.inputs, *op.outputs))
     steps = [np.asarray(value, np.int64) - quantization.zero_point[0] for value, quantization in zip(stored, (a, b), strict=True)]
     product = (steps[0] * steps[1]).astype(np.float32) * (a.scale[0] * b.scale[0] / y.scale[0])
     return Integers.clip_to_limits(graph, op, np.rint(product + np.float32(y.zero_point[0])))
@@ -115,12 +115,11 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    given, quantization, values = data.quantization, result.quantization, stored[0]
-    if given is None or quantization is None or not (given.is_per_tensor and quantization.is_per_tensor) or not values.size:
+    quantizations, values = quantizations_of(graph, (data.name, result.name)), stored[0]
+    if not quantizations or not values.size or data.dtype != result.dtype or float(op["beta"]) != 1:
         return None
-    if data.dtype != result.dtype or float(op["beta"]) != 1:
-        return None
-    found, overflows = onnxruntime_softmax(values, float(given.scale[0]), quantization, result.dtype, int(op["axis"]))
+    scale, output = float(quantizations[0].scale[0]), quantizations[1]
+    found, overflows = onnxruntime_softmax(values, scale, output, result.dtype, int(op["axis"]))
     return Integers((found,), "overflows" if overflows else "")
 
 
@@ -131,17 +130,12 @@ def _square_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | 
 
 def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearAveragePool adds the float values of a window one by one, and the zero point before it rounds (qlinear_pool.cc)."""
-    data, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
     if covers_all(graph, op):
         return _global_average_integers(graph, op, stored)
-    if (
-        data is None
-        or result is None
-        or not (data.is_per_tensor and result.is_per_tensor)
-        or op["arithmetic"]
-        or _average_pool_fault(graph, op)
-    ):
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    if not quantizations or op["arithmetic"] or _average_pool_fault(graph, op):
         return None
+    data, result = quantizations
     call = Call(op, tuple(stored), (graph[op.inputs[0]],), (graph[op.outputs[0]],))
     values = channels_last(call, dequantize_float32(stored[0], data))
     windows = extract_windows(call, values, np.float32(0))
@@ -154,12 +148,12 @@ def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 
 def _global_average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearGlobalAveragePool multiplies the sum of the steps by a float32 (MlasQLinearGlobalAveragePoolNchw, qgavgpool.cpp)."""
-    data, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
-    if data is None or result is None or not (data.is_per_tensor and result.is_per_tensor) or op.attributes.get("arithmetic"):
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    if not quantizations or op.attributes.get("arithmetic"):
         return None
+    data, result = quantizations
     steps = np.asarray(stored[0], np.int64) - int(data.zero_point[0])
-    first = 2 if op["data_format"] == "channels_first" else 1
-    axes = tuple(range(first, first + steps.ndim - 2))
+    axes = tuple(spatial_axes(op, steps.ndim))
     count = np.float32(math.prod(steps.shape[axis] for axis in axes))
     factor = np.float32(data.scale[0]) / (np.float32(result.scale[0]) * count)
     total = steps.sum(axis=axes, keepdims=True).astype(np.float32)
@@ -180,10 +174,10 @@ def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _summed_means(graph: Graph, op: Op) -> float:
     """Return the error of means of float values: terms are as large as the data, whose scale may be far above that of the result."""
-    given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
-    if op.kind != "ReduceMean" or given is None or result is None:
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]), of_any_axis=True) if op.kind == "ReduceMean" else []
+    if not quantizations:
         return 0.0
-    largest = 2.0**15 * float(given.scale.max()) / float(result.scale.min())
+    largest = 2.0**15 * float(quantizations[0].scale.max()) / float(quantizations[1].scale.min())
     return float(np.sqrt(reduced_count(graph, op) or 1) * 2.0**-23 * largest)
 
 
@@ -193,14 +187,12 @@ def _sum(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _product(graph: Graph, op: Op, exact: Array) -> Found:
     """A real bias is rounded to input scale * weight scale (weight_bias_quantization.cc), which few bits leave coarse."""
-    data, weights, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
     found = 10 * fine(exact)
-    bias = graph[op.inputs[2]] if op.has(2) else None
-    quantizations = data.quantization, weights.quantization, result.quantization
-    if bias is None or bias.is_quantized or any(quantization is None for quantization in quantizations):
+    quantizations = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+    if not op.has(2) or graph.is_quantized(op.inputs[2]) or not quantizations:
         return found, False
-    steps = [float(quantization.scale.max()) for quantization in quantizations if quantization is not None]
-    lost = steps[0] * steps[1] / steps[2] / 2
+    data, weights, result = (float(quantization.scale.max()) for quantization in quantizations)
+    lost = data * weights / result / 2
     return found + lost, lost > 0.1
 
 

@@ -18,7 +18,7 @@ from qconvert.arithmetic import (
 )
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor, integer_range
-from qconvert.kernels.kernel import Integers
+from qconvert.kernels.kernel import Integers, quantizations_of
 from qconvert.operators import kind_of, output_axis
 
 __all__ = ["Requantizer", "accumulate_products", "bias_quantization", "channel_axis", "round_bias", "rounded_bias"]
@@ -66,13 +66,13 @@ class Requantizer:
         """Whether an operator multiplies data of these bits, with one scale for the first factor and the result, and its bias, if any, has
         the quantization of the accumulator."""
         first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
-        quantizations = first.quantization, second.quantization, result.quantization
+        quantizations = quantizations_of(graph, (first.name, second.name, result.name), of_any_axis=True)
         types, factors, bias_type, _ = _TYPES[self.bits]
-        if any(quantization is None or quantization.block_size for quantization in quantizations):
+        if not quantizations or any(quantization.block_size for quantization in quantizations):
             return False
         if first.dtype not in types or result.dtype not in types or second.dtype not in factors:
             return False
-        data, weights, output = (quantization for quantization in quantizations if quantization is not None)
+        data, weights, output = quantizations
         along = output_axis(op, second.rank or 0) if kind_of(op).sums_products else None
         if not (data.is_per_tensor and output.is_per_tensor) or (not weights.is_per_tensor and weights.axis != along):
             return False
@@ -86,9 +86,8 @@ class Requantizer:
 
     def multiplier(self, graph: Graph, op: Op) -> Array:
         """The multiplier of the accumulator, float64: one, or one for each output channel."""
-        quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-        first, second, result = (quantization.scale for quantization in quantizations if quantization is not None)
-        return np.atleast_1d(effective_scale(first, second, result, self.precision))
+        first, second, result = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+        return np.atleast_1d(effective_scale(first.scale, second.scale, result.scale, self.precision))
 
     def steps(self, total: Array, multiplier: Array) -> Array:
         """Steps of the result, without its zero point, of accumulators in int64."""

@@ -110,9 +110,7 @@ _FAMILIES = (
     "signal",
     "recurrent",
     "control",
-    "state",
     "integer_recurrent",
-    "basic_lstm",
     "svdf",
     "opaque",
 )

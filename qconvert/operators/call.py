@@ -13,7 +13,7 @@ import numpy as np
 
 from qconvert.arithmetic import dequantize, quantize, scale_and_zero_point
 from qconvert.arithmetic.storage import Array, Quantization, canonical_dtype, numpy_dtype
-from qconvert.graph.activations import ACTIVATIONS
+from qconvert.graph.activations import ACTIVATIONS, activation_bounds
 from qconvert.graph.schema import Op, Tensor
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Fold",
     "Function",
     "Result",
+    "activated_limits",
     "apply_activation",
     "channels_first",
     "channels_last",
@@ -173,18 +174,24 @@ def apply_activation(values: Array, activation: str) -> Array:
 
 def clip_stored(call: Call, stored: Array) -> Array:
     """Stored values, limited to the codes that a fused activation leaves."""
-    tensor, activation = call.results[0], str(call["activation"])
-    if tensor.quantization is None or not activation:
+    activation = str(call["activation"])
+    if call.results[0].quantization is None or not activation:
         return apply_activation(stored, activation)
-    lowest, highest = ACTIVATIONS[activation]
+    return np.asarray(np.clip(stored, *activated_limits(call.op, call.results[0])))
+
+
+def activated_limits(op: Op, result: Tensor) -> tuple[int, int]:
+    """The least and the largest stored integer that a fused activation leaves of a quantized result, rounded as the exact result is."""
+    assert result.quantization is not None
+    lowest, highest = activation_bounds(op)
     bounds = np.array([-np.inf if lowest is None else lowest, np.inf if highest is None else highest])
-    low, high = quantize(bounds, tensor.quantization, tensor.dtype)
-    return np.asarray(np.clip(stored, low, high))
+    low, high = quantize(bounds, result.quantization, result.dtype)
+    return int(low), int(high)
 
 
-def spatial_axes(call: Call, rank: int) -> range:
+def spatial_axes(op: Call | Op, rank: int) -> range:
     """The spatial dimensions of data of a rank."""
-    return range(1, rank - 1) if call["data_format"] == "channels_last" else range(2, rank)
+    return range(1, rank - 1) if op["data_format"] == "channels_last" else range(2, rank)
 
 
 def channels_last(call: Call, values: Array) -> Array:

@@ -1,4 +1,5 @@
-"""Operators that run functions of the graph: choices, loops, calls.
+"""Operators that mean something within a graph alone: those that run functions of it (choices, loops, calls), and those that read and write
+what lives from one run to the next (Graph.states).
 
 A function's inputs and outputs are those that the operator gives and takes, in order; see Kind.calls. What a function captures are inputs
 of both, after the others. Stored values pass as they are: the tensors on either side have one type and one quantization.
@@ -77,7 +78,7 @@ _SCANNED = has(
     scan_output_directions=integers(()),
 )
 
-# The functions have the shapes of the results; validation compares both.
+# The functions and states have the shapes of the results; validation compares both.
 KINDS = (
     kind(
         "If", "condition data...?", "data...?", shape=unknown_shapes, rule="control", calls=_if,
@@ -104,4 +105,6 @@ KINDS = (
         "Call", "data...?", "data...?", shape=unknown_shapes, rule="control", calls=_call,
         attributes=has(function=function(), target=text("")),
     ),
+    kind("ReadState", "", "data", shape=unknown_shapes, rule="state", attributes=has(state=text())),
+    kind("WriteState", "data", "", shape=unknown_shapes, rule="state", attributes=has(state=text())),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Recurrent operators on integers, with quantizations of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF.
+"""Recurrent operators on integers, with quantizations of their inner sums: TFLite's int8 UNIDIRECTIONAL_SEQUENCE_LSTM and SVDF, and one
+step of its LSTM of uint8 data with an int16 cell (BasicLSTM).
 
 What they compute is their kernel's (arithmetic/recurrent_kernels.py): real-valued functions do not describe them, since sums
 saturate and round several times inside. States are inputs and outputs here, as the LSTM of ONNX has them; ReadState and WriteState carry
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from qconvert.arithmetic import GATES, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
+from qconvert.arithmetic import BASIC_GATES, GATES, BasicLstm, IntegerGate, IntegerLstm, IntegerProjection, IntegerSvdf
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Op, Tensor
 from qconvert.operators.attributes import flag, has, integer, number
@@ -20,9 +21,9 @@ from qconvert.operators.call import Call
 from qconvert.operators.kind import Broken, kind
 from qconvert.operators.products import products_of_rows
 from qconvert.operators.properties import in_rows
-from qconvert.operators.sizes import ShapeContext, Shapes, Size
+from qconvert.operators.sizes import ShapeContext, Shapes, Size, is_compatible
 
-__all__ = ["KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "integer_lstm", "integer_svdf", "name_tensors"]
+__all__ = ["BASIC_INPUTS", "KINDS", "LSTM_INPUTS", "SVDF_INPUTS", "basic_lstm", "integer_lstm", "integer_svdf", "name_tensors"]
 
 #: What each input of an IntegerLSTM is; those of TFLite in an order in which what is never absent comes first.
 LSTM_INPUTS = (
@@ -35,6 +36,8 @@ LSTM_INPUTS = (
     "input_norm", "forget_norm", "cell_norm", "output_norm",
 )  # fmt: skip
 SVDF_INPUTS = ("data", "memory", "feature", "time", "bias")
+BASIC_INPUTS = ("data", "hidden", "cell", "weights", "bias")
+_BASIC_CELL_SCALE = 2.0**-11
 
 _ROLES = {"data": "data", "hidden": "data", "cell": "data", "weights": "weights", "recurrent": "weights", "bias": "bias?",
           "peephole": "parameter?", "norm": "parameter?"}  # fmt: skip
@@ -107,7 +110,8 @@ def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     rank = int(op["rank"])
     if rank < 1 or filters % rank:
         return "shape-mismatch", f"has {filters} filters, which rank {rank} does not divide"
-    if not _same_rows((tensors["data"], 0), (tensors["memory"], 0)):
+    rows = (tensors[name].shape for name in ("data", "memory"))
+    if not is_compatible(*(shape[:1] if shape else None for shape in rows)):
         return "shape-mismatch", f"has data of shape {tensors['data'].shape} and memory of shape {tensors['memory'].shape}"
     memory, time = tensors["memory"], tensors["time"]
     if memory.dtype not in ("int8", "int16") or memory.dtype != time.dtype:
@@ -118,10 +122,27 @@ def _svdf_problem(op: Op, tensors: dict[str, Tensor]) -> Broken | None:
     return _shape_problem({name: wanted.get(name) for name in tensors}, tensors)
 
 
-def _same_rows(*places: tuple[Tensor, int]) -> bool:
-    """Whether tensors have as many rows along these axes, as far as that is known."""
-    known = {shape[axis] for tensor, axis in places if (shape := tensor.shape) is not None and axis < len(shape)}
-    return len({size for size in known if isinstance(size, int)}) <= 1
+def _basic_problem(tensors: dict[str, Tensor]) -> Broken | None:
+    """Return the rule that the tensors, by the names in BASIC_INPUTS, break, and the reason; None if their kernel takes them."""
+    for name in ("weights", "bias", "cell"):
+        q = tensors[name].quantization
+        if q is None or not q.is_per_tensor:
+            return "not-per-tensor", f"has {tensors[name].name!r} without one scale"
+    if _scale(tensors["cell"]) != _BASIC_CELL_SCALE:
+        return "scale-not-exact", f"has {tensors['cell'].name!r} with the scale {_scale(tensors['cell']):g}, not 2**-11"
+    hidden, data = (tensors[name].static_shape or () for name in ("hidden", "data"))
+    if len(hidden) != 2 or len(data) != 2:
+        return (
+            "wrong-rank",
+            f"has data of shape {tensors['data'].shape} and hidden values of shape {tensors['hidden'].shape}, not of rank 2",
+        )
+    (rows, cells), inputs = hidden, data[1]
+    count = len(BASIC_GATES) * cells
+    wanted = {"data": (rows, inputs), "hidden": (rows, cells), "cell": (rows, cells), "weights": (count, inputs + cells), "bias": (count,)}
+    wrong = [name for name, shape in wanted.items() if tensors[name].static_shape != shape]
+    if wrong:
+        return "shape-mismatch", f"has {tensors[wrong[0]].name!r} of shape {tensors[wrong[0]].shape}, not {wanted[wrong[0]]}"
+    return None
 
 
 def _shape_problem(wanted: Mapping[str, tuple[Size | None, ...] | None], tensors: dict[str, Tensor]) -> Broken | None:
@@ -144,23 +165,16 @@ def _quantization(tensor: Tensor) -> tuple[float, int]:
     return _scale(tensor), int(tensor.quantization.zero_point[0])
 
 
-def _constants(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> tuple[Array, float] | None:
-    return (values[name], _scale(tensors[name])) if name in values else None
-
-
-def _values_and_scale(tensors: dict[str, Tensor], values: dict[str, Array], name: str) -> tuple[Array, float]:
-    return values[name], _scale(tensors[name])
-
-
 def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerLstm:
     """The layer that an IntegerLSTM is, of its tensors by the names in LSTM_INPUTS, with the result under "output", and constant values."""
+    scaled = {name: (data, _scale(tensors[name])) for name, data in values.items() if tensors[name].is_quantized}
     gates = {
         gate: IntegerGate(
-            _values_and_scale(tensors, values, f"{gate}_weights"),
-            _values_and_scale(tensors, values, f"{gate}_recurrent"),
+            scaled[f"{gate}_weights"],
+            scaled[f"{gate}_recurrent"],
             values.get(f"{gate}_bias"),
-            _constants(tensors, values, f"{gate}_peephole"),
-            _constants(tensors, values, f"{gate}_norm"),
+            scaled.get(f"{gate}_peephole"),
+            scaled.get(f"{gate}_norm"),
             float(np.float32(op[f"{gate}_scale"])),
         )
         for gate in GATES
@@ -168,7 +182,7 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
     }
     projection = None
     if "projection_weights" in values:
-        weights, clip = _values_and_scale(tensors, values, "projection_weights"), float(op["projection_clip"])
+        weights, clip = scaled["projection_weights"], float(op["projection_clip"])
         projection = IntegerProjection(weights, values.get("projection_bias"), clip, _scale(tensors["output"]))
     hidden = float(np.float32(op["hidden_scale"])), int(op["hidden_zero_point"])
     power = round(math.log2(_scale(tensors["cell"])))
@@ -178,10 +192,16 @@ def integer_lstm(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -
 
 def integer_svdf(op: Op, tensors: dict[str, Tensor], values: dict[str, Array]) -> IntegerSvdf:
     """The layer that an IntegerSVDF is, of its tensors, with the result under "output", and constant values."""
-    feature, time = _values_and_scale(tensors, values, "feature"), _values_and_scale(tensors, values, "time")
+    feature, time = ((values[name], _scale(tensors[name])) for name in ("feature", "time"))
     quantizations = _quantization(tensors["data"]), _quantization(tensors["output"])
     memory_scale, zero_point = _quantization(tensors["memory"])
     return IntegerSvdf(feature, time, values.get("bias"), *quantizations, memory_scale, int(op["rank"]), zero_point)
+
+
+def basic_lstm(tensors: dict[str, Tensor], weights: Array, bias: Array) -> BasicLstm:
+    """The layer that a BasicLSTM is."""
+    assert tensors["weights"].quantization is not None
+    return BasicLstm(weights, int(tensors["weights"].quantization.zero_point[0]), bias, _scale(tensors["bias"]))
 
 
 def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -> dict[str, Tensor]:
@@ -193,12 +213,11 @@ def name_tensors(op: Op, inputs: Sequence[str], find: Callable[[str], Tensor]) -
 def _parts(call: Call, names: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Array]]:
     given = [name for index, name in enumerate(names) if call.has(index)]
     tensors = {name: tensor for name in given if (tensor := call.tensors[names.index(name)]) is not None}
-    return tensors, {name: call.raw(names.index(name)) for name in given}
+    return {**tensors, "output": call.results[0]}, {name: call.raw(names.index(name)) for name in given}
 
 
 def _run_lstm(call: Call) -> list[Array]:
     tensors, values = _parts(call, LSTM_INPUTS)
-    tensors["output"] = call.results[0]
     if problem := _lstm_problem(call.op, tensors):
         raise ValueError(problem[1])
     layer = integer_lstm(call.op, tensors, values)
@@ -209,12 +228,20 @@ def _run_lstm(call: Call) -> list[Array]:
 
 def _run_svdf(call: Call) -> list[Array]:
     tensors, values = _parts(call, SVDF_INPUTS)
-    tensors["output"] = call.results[0]
     if problem := _svdf_problem(call.op, tensors):
         raise ValueError(problem[1])
     places = values["time"].shape
     outputs, memory = integer_svdf(call.op, tensors, values).run(values["data"], values["memory"].reshape(-1, *places))
     return [outputs, memory.reshape(values["memory"].shape)]
+
+
+def _run_basic(call: Call) -> list[Array]:
+    tensors, values = _parts(call, BASIC_INPUTS)
+    if problem := _basic_problem(tensors):
+        raise ValueError(problem[1])
+    layer = basic_lstm(tensors, values["weights"], values["bias"])
+    shown, cell = layer.step(values["data"], values["hidden"], values["cell"])
+    return [shown, shown, cell]
 
 
 def _lstm_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -268,5 +295,19 @@ KINDS = (
         evaluate=_run_svdf,
         types="int8 T int8 T int32 -> int8 T",
         attributes=has(rank=integer(1)),
+    ),
+    # data, hidden, cell, weights of all gates for data and hidden values, bias -> outputs, next hidden, next cell
+    kind(
+        "BasicLSTM",
+        "data data data weights parameter",
+        "data data data",
+        samples=in_rows(lambda op: {0: 0, 1: 0, 2: 0}),
+        products=products_of_rows(3),
+        recurs=True,
+        shape=lambda op, s: [s.shape(1), s.shape(1), s.shape(2)],
+        tensor_rule=lambda op, find: _basic_problem(name_tensors(op, BASIC_INPUTS, find)),
+        rule="stored",
+        evaluate=_run_basic,
+        types="uint8 uint8 int16 uint8 int32 -> uint8 uint8 int16",
     ),
 )

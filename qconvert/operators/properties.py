@@ -18,6 +18,7 @@ import numpy as np
 from qconvert.arithmetic import dequantize
 from qconvert.arithmetic.storage import Array
 from qconvert.graph.schema import Graph, Op, Shape, Tensor
+from qconvert.operators.call import spatial_axes
 from qconvert.operators.sizes import factors_of_sizes
 
 __all__ = [
@@ -345,7 +346,7 @@ def as_reduction(kind: str) -> Callable[[Graph, Op, dict[str, Tensor]], Op]:
         rank = graph[op.inputs[0]].rank
         if rank is None:
             return op
-        axes = np.arange(2, rank) if op["data_format"] == "channels_first" else np.arange(1, rank - 1)
+        axes = np.array(spatial_axes(op, rank))
         return Op(kind, (op.inputs[0], _constant(graph, f"{op.outputs[0]}/axes", axes, tensors)), op.outputs, {"keepdims": 1}, op.source)
 
     return canonical

@@ -13,7 +13,7 @@ import numpy as np
 from qconvert.arithmetic.storage import Array
 from qconvert.errors import InvalidGraphError
 from qconvert.graph.schema import Op, Shape, Tensor
-from qconvert.operators.call import Call
+from qconvert.operators.call import Call, spatial_axes
 
 __all__ = [
     "MAX_RANK",
@@ -190,7 +190,7 @@ def axes_of_space(op: Op, shape: Shape) -> list[int]:
     """The spatial axes of data with the layout of `op`."""
     if len(shape) < 3:
         raise failure(op, f"data of shape {shape} have no spatial axis", rule="wrong-rank")
-    return list(range(1, len(shape) - 1) if op["data_format"] == "channels_last" else range(2, len(shape)))
+    return list(spatial_axes(op, len(shape)))
 
 
 def channel_count(op: Op, shape: Shape) -> Size:

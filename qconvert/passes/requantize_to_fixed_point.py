@@ -27,8 +27,9 @@ import numpy as np
 
 from qconvert.arithmetic import Difference, FixedPoint, compare_requantizations, dequantize, quantize
 from qconvert.graph import Array, Graph, Op, Quantization, Shape, Tensor, integer_range
-from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of, limits_of
+from qconvert.kernels.accumulators import Accumulator, UnfitError, accumulator_of
 from qconvert.operators import KINDS, kind_of
+from qconvert.operators.call import activated_limits
 from qconvert.plugins import Change, Cost, Target, describe_worst, operators
 from qconvert.rewriting import Rewriter
 
@@ -79,7 +80,7 @@ def pair_sum_of(graph: Graph, op: Op, rounding: str) -> PairSum | None:
         return None
     if op["arithmetic"]:
         raise UnfitError(f"it has the arithmetic of {op['arithmetic']}")
-    limits = limits_of(op, sides[2])
+    limits = activated_limits(op, sides[2])
     first, second, output = (float(quantization.scale[0]) for quantization in quantizations)
     if rounding != "double":
         shift = _BITS - int(np.frexp(max(first, second) / output)[1])

@@ -13,7 +13,9 @@ import numpy as np
 from qconvert.arithmetic import dequantize, pair_factors, quantize, tflite_hard_swish, tflite_mean_multiplier, xnnpack_leaky_relu
 from qconvert.evaluate.curves import codes_of
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
+from qconvert.kernels.kernel import quantizations_of
 from qconvert.operators import reduced_count
+from qconvert.operators.call import spatial_axes
 from qconvert.operators.resize import positions
 
 __all__ = [
@@ -50,12 +52,10 @@ def hard_swish_form(graph: Graph, op: Op) -> HardSwishForm | None:
     """Return the form in float32 with the integers of TFLite's HARD_SWISH for each of 256 codes; None if none is found, or sides have
     several scales."""
     given, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantizations = given.quantization, result.quantization
-    if {given.dtype, result.dtype} - {"int8", "uint8"} or quantizations[0] is None or quantizations[1] is None:
+    quantizations = quantizations_of(graph, (given.name, result.name))
+    if not quantizations or given.dtype not in _BYTES or given.dtype != result.dtype:
         return None
-    if not (quantizations[0].is_per_tensor and quantizations[1].is_per_tensor) or given.dtype != result.dtype:
-        return None
-    sides = [(float(quantization.scale[0]), int(quantization.zero_point[0])) for quantization in quantizations if quantization is not None]
+    sides = [(float(quantization.scale[0]), int(quantization.zero_point[0])) for quantization in quantizations]
     return _search_form(sides[0], sides[1], given.dtype)
 
 
@@ -110,21 +110,16 @@ def addition(graph: Graph, op: Op) -> str:
 
 def root(graph: Graph, op: Op) -> str:
     """Of a Sqrt."""
-    quantizations = [graph[name].quantization for name in (*op.inputs, *op.outputs)]
-    return "tflite" if all(quantization is not None and quantization.is_per_tensor for quantization in quantizations) else ""
+    return "tflite" if quantizations_of(graph, (*op.inputs, *op.outputs)) else ""
 
 
 def pair(graph: Graph, op: Op) -> str:
     """Of an Add, Sub or Mul of 16-bit data, if float64 holds its integers: factors below 1, zero points 0."""
-    tensors = [graph[name] for name in (*op.inputs, *op.outputs)]
-    quantizations = [tensor.quantization for tensor in tensors if tensor.dtype == "int16"]
-    found = [
-        quantization
-        for quantization in quantizations
-        if quantization is not None and quantization.is_per_tensor and not quantization.zero_point.any()
-    ]
-    held = len(found) == 3 and pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1
-    return "tflite" if held else ""
+    names = (*op.inputs, *op.outputs)
+    found = quantizations_of(graph, names) if {graph[name].dtype for name in names} == {"int16"} else []
+    if len(found) != 3 or not all(quantization.is_symmetric for quantization in found):
+        return ""
+    return "tflite" if pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1 else ""
 
 
 def convolution(graph: Graph, op: Op) -> str:
@@ -138,12 +133,10 @@ def convolution(graph: Graph, op: Op) -> str:
     x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
     if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
         return ""
-    quantizations = [tensor.quantization for tensor in (x, weights, bias, y)]
-    if any(quantization is None or quantization.block_size or quantization.zero_point.any() for quantization in quantizations):
+    quantizations = quantizations_of(graph, (*op.inputs, *op.outputs), of_any_axis=True)
+    if not quantizations or any(quantization.block_size or not quantization.is_symmetric for quantization in quantizations):
         return ""
-    if any(quantization is None or quantization.axis is not None for quantization in (quantizations[0], quantizations[3])) or (
-        quantizations[1] and quantizations[1].axis not in (None, 0)
-    ):
+    if not quantizations_of(graph, (x.name, y.name)) or quantizations[1].axis not in (None, 0):
         return ""
     largest = np.abs(weights.data.astype(np.int64)).sum(axis=tuple(range(1, weights.data.ndim))).max(initial=0)
     exact = 128 * largest < 2**24 and np.abs(bias.data.astype(np.float64)).max(initial=0) < 2.0**36
@@ -153,9 +146,10 @@ def convolution(graph: Graph, op: Op) -> str:
 def reduction(graph: Graph, op: Op) -> str:
     """Of a ReduceMean or ReduceSum."""
     data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
-    given, output = data.quantization, result.quantization
-    if not count or data.dtype != result.dtype or given is None or output is None or not (given.is_per_tensor and output.is_per_tensor):
+    quantizations = quantizations_of(graph, (data.name, result.name))
+    if not count or data.dtype != result.dtype or not quantizations:
         return ""
+    given, output = quantizations
     if not 2.0**-100 < float(given.scale[0]) / float(output.scale[0]) < 2.0**100:
         return ""  # float32 does not hold the factor
     if data.dtype in _XNNPACK.values():
@@ -195,7 +189,7 @@ def distribution(graph: Graph, op: Op) -> str:
     sides = [graph[name] for name in (op.inputs[0], op.outputs[0])]
     if sides[0].shape is None or sides[0].dtype not in _BYTES or sides[0].dtype != sides[1].dtype:
         return ""
-    if any(tensor.quantization is None or not tensor.quantization.is_per_tensor for tensor in sides):
+    if not quantizations_of(graph, (op.inputs[0], op.outputs[0])):
         return ""
     count = math.prod(size for size in sides[0].shape if isinstance(size, int))  # other sizes are those of batches
     return "tflite_softmax" if 0 < count <= _FEW else ""
@@ -208,11 +202,10 @@ def interpolation(graph: Graph, op: Op) -> str:
     shape = data.static_shape
     if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_quantization(result):
         return ""
-    if data.quantization is None or not data.quantization.is_per_tensor:
+    if not quantizations_of(graph, op.inputs[:1]):
         return ""
-    axes = range(2, len(shape)) if op["data_format"] == "channels_first" else range(1, len(shape) - 1)
     finest = 1
-    for axis, wanted in zip(axes, sizes.reshape(-1).tolist(), strict=True):
+    for axis, wanted in zip(spatial_axes(op, len(shape)), sizes.reshape(-1).tolist(), strict=True):
         numerators, denominator = positions(str(op["coordinate_transformation_mode"]), shape[axis], wanted)
         inside = (numerators > 0) & (numerators < denominator * (shape[axis] - 1))
         finest *= denominator // int(np.gcd.reduce(numerators[inside], initial=denominator))
@@ -227,9 +220,10 @@ def line(graph: Graph, op: Op) -> tuple[float, float] | None:
     Ties go up where positive data are larger by a share, and negative ones smaller: results are multiples of 1/256 over at most 255 steps,
     so that so small a share crosses no other tie (found right in all of 8,000 random cases; 2^-16 to 2^-22 are).
     """
-    given, result = (graph[name].quantization for name in (op.inputs[0], op.outputs[0]))
-    if given is None or result is None or not (given.is_per_tensor and result.is_per_tensor):
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    if not quantizations:
         return None
+    given, result = quantizations
     ratio = np.float32(given.scale[0]) / np.float32(result.scale[0])
     up = int(np.rint(256 * ratio))
     down = int(np.rint(256 * (ratio * np.float32(op["alpha"])))) if op.kind == "LeakyRelu" else up

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, Quantization
-from qconvert.kernels.kernel import Integers
+from qconvert.kernels.kernel import Integers, quantizations_of
 
-__all__ = ["on_steps", "quantizations_of", "quantizations_of_16_bits", "to_integers"]
+__all__ = ["on_steps", "quantizations_of_16_bits", "to_integers"]
 
 
 def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Callable[..., Integers | None]]:
@@ -41,13 +41,6 @@ def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Calla
         return reference
 
     return decorate
-
-
-def quantizations_of(graph: Graph, names: Sequence[str]) -> list[Quantization]:
-    """Return the quantizations of tensors; none unless each has one scale."""
-    quantizations = [graph[name].quantization for name in names]
-    found = [quantization for quantization in quantizations if quantization is not None and quantization.is_per_tensor]
-    return found if len(found) == len(quantizations) else []
 
 
 def quantizations_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:

@@ -29,8 +29,8 @@ from qconvert.arithmetic import requantize as requantize_sums
 from qconvert.arithmetic.additions import Addition
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
-from qconvert.kernels.kernel import Integers, activated_range
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, to_integers
+from qconvert.kernels.kernel import Integers, activated_range, quantizations_of
+from qconvert.kernels.litert.on_steps import on_steps, to_integers
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
 

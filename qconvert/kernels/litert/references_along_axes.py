@@ -29,8 +29,9 @@ from qconvert.arithmetic import (
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_exp, gemmlowp_reciprocal, inverse_root, tflite_log
 from qconvert.evaluate import evaluate_op
 from qconvert.graph import Array, Graph, Op, Quantization, integer_range
-from qconvert.kernels.kernel import Integers
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, quantizations_of_16_bits, to_integers
+from qconvert.kernels.kernel import Integers, quantizations_of
+from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
+from qconvert.operators.call import spatial_axes
 
 __all__ = [
     "average_pool",
@@ -88,8 +89,7 @@ def _sum_stored(graph: Graph, op: Op, stored: Sequence[Any]) -> _Sums | None:
     if not quantizations or stored[0] is None or not stored[0].size or data.dtype != result.dtype:
         return None
     if op.kind == "GlobalAveragePool":
-        first = 2 if op["data_format"] == "channels_first" else 1
-        axes, keepdims = tuple(range(first, first + stored[0].ndim - 2)), True
+        axes, keepdims = tuple(spatial_axes(op, stored[0].ndim)), True
     else:
         listed = stored[1] if len(stored) > 1 else None
         axes, keepdims = () if listed is None else tuple(int(axis) for axis in np.asarray(listed).reshape(-1)), bool(op["keepdims"])
@@ -248,10 +248,10 @@ def _spatial_lines(graph: Graph, op: Op, data: Array, line: Any) -> list[tuple[i
     result = graph[op.outputs[0]].static_shape
     if op["mode"] != "linear" or result is None or data.ndim != 4:
         return None
-    mode, axes = str(op["coordinate_transformation_mode"]), (2, 3) if op["data_format"] == "channels_first" else (1, 2)
+    mode = str(op["coordinate_transformation_mode"])
     if mode not in ("half_pixel", "align_corners", "asymmetric"):
         return None
-    return [(axis, line(mode, data.shape[axis], result[axis])) for axis in axes]
+    return [(axis, line(mode, data.shape[axis], result[axis])) for axis in spatial_axes(op, 4)]
 
 
 def _sum_neighbours(graph: Graph, op: Op, stored: Sequence[Any], line: Any, one: Any) -> Array | None:
@@ -283,7 +283,7 @@ def nearest(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     if not graph[op.inputs[0]].shares_quantization(result):
         return None
     found = np.asarray(stored[0])
-    for axis in (2, 3) if op["data_format"] == "channels_first" else (1, 2):
+    for axis in spatial_axes(op, 4):
         size, wanted = found.shape[axis], sizes[axis]
         less = int(mode[0] == "align_corners" and wanted > 1)
         half = np.float32(0.5 if mode[0] == "half_pixel" else 0)

@@ -25,8 +25,8 @@ from qconvert.arithmetic import (
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh, inverse_root
 from qconvert.graph import Array, Graph, Op, Quantization
 from qconvert.graph.activations import clip_range
-from qconvert.kernels.kernel import Integers
-from qconvert.kernels.litert.on_steps import on_steps, quantizations_of, quantizations_of_16_bits, to_integers
+from qconvert.kernels.kernel import Integers, quantizations_of
+from qconvert.kernels.litert.on_steps import on_steps, quantizations_of_16_bits, to_integers
 from qconvert.kernels.litert.references import requantize, requantize_by_xnnpack
 
 __all__ = [

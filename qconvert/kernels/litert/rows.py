@@ -15,7 +15,7 @@ import numpy as np
 
 from qconvert.arithmetic import has_xnnpack_add
 from qconvert.graph import Array, Graph, Op
-from qconvert.kernels.kernel import Kernel, Kernels
+from qconvert.kernels.kernel import Kernel, Kernels, quantizations_of
 from qconvert.kernels.litert import forms, limits, references
 from qconvert.kernels.litert import references_along_axes as axes
 from qconvert.kernels.litert import references_of_functions as functions
@@ -227,11 +227,11 @@ def _other_ratios(graph: Graph, op: Op) -> str:
     (xnn_create_leaky_relu_nc_qs8, xnn_create_convert_nc_qs8)."""
     if words := _other_types(graph, op):
         return words
-    quantizations = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
-    if any(quantization is None or not quantization.is_per_tensor for quantization in quantizations):
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    if not quantizations:
         return ""
-    given, output = (quantization.scale[0] for quantization in quantizations if quantization is not None)
-    ratio = given / output
+    given, output = quantizations
+    ratio = given.scale[0] / output.scale[0]
     ratios = [ratio] if op.kind != "LeakyRelu" else [ratio, abs(ratio * np.float32(op["alpha"]))]
     return "" if all(2.0**-8 <= item <= 2.0**7 for item in ratios) else "such scales"
 
@@ -243,13 +243,10 @@ def _steps_grow(graph: Graph, op: Op) -> str:
 
 def _other_steps(graph: Graph, op: Op) -> str:
     """Additions have a smallest step too (arithmetic/kernels.py, xnnpack_adds)."""
-    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    first, second, result = (
-        quantization if quantization is not None and quantization.is_per_tensor else None for quantization in quantizations
-    )
-    if first is None or second is None or result is None:
+    found = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]))
+    if not found:
         return _steps_grow(graph, op)
-    return "" if has_xnnpack_add((first, second), result) else "such steps"
+    return "" if has_xnnpack_add((found[0], found[1]), found[2]) else "such steps"
 
 
 def _other_types(graph: Graph, op: Op) -> str:

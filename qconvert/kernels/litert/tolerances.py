@@ -4,13 +4,14 @@ tables, lines between 513 points over the whole range of the input.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from qconvert.graph import Array, Graph, Op, integer_range
+from qconvert.kernels.kernel import quantizations_of
 from qconvert.kernels.tolerances import UNKNOWN, Found, fine, is_linear, right_shifts
+from qconvert.operators.values import apply
 
 __all__ = [
     "added_twice",
@@ -22,7 +23,6 @@ __all__ = [
     "eight_bits",
     "growth",
     "interpolation",
-    "line_tolerance",
     "log_softmax",
     "lookup_table",
     "mean",
@@ -42,37 +42,20 @@ _ROUNDED = 1.5
 _STEPS, _EACH = 512, 128
 
 
-def _gelu(values: Array) -> Array:
-    from math import erf
-
-    return np.array([0.5 * value * (1 + erf(value / 2**0.5)) for value in values.reshape(-1).tolist()]).reshape(values.shape)
-
-
-def _gelu_by_tanh(values: Array) -> Array:
-    return np.asarray(0.5 * values * (1 + np.tanh((2 / np.pi) ** 0.5 * (values + 0.044715 * values**3))))
-
-
-_FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {"Exp": np.exp, "Log": np.log, "Rsqrt": lambda values: 1 / np.sqrt(values)}
 #: What stands for values outside of a function's domain: the lowest or the highest integer.
 _OUTSIDE = {"Log": -32768.0, "Rsqrt": 32767.0}
 
 
-def line_tolerance(graph: Graph, op: Op, exact: Array) -> Array | None:
-    """Return how far such a kernel's integers may be from the exact values before the last rounding; None if scales are unknown.
-
-    Args:
-        graph, op: the operator.
-        exact: in steps of the result.
-    """
-    quantizations = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
-    if quantizations[0] is None or quantizations[1] is None:
-        return None
-    given, result = (float(quantization.scale[0]) for quantization in quantizations if quantization is not None)
-    function = _FUNCTIONS.get(op.kind) or (_gelu_by_tanh if op["approximate"] == "tanh" else _gelu)
+def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
+    """Lines between 513 points of a function of int16; without known scales the tolerance is that of a table."""
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]), of_any_axis=True)
+    if not quantizations:
+        return table(graph, op, exact)
+    given, result = (float(quantization.scale[0]) for quantization in quantizations)
 
     def steps(codes: Array) -> Array:
         with np.errstate(all="ignore"):
-            values = function(codes * given) / result
+            values = apply(op.kind, codes * given, **op.attributes) / result
         inside = (codes > 0) | (op.kind not in _OUTSIDE)
         return np.asarray(np.clip(np.where(inside, values, _OUTSIDE.get(op.kind, 0.0)), -(2.0**31), 2.0**31))
 
@@ -86,12 +69,12 @@ def line_tolerance(graph: Graph, op: Op, exact: Array) -> Array | None:
     lines = np.repeat(stored[:-1], _EACH) * (1 - share) + np.repeat(stored[1:], _EACH) * share
     wanted = steps(codes)
     off = np.abs(lines - np.clip(wanted, -32768, 32767)) + _ROUNDED
-    if op.kind not in _FUNCTIONS:  # falls and rises: an exact value has two inputs
-        return np.full(exact.shape, off.max())
+    if not any((sign * np.diff(wanted) >= 0).all() for sign in (1, -1)):  # falls and rises: an exact value has two inputs
+        return np.full(exact.shape, off.max()), True
     order = np.argsort(wanted, kind="stable")
     places = np.searchsorted(wanted[order], exact)
     near = np.maximum(off[order], np.maximum(np.roll(off[order], 1), np.roll(off[order], -1)))  # the last bit of the exact value
-    return np.asarray(near[np.clip(places, 0, codes.size - 1)])
+    return np.asarray(near[np.clip(places, 0, codes.size - 1)]), True
 
 
 #: The second rounding of a multiplier whose shift is not known: 2^-(e + 1) with e = 1; without a shift there is none.
@@ -131,10 +114,10 @@ def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Fou
     """The difference has 7 bits more than its data, none where these have 16, with a quantization of twice the larger scale
     (squared_difference.cc). The operand of that scale is halved, exactly if there are bits for it; the other is rounded twice after its
     factor. In the square these errors count twice, times the difference; the square is rounded twice after its own factor."""
-    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    if any(quantization is None for quantization in quantizations):
+    quantizations = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+    if not quantizations:
         return table(graph, op, exact)
-    one, other, result = (float(quantization.scale[0]) for quantization in quantizations if quantization is not None)
+    one, other, result = (float(quantization.scale[0]) for quantization in quantizations)
     step = (2 * max(one, other) * 2.0**-bits) ** 2 / result
     halved = 0.0 if bits else 0.5
     off = halved + (halved if one == other else 0.5 + _twice(min(one, other) / (2 * max(one, other))))
@@ -150,9 +133,8 @@ def _twice(factor: float) -> float:
 
 def growth(graph: Graph, op: Op) -> float:
     """The largest scale of an operand, in steps of the result; 1 where one is not known."""
-    quantizations = [graph[name].quantization for name in (*op.inputs[:2], op.outputs[0])]
-    scales = [float(quantization.scale.max()) for quantization in quantizations if quantization is not None]
-    return max(scales[:-1]) / scales[-1] if len(scales) == len(quantizations) else 1.0
+    scales = [float(found.scale.max()) for found in quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)]
+    return max(scales[:-1]) / scales[-1] if scales else 1.0
 
 
 def rounded_once(graph: Graph, op: Op, exact: Array) -> Found:
@@ -180,18 +162,11 @@ def mean(graph: Graph, op: Op, exact: Array) -> Found:
 def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """x * round(256 * ratio) / 256, x being steps of the input less its zero point: off by up to |x| / 512, |x| at most 255 (XNNPACK:
     src/reference/unary-elementwise.cc and the microkernels qs8-vcvt, qs8-vlrelu)."""
-    quantizations = [graph[name].quantization for name in (op.inputs[0], op.outputs[0])]
-    if any(quantization is None for quantization in quantizations):
+    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]), of_any_axis=True)
+    if not quantizations:
         return np.full(exact.shape, 255 * 2.0**-9), True
-    ratio = float(
-        np.prod(
-            [
-                float(quantization.scale[0]) ** power
-                for quantization, power in zip(quantizations, (1, -1), strict=True)
-                if quantization is not None
-            ]
-        )
-    )
+    given, output = (float(quantization.scale[0]) for quantization in quantizations)
+    ratio = given * output**-1
     slope = min(1.0, abs(float(op["alpha"]))) if op.kind == "LeakyRelu" else 1.0
     steps = np.abs(exact) / ratio / np.where(exact < 0, slope or 1.0, 1.0)
     return fine(exact) + np.minimum(steps, 255) * 2.0**-9, True
@@ -240,12 +215,6 @@ def softmax_on_16_bits(graph: Graph, op: Op, exact: Array) -> Found:
     largest = shares.max(axis=op["axis"], keepdims=True, initial=0)
     off = 1.5 + 2.6 * largest + shares * (1.6 + 2 * exact.shape[op["axis"]] * largest)
     return off * 2.0**-15 / _step(graph, op), True
-
-
-def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
-    """See line_tolerance(); without known scales the tolerance is that of a table."""
-    found = line_tolerance(graph, op, exact)
-    return (found, True) if found is not None else table(graph, op, exact)
 
 
 def interpolation(graph: Graph, op: Op, exact: Array, fraction_of_size: bool) -> Found:

@@ -10,8 +10,7 @@ from qconvert.formats.onnx.ops.integer_arithmetic import AWAY, Rescale
 from qconvert.formats.onnx.ops.integer_lstm import int16_curve
 from qconvert.formats.onnx.values import Place, Value
 from qconvert.graph import Array, Op
-from qconvert.operators.basic_lstm import BASIC_INPUTS, basic_lstm
-from qconvert.operators.integer_recurrent import name_tensors
+from qconvert.operators.integer_recurrent import BASIC_INPUTS, basic_lstm, name_tensors
 
 __all__ = ["WRITERS"]
 
