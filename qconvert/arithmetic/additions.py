@@ -37,6 +37,7 @@ INTEGER_FACTORS: Mapping[str, Callable[[Quantizations, Quantization], tuple[tupl
     "qnnpack": partial(add_multipliers, bits=QNNPACK_ADD_BITS),
 }
 
+#: Kernels that refuse some scales.
 _TAKEN: Mapping[str, Callable[[Quantizations, Quantization], bool]] = {"xnnpack": has_xnnpack_add, "qnnpack": has_qnnpack_add}
 
 
@@ -47,15 +48,9 @@ def has_addition(name: str, inputs: Quantizations, output: Quantization) -> bool
         name: the `arithmetic` of an Add, which may be that of no such kernel.
         inputs, output: the quantizations.
     """
-    return (
-        name in ADDITIONS
-        and all(quantization.is_per_tensor for quantization in (*inputs, output))
-        and _TAKEN.get(name, _always)(inputs, output)
-    )
-
-
-def _always(inputs: Quantizations, output: Quantization) -> bool:
-    return True
+    if name not in ADDITIONS or not all(quantization.is_per_tensor for quantization in (*inputs, output)):
+        return False
+    return name not in _TAKEN or _TAKEN[name](inputs, output)
 
 
 def is_same_addition(name: str, own: Addition, inputs: Quantizations, output: Quantization, dtype: str) -> bool:

@@ -9,11 +9,9 @@ which x86 takes the remainder: what comes of them has nothing to do with the quo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from qconvert.arithmetic.requantize import quantize_multiplier, rounding_divide_by_pot, saturating_rounding_doubling_high_mul
+from qconvert.arithmetic.requantize import high_product, quantize_multiplier, rounding_divide_by_pot
 from qconvert.arithmetic.storage import Array, Quantization
 
 __all__ = [
@@ -22,18 +20,16 @@ __all__ = [
     "LARGEST",
     "ONE",
     "THREE_HALVES",
+    "clip_to_width",
     "gemmlowp_exp",
     "gemmlowp_logistic",
     "gemmlowp_reciprocal",
     "gemmlowp_tanh",
-    "high_product",
     "inverse_root",
-    "saturate_int16",
     "tflite_divide",
     "tflite_log",
 ]
 
-_LOW, _HIGH = -(2**15), 2**15 - 1
 #: The powers of two whose exponentials the argument of exp() is made of.
 _EXPONENTS = range(-2, 5)
 #: Bits after the sign, by which the functions below are those of int16 or of int32.
@@ -44,7 +40,7 @@ _TYPES = {_SHORT: np.int16, _BITS: np.int32}
 def gemmlowp_logistic(values: Array, bits: int = 3, width: int = _SHORT) -> Array:
     """1 / (1 + exp(-x)) of int16 with 3 integer bits, as int16 in steps of 2**-15; or of int32 with the width 31, in steps of 2**-31."""
     x = values.astype(np.int64)
-    above = _saturate(_invert(gemmlowp_exp(-np.abs(x), bits, width), width) << 1, width)
+    above = clip_to_width(_invert(gemmlowp_exp(-np.abs(x), bits, width), width) << 1, width)
     found = np.where(x > 0, above, (1 << width) - 1 - above)
     return np.where(x == 0, 1 << (width - 1), found).astype(_TYPES[width])
 
@@ -52,7 +48,7 @@ def gemmlowp_logistic(values: Array, bits: int = 3, width: int = _SHORT) -> Arra
 def gemmlowp_tanh(values: Array, bits: int = 3, width: int = _SHORT) -> Array:
     """tanh(x) likewise, with `bits` integer bits, 0 to 6; (1 - e) / (1 + e) with e = exp(-2 |x|)."""
     x = values.astype(np.int64)
-    above = _saturate((_invert(gemmlowp_exp(-np.abs(x), bits + 1, width), width) - _constant(1, 2, width)) << 2, width)
+    above = clip_to_width((_invert(gemmlowp_exp(-np.abs(x), bits + 1, width), width) - _constant(1, 2, width)) << 2, width)
     return np.asarray(np.sign(x) * above).astype(_TYPES[width])
 
 
@@ -87,7 +83,7 @@ def _invert(x: Array, width: int) -> Array:
     found = _constant(48 / 17, 2, width) + high_product(half, _constant(-32 / 17, 2, width), width)
     for _ in range(3):
         error = _constant(1, 2, width) - high_product(half, found, width)
-        found = found + _saturate(high_product(found, error, width) << 2, width)
+        found = found + clip_to_width(high_product(found, error, width) << 2, width)
     return np.asarray(found)
 
 
@@ -95,18 +91,9 @@ def _constant(value: float, bits: int, width: int) -> int:
     return round(value * 2.0 ** (width - bits))
 
 
-def high_product(a: Any, b: Any, width: int = _SHORT) -> Array:
-    """SaturatingRoundingDoublingHighMul: a * b / 2**width, halves up, of int16, or of int32 with the width 31."""
-    return np.asarray(np.minimum((np.asarray(a, np.int64) * b + (1 << (width - 1))) >> width, (1 << width) - 1))
-
-
-def _saturate(x: Array, width: int) -> Array:
+def clip_to_width(x: Array, width: int = _SHORT) -> Array:
+    """Numbers within those of int16, or of int32 with the width 31."""
     return np.clip(x, -(1 << width), (1 << width) - 1)
-
-
-def saturate_int16(x: Array) -> Array:
-    """Numbers within those of int16."""
-    return np.clip(x, _LOW, _HIGH)
 
 
 #: Terms of a rational function for the logarithm around 2**(-1/4) (TFLite, kernels/internal/common.h).
@@ -127,9 +114,9 @@ def tflite_log(x: Array, bits: int, result: int) -> Array:
         result: integer bits of the logarithms.
     """
     within, zeros = result + 1, _BITS + 1 - _length(x)
-    first = _saturate(high_product(x << (zeros - 1), HALF_ROOT, _BITS) << 1, _BITS)
+    first = clip_to_width(high_product(x << (zeros - 1), HALF_ROOT, _BITS) << 1, _BITS)
     others = _BITS - _length(high_product(x, HALF_ROOT, _BITS))
-    second = _saturate(x << others, _BITS)
+    second = clip_to_width(x << others, _BITS)
     quarter = 1 << (_BITS - 2 - within)
     power = np.maximum(((bits - zeros) << (_BITS - within)) + quarter, ((bits - others) << (_BITS - within)) - quarter)
     near, middle = np.minimum(first, second), _constant(0.5**0.25, 0, _BITS)
@@ -137,9 +124,9 @@ def tflite_log(x: Array, bits: int, result: int) -> Array:
     square = high_product(double, double, _BITS)
     numerator = high_product(double, near, _BITS) + high_product(high_product(double, square, _BITS), _NUMERATOR, _BITS)
     denominator = high_product(mean, _OFFSET + double + high_product(_DENOMINATOR, square, _BITS), _BITS)
-    inverse = _saturate(_invert(denominator + high_product(_LINEAR, double, _BITS), _BITS) << 1, _BITS)
+    inverse = clip_to_width(_invert(denominator + high_product(_LINEAR, double, _BITS), _BITS) << 1, _BITS)
     fraction = high_product(rounding_divide_by_pot(numerator, within), inverse, _BITS)
-    return _saturate((high_product(power, _constant(float(np.log(2)), 0, _BITS), _BITS) + fraction) << 1, _BITS)
+    return clip_to_width((high_product(power, _constant(float(np.log(2)), 0, _BITS), _BITS) + fraction) << 1, _BITS)
 
 
 #: sqrt(1/2) in 31 bits.
@@ -163,15 +150,11 @@ def inverse_root(values: Array) -> tuple[Array, Array]:
     shift, whole = 11 + less - pairs, (value << (2 * np.maximum(pairs, 0))) >> 1
     half, x = rounding_divide_by_pot(whole, 1), np.full(values.shape, ONE, np.int64)
     for _ in range(ITERATIONS):
-        cube = _saturate(_times(_times(x, x), x) << 6, _BITS)
-        x = _saturate((_times(THREE_HALVES, x) - _times(half, cube)) << 3, _BITS)
-    x = _times(x, HALF_ROOT) << np.maximum(-shift, 0)
+        cube = clip_to_width(high_product(high_product(x, x), x) << 6, _BITS)
+        x = clip_to_width((high_product(THREE_HALVES, x) - high_product(half, cube)) << 3, _BITS)
+    x = high_product(x, HALF_ROOT) << np.maximum(-shift, 0)
     is_one = values <= 1
     return np.where(is_one, LARGEST, x), np.where(is_one, 0, -np.maximum(shift, 0))
-
-
-def _times(a: Any, b: Any) -> Array:
-    return high_product(a, b, _BITS)
 
 
 def tflite_divide(
@@ -192,7 +175,7 @@ def tflite_divide(
     inverse, whole = gemmlowp_reciprocal(y)
     room = _BITS - _length(np.where(x < 0, ~x, x))
     right = whole + room - shift
-    quotient = saturating_rounding_doubling_high_mul(saturating_rounding_doubling_high_mul(x << room, inverse), multiplier)
+    quotient = high_product(high_product(x << room, inverse), multiplier)
     undefined = right > _BITS
     # A mask of 32 ones is -1 in int32, and half of it is -1 too.
     strange = (quotient >> (right % 32)) + (quotient > np.where(quotient < 0, 0, -1))

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic.fixed_point_functions import high_product, saturate_int16
+from qconvert.arithmetic.fixed_point_functions import clip_to_width
 from qconvert.arithmetic.requantize import (
+    high_product,
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     rounding_divide_by_pot,
-    saturating_rounding_doubling_high_mul,
     shift_half_up,
+    short_multipliers,
 )
 from qconvert.arithmetic.rounding import fused_multiply_add, round_half_away, round_half_even, saturate
 from qconvert.arithmetic.storage import Array, Quantization, integer_range
@@ -34,7 +35,6 @@ __all__ = [
     "sum_exponentials",
     "tflite_comparison_tables",
     "tflite_hard_swish",
-    "tflite_mean",
     "tflite_mean_multiplier",
     "xnnpack_add",
     "xnnpack_leaky_relu",
@@ -119,19 +119,19 @@ def tflite_hard_swish(stored: Any, source: Quantization, output: Quantization, d
     factor, shift = _short_multiplier(float(np.float32(fine) / np.float32(output.scale[0])))
     slope, exponent = _short_multiplier(float(np.float32(fine) / np.float32(3 / 32768)))
     steps = (np.asarray(stored, np.int64) - source.zero_point[0]) << 7
-    value = saturate_int16(high_product(steps, factor))
-    gate = saturate_int16(steps << max(exponent - 1, 0)) if exponent > 0 else steps
-    gate = saturate_int16(high_product(gate, slope))
-    gate = saturate_int16(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
+    value = clip_to_width(high_product(steps, factor, 15))
+    gate = clip_to_width(steps << max(exponent - 1, 0)) if exponent > 0 else steps
+    gate = clip_to_width(high_product(gate, slope, 15))
+    gate = clip_to_width(gate << 1) if exponent > 0 else rounding_divide_by_pot(gate, -exponent) if exponent < 0 else gate
     product = ((np.asarray(gate, np.int64) + 2**15) >> 1) * value
-    product = saturate_int16(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
+    product = clip_to_width(np.sign(product) * (np.abs(product) >> 15))  # SaturatingDoublingHighMul cuts off
     return saturate(rounding_divide_by_pot(product, -shift) + output.zero_point[0], dtype)
 
 
 def _short_multiplier(factor: float) -> tuple[int, int]:
     """A multiplier of 16 bits and its shift to the left (quantization_util.cc; DownScaleInt32ToInt16Multiplier)."""
-    wide, shift = quantize_multiplier(factor)
-    return min((int(wide) + 2**15) >> 16, 2**15 - 1), int(shift)
+    multiplier, right = short_multipliers(factor)
+    return int(multiplier), 15 - int(right)
 
 
 def sum_exponentials(scale: np.float32, below: Array) -> tuple[Array, Array]:
@@ -248,20 +248,6 @@ def tflite_mean_multiplier(given: Quantization, output: Quantization, count: int
     return (fixed << gained) // count, exponent - gained
 
 
-def tflite_mean(total: Any, count: int, given: Quantization, output: Quantization, dtype: str) -> Array:
-    """Stored results of TFLite's own MEAN: an integer multiplier, rounded twice.
-
-    Args:
-        total: sums of stored integers.
-        count: how many integers are summed.
-        given, output: quantizations.
-        dtype: of data and result.
-    """
-    steps = np.asarray(total, np.int64) - count * int(given.zero_point[0])
-    multiplier, shift = tflite_mean_multiplier(given, output, count)
-    return saturate(multiply_by_quantized_multiplier(steps, multiplier, shift) + int(output.zero_point[0]), dtype)
-
-
 #: The steps of a real 1 in which the kernels compare, as a shift.
 _SHIFT = 8
 
@@ -283,7 +269,7 @@ def tflite_comparison_tables(quantization: Quantization, dtype: str) -> tuple[Ar
     multiplier, shift = (int(item) for item in quantize_multiplier(float(quantization.scale[0])))
     if shift <= 0:
         return (np.asarray(multiply_by_quantized_multiplier(steps, multiplier, shift)).astype(np.int32),)
-    scaled = saturating_rounding_doubling_high_mul(steps, multiplier)
+    scaled = high_product(steps, multiplier)
     mask = int(np.int64((1 << (-shift % 64)) - 1).astype(np.int32))
     rounded = (scaled & mask) > ((mask >> 1) + (scaled < 0))
     return tuple(np.asarray((scaled >> count) + rounded).astype(np.int32) for count in (31, -shift % 32))

@@ -139,13 +139,9 @@ def _absmax(low: Array, high: Array) -> Array:
     return np.asarray(np.maximum(np.abs(low), np.abs(high)))
 
 
-def _none(scale: Array) -> Array:
-    return np.zeros(scale.shape)
-
-
 def _symmetric(low: Array, high: Array, lowest: int, highest: int) -> _Computed:
     scale = _absmax(low, high) / _F32(highest)
-    return scale, _none(scale)
+    return scale, np.zeros(scale.shape)
 
 
 def _google_affine(low: Array, high: Array, lowest: int, highest: int) -> _Computed:
@@ -157,7 +153,7 @@ def _google_affine(low: Array, high: Array, lowest: int, highest: int) -> _Compu
 def _cambricon(low: Array, high: Array, lowest: int, highest: int) -> _Computed:
     """2 to the power of what OneFlow stores in the place of a scale."""
     scale = np.exp2(np.floor(np.log2(_absmax(low, high))) - _F32((highest + 1).bit_length() - 2))
-    return scale, _none(scale)
+    return scale, np.zeros(scale.shape)
 
 
 def _pytorch_affine(low: Array, high: Array, lowest: int, highest: int) -> _Computed:
@@ -196,7 +192,7 @@ def _mindspore_affine(low: Array, high: Array, lowest: int, highest: int) -> _Co
 def _mindspore_symmetric(low: Array, high: Array, lowest: int, highest: int) -> _Computed:
     largest = _absmax(low, high)
     scale = (largest + largest) / _F32(highest - lowest)
-    return scale, _none(scale) if lowest < 0 else round_half_up(_F32(lowest) + largest / scale)
+    return scale, np.zeros(scale.shape) if lowest < 0 else round_half_up(_F32(lowest) + largest / scale)
 
 
 def _onnxruntime_affine(low: Array, high: Array, lowest: int, highest: int) -> _Computed:

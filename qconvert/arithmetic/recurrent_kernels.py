@@ -27,11 +27,11 @@ import numpy as np
 
 from qconvert.arithmetic.fixed_point_functions import gemmlowp_logistic, gemmlowp_tanh, inverse_root
 from qconvert.arithmetic.requantize import (
+    REQUANTIZERS,
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     rescale_twice,
     rounding_divide_by_pot,
-    saturating_rounding_doubling_high_mul,
     shift_half_up,
 )
 from qconvert.arithmetic.storage import Array
@@ -273,9 +273,7 @@ class BasicLstm:
         """
         values = np.concatenate([np.asarray(data, np.int64), np.asarray(hidden, np.int64)], axis=1) - _MIDDLE
         sums = values @ (self.weights.astype(np.int64) - self.zero_point).T + self.bias
-        multiplier, shift = quantize_multiplier(self.factor)
-        first = saturating_rounding_doubling_high_mul(sums << np.maximum(shift, 0), multiplier)
-        steps = np.clip(shift_half_up(first, np.maximum(-shift, 0)), *_INT16).astype(np.int16)
+        steps = np.clip(REQUANTIZERS["tflite_ruy"](sums, np.float64(self.factor)), *_INT16).astype(np.int16)
         enters, update, stays, opens = np.split(steps, len(BASIC_GATES), axis=1)
         added = rounding_divide_by_pot(_product(gemmlowp_logistic(enters), gemmlowp_tanh(update)), 15 + _CELL_POWER)
         kept = _product(gemmlowp_logistic(stays), np.asarray(cell))

@@ -26,6 +26,7 @@ __all__ = [
     "FixedPoint",
     "compare_requantizations",
     "effective_scale",
+    "high_product",
     "multiply_by_quantized_multiplier",
     "predicted_rate_double_rounding",
     "quantize_multiplier",
@@ -33,7 +34,6 @@ __all__ = [
     "rescale_once",
     "rescale_twice",
     "rounding_divide_by_pot",
-    "saturating_rounding_doubling_high_mul",
     "shift_half_up",
     "short_multipliers",
 ]
@@ -60,16 +60,15 @@ def quantize_multiplier(multiplier: Any) -> tuple[Array, Array]:
     return np.where(lost, 0, fixed).astype(np.int32), np.where(lost, 0, shift)
 
 
-def saturating_rounding_doubling_high_mul(a: Any, b: Any) -> Array:
-    """The high 32 bits of 2*a*b, rounded, for int32 a and b; INT32_MIN squared saturates (gemmlowp,
-    fixedpoint.h).
+def high_product(a: Any, b: Any, width: int = 31) -> Array:
+    """gemmlowp's SaturatingRoundingDoublingHighMul (fixedpoint.h): a * b / 2**width, ties up, of int32, or of int16 with the width 15; the
+    lowest number squared saturates.
 
     gemmlowp adds a nudge that depends on the sign and then divides towards zero, which is the same as
     rounding ties up.
     """
-    a, b = np.asarray(a, np.int64), np.asarray(b, np.int64)
-    high = (a * b + 2**30) >> 31
-    return np.asarray(np.minimum(high, 2**31 - 1))
+    product = np.asarray(a, np.int64) * np.asarray(b, np.int64)
+    return np.asarray(np.minimum((product + (1 << (width - 1))) >> width, (1 << width) - 1))
 
 
 def rounding_divide_by_pot(x: Any, exponent: Any) -> Array:
@@ -95,7 +94,7 @@ def multiply_by_quantized_multiplier(x: Any, multiplier: Any, shift: Any) -> Arr
         shift: likewise.
     """
     x, shift = np.asarray(x, np.int64), np.asarray(shift, np.int64)
-    high = saturating_rounding_doubling_high_mul(x << np.maximum(shift, 0), multiplier)
+    high = high_product(x << np.maximum(shift, 0), multiplier)
     return rounding_divide_by_pot(high, np.maximum(-shift, 0))
 
 
@@ -106,7 +105,7 @@ def rescale_twice(acc: Any, scale: Any) -> Array:
 
 def _ruy(acc: Array, scale: Array) -> Array:
     multiplier, shift = quantize_multiplier(scale)
-    high = saturating_rounding_doubling_high_mul(acc << np.maximum(shift, 0), multiplier)
+    high = high_product(acc << np.maximum(shift, 0), multiplier)
     return shift_half_up(high, np.maximum(-shift, 0))
 
 
@@ -174,7 +173,6 @@ def requantize(
     zero_point: int,
     dtype: str,
     kernel: str = "single_float32",
-    limits: tuple[int, int] | None = None,
 ) -> Array:
     """The stored output of an integer operator: clamp(round(acc * scale) + zero_point).
 
@@ -184,7 +182,6 @@ def requantize(
         zero_point: of the output.
         dtype: canonical name of the output's dtype.
         kernel: a key of REQUANTIZERS.
-        limits: stored range left by a fused activation.
 
     Raises:
         OptionError: there is no such kernel.
@@ -194,8 +191,6 @@ def requantize(
             f"the requantizer is {kernel!r}, which is unknown", remedy=f"Use one of {', '.join(REQUANTIZERS)}.", rule="unknown-requantizer"
         )
     steps = REQUANTIZERS[kernel](np.asarray(acc, np.int64), np.asarray(scale, np.float64)) + zero_point
-    if limits is not None:
-        steps = np.clip(steps, *limits)
     return saturate(steps, dtype)
 
 

@@ -313,15 +313,10 @@ def _rows(x: Array, low: Array, high: Array) -> _Rounded:
         scale = np.where(low == high, _F32(1), (high - low) / _F32(255)).astype(np.float32)
         below, above = (end.astype(np.float64) / scale for end in (low, high))
         exact = np.where(128 + np.abs(below) < 127 + np.abs(above), -128 - below, 127 - above)
-        point = np.where(low == high, 0, _away(np.clip(exact, -128, 127))).astype(np.float32)
+        point = np.where(low == high, 0, round_half_away(np.clip(exact, -128, 127))).astype(np.float32)
         scaled = x * (_F32(1) / scale)
-        steps = np.clip(_away((point + scaled).astype(np.float64)), -128, 127)
+        steps = np.clip(round_half_away((point + scaled).astype(np.float64)), -128, 127)
     return steps - point, scale, scaled, _is_near_tie(exact) & ((steps <= -128) | (steps >= 127))
-
-
-def _away(x: Array) -> Array:
-    """Rounded to the nearest whole number, ties away from zero; float64."""
-    return np.asarray(np.copysign(np.floor(np.abs(x) + 0.5), x))
 
 
 def _reduced_range(x: Array, low: Array, high: Array) -> _Rounded:

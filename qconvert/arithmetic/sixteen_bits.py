@@ -104,16 +104,15 @@ def tflite_requantize(values: Array, given: Quantization, output: Quantization, 
     return saturate(scaled + int(output.zero_point[0]), dtype), overflows
 
 
-def tflite_wrapped_mean(values: Array, total: Array, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
+def tflite_wrapped_mean(total: Array, count: int, given: Quantization, output: Quantization, dtype: str) -> tuple[Array, bool]:
     """MEAN by TFLite's own kernel (QuantizedMeanOrSum, reference/reduce.h), and whether its 32 bits overflow.
 
     Args:
-        values: stored integers.
-        total: their sums over some axes.
+        total: sums of stored integers.
+        count: how many integers are summed.
         given, output: quantizations, per tensor.
         dtype: of the result.
     """
-    count = values.size // max(total.size, 1)
     steps = total.astype(np.int64) - count * int(given.zero_point[0])
     scaled, overflows = _shift_wrapped(steps, *tflite_mean_multiplier(given, output, count))
     return saturate(scaled + int(output.zero_point[0]), dtype), overflows

@@ -231,9 +231,7 @@ def torch_quantize(x: Array, scale: Any, zero_point: int) -> Array:
         zero_point: in unsigned storage, as PyTorch's kernels have it.
     """
     with np.errstate(all="ignore"):
-        reciprocal = np.float32(1) / np.float32(scale)
-        # The product of two float32 is exact in float64.
-        steps = np.rint((x.astype(np.float64) * np.float64(reciprocal) + zero_point).astype(np.float32))
+        steps = np.rint(fused_multiply_add(x, np.float32(1) / np.float32(scale), zero_point))
     return np.asarray(np.clip(np.nan_to_num(steps, nan=0.0, posinf=255.0, neginf=0.0), 0, 255))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from qconvert.arithmetic import TORCH_AVERAGES, tflite_mean, torch_average, xnnpack_reduce
+from qconvert.arithmetic import TORCH_AVERAGES, tflite_wrapped_mean, torch_average, xnnpack_reduce
 from qconvert.arithmetic.polynomials import Polynomial, add_polynomials, multiply_polynomials
 from qconvert.arithmetic.storage import Array, integer_range
 from qconvert.graph.schema import Graph, Op
@@ -100,7 +100,7 @@ def _as_kernels(function: Callable[[Call], Array], *, is_mean: bool = False) -> 
         total = np.asarray(call.raw().astype(np.int64).sum(**_arguments(call)))
         count, dtype = call.raw().size // max(total.size, 1), result.dtype
         if arithmetic == "tflite":
-            return ExactResult(real, tflite_mean(total, count, given, output, dtype))
+            return ExactResult(real, tflite_wrapped_mean(total, count, given, output, dtype)[0])
         if arithmetic in TORCH_AVERAGES:
             same = given == output and given.is_per_tensor
             return ExactResult(real, torch_average(arithmetic, total, given, (count,), dtype)) if same else real

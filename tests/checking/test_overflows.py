@@ -204,7 +204,7 @@ def test_a_mean_on_a_scale_that_calibration_saw_as_zero(tmp_path: Path) -> None:
     assert report.operators[0].verdict == "source overflows" and report.operators[0].equal < 0.9
     quantizations = [Quantization.per_tensor(spec.scale, 0) for spec in specs]
     total = values.astype(np.int64).sum(-1, keepdims=True)
-    found, overflown = tflite_wrapped_mean(values, total, *quantizations, "int16")
+    found, overflown = tflite_wrapped_mean(total, values.size // total.size, *quantizations, "int16")
     assert overflown and np.array_equal(found, run_litert(source.read_bytes(), [values])[0])
 
 

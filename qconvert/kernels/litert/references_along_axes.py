@@ -11,6 +11,7 @@ import numpy as np
 from qconvert.arithmetic import (
     average_away,
     average_up,
+    high_product,
     multiply_by_quantized_multiplier,
     quantize_multiplier,
     rescale_twice,
@@ -18,7 +19,6 @@ from qconvert.arithmetic import (
     round_half_even,
     rounding_divide_by_pot,
     saturate,
-    saturating_rounding_doubling_high_mul,
     shift_half_up,
     softmax_steps,
     sum_exponentials,
@@ -111,7 +111,7 @@ def mean(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers |
     found, dtype = _sum_stored(graph, op, stored), graph[op.outputs[0]].dtype
     if found is None or (dtype in _BYTES and not plain):
         return None
-    return to_integers(tflite_wrapped_mean(stored[0], found.sums, found.given, found.output, dtype))
+    return to_integers(tflite_wrapped_mean(found.sums, found.size, found.given, found.output, dtype))
 
 
 def total(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
@@ -196,7 +196,7 @@ class _Exponents(NamedTuple):
 
     def fixed_point(self) -> Array:
         multiplier, shift = self.factor
-        return saturating_rounding_doubling_high_mul(np.maximum(self.below, -self.radius) << shift, multiplier)
+        return high_product(np.maximum(self.below, -self.radius) << shift, multiplier)
 
     def exponentials(self) -> Array:
         return gemmlowp_exp(self.fixed_point(), _INPUT_BITS)
@@ -207,7 +207,7 @@ def softmax(op: Op, steps: Sequence[Array], given: Sequence[Quantization], outpu
     """SOFTMAX of bytes in fixed point (reference/softmax.h). Sums of 512 and more stop the process."""
     found = _Exponents.of(op, steps[0], float(given[0].scale[0]), float(op["beta"]))
     inverse, bits = gemmlowp_reciprocal(found.sums)
-    product = saturating_rounding_doubling_high_mul(inverse, found.exponentials())
+    product = high_product(inverse, found.exponentials())
     shares = rounding_divide_by_pot(product, np.maximum(bits - (31 - _SUM_BITS) + 31 - 8, 0))
     return np.moveaxis(np.where(found.below >= -found.radius, shares, 0), -1, int(op["axis"]))
 

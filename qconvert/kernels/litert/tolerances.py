@@ -69,7 +69,8 @@ def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
     lines = np.repeat(stored[:-1], _EACH) * (1 - share) + np.repeat(stored[1:], _EACH) * share
     wanted = steps(codes)
     off = np.abs(lines - np.clip(wanted, -32768, 32767)) + _ROUNDED
-    if not any((sign * np.diff(wanted) >= 0).all() for sign in (1, -1)):  # falls and rises: an exact value has two inputs
+    changes = np.diff(wanted[codes > 0] if op.kind in _OUTSIDE else wanted)
+    if (changes < 0).any() and (changes > 0).any():  # it falls and rises: an exact value has two inputs
         return np.full(exact.shape, off.max()), True
     order = np.argsort(wanted, kind="stable")
     places = np.searchsorted(wanted[order], exact)
