@@ -39,7 +39,7 @@ RUNTIMES = (
         open=_lazy("onnxruntime", "open_model"), rows=kernels_of("onnxruntime"), kernels=("optimized", "unoptimized"),
         layout="channels_first", inside=_lazy("onnx_inside", "OnnxInside"), watch=_lazy("onnx_inside", "watch"),
         layers=_lazy("onnx_layers", "layers"), taken_by=_lazy("onnx_layers", "kept_in_float"),
-        around=_lazy("onnx_without_operators", "copy_without_operators"),
+        around=_lazy("onnx_inside", "copy_without_operators"),
         package="onnxruntime",
     ),
     Runtime(
@@ -57,7 +57,7 @@ RUNTIMES = (
         open=_lazy("tensorrt", "open_model"), rows=kernels_of("tensorrt"), layout="channels_first",
         kernels=("sm89", "sm75", "sm80", "sm86", "sm120", "sm121"), build=_lazy("tensorrt", "build_engine"),
         inside=_lazy("onnx_inside", "OnnxInside"), watch=_lazy("onnx_inside", "watch"),
-        around=_lazy("onnx_without_operators", "copy_without_operators"),
+        around=_lazy("onnx_inside", "copy_without_operators"),
     ),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from qconvert.operators.shapes_and_functions import states_by_reader
 from qconvert.plugins import Layer, ModelFile, Pieces, Timing
 from qconvert.runtimes.packages import Child, runtime_package
 
-__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "copy_without_operators", "layers", "open_model", "taken_by", "watch"]
+__all__ = ["KERNELS", "LiteRT", "LiteRTInside", "copy_without_operators", "layers", "open_model", "read_content", "taken_by", "watch"]
 
 #: Names of LiteRT's kernel sets -> its OpResolverType: default is XNNPACK where it has a kernel, reference the plain C++ ones.
 KERNELS = {"default": "AUTO", "reference": "BUILTIN_REF"}
@@ -173,7 +173,7 @@ def keeps(graph: Graph) -> frozenset[str]:
     return inner_states(graph)
 
 
-def _read_content(file: ModelFile) -> bytes:
+def read_content(file: ModelFile) -> bytes:
     """Return the file's content; the chosen signature comes first."""
     from qconvert.formats.tflite.file_contents import select_signature
 
@@ -184,7 +184,7 @@ def _read_for_litert(file: ModelFile) -> bytes:
     """Return the file's content in a form that LiteRT loads."""
     from qconvert.formats.tflite.probe import accepted_copy
 
-    return accepted_copy(_read_content(file))
+    return accepted_copy(read_content(file))
 
 
 def copy_without_operators(
@@ -198,7 +198,7 @@ def copy_without_operators(
         raise RuntimeRefusedError(
             f"the file does not state the shape of {unknown!r}, which a custom operator computes", rule="unknown-shape"
         )
-    copy.write_bytes(without_operators(_read_content(file), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
+    copy.write_bytes(without_operators(read_content(file), gone, [(tensor.name, name) for tensor, name in inputs], outputs))
 
 
 class LiteRTInside:

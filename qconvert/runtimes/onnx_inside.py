@@ -1,4 +1,4 @@
-"""The inside of an ONNX file in onnxruntime: its inner values given out, and the file cut at them.
+"""The inside of an ONNX file in onnxruntime: its inner values given out, the file cut at them, and copies of it without some operators.
 
 The file is cut, not the canonical graph: a value at which it is cut becomes a graph input for its readers and a graph output of its
 writer. Between the cuts stand islands of nodes. onnxruntime infers types and shapes, since onnx's own inference does not know the
@@ -7,7 +7,7 @@ operators of com.microsoft.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,14 @@ import numpy as np
 
 from qconvert.errors import RuntimeRefusedError, UnsupportedError
 from qconvert.files.system import release_memory, temporary_folder
-from qconvert.graph import DTYPES, Array, Graph
+from qconvert.graph import DTYPES, Array, Graph, Tensor
+from qconvert.graph.carried_states import parse_states
+from qconvert.graph.metadata import STATES
 from qconvert.plugins import LoadedModel, ModelFile, Pieces
 from qconvert.runtimes.onnx_rewrites import with_onnx_nodes
 from qconvert.runtimes.onnxruntime import FEW_BITS, OnnxRuntime, describe_values
 
-__all__ = ["OnnxInside", "load_whole_model", "watch"]
+__all__ = ["OnnxInside", "copy_without_operators", "load_whole_model", "watch"]
 
 #: Suffix of the second name of a value at which the file is cut: the graph output of the island.
 _COMPUTED = "/computed"
@@ -222,3 +224,51 @@ def _reads(node: Any) -> Iterator[str]:
             yield from (value.name for value in graph.output)
             for inner in graph.node:
                 yield from _reads(inner)
+
+
+def copy_without_operators(
+    file: ModelFile, gone: frozenset[str], inputs: Sequence[tuple[Tensor, str]], outputs: Sequence[tuple[str, str]], copy: Path
+) -> None:
+    """See plugins.Runtime. The graph gives the types of removed operators' results if the file does not state them. States stay inputs and
+    outputs of the copy."""
+    from onnx import ValueInfoProto, helper
+
+    model = load_whole_model(file.path)
+    graph = model.graph
+    stated = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    kept = [node for node in graph.node if gone.isdisjoint(node.output)]
+    first = [helper.make_node("Identity", [name], [tensor.name]) for tensor, name in inputs if name != tensor.name]
+    last = [helper.make_node("Identity", [name], [wanted]) for name, wanted in outputs if name != wanted]
+    fed = [_rename_value(_make_value_info(tensor, stated.get(tensor.name)), name) for tensor, name in inputs]
+    given = [_rename_value(stated.get(name) or ValueInfoProto(name=name), wanted) for name, wanted in outputs]
+    text = next((entry.value for entry in model.metadata_props if entry.key == STATES), "")
+    states = {item.output for item in parse_states(text)} if text else set()
+    given += [value for value in graph.output if value.name in states.difference(value.name for value in given)]
+    names = {value.name for value in (*graph.input, *fed, *given)}
+    values = [value for value in graph.value_info if value.name not in names]
+    for field, items in (("node", [*first, *kept, *last]), ("output", given), ("value_info", values)):
+        del getattr(graph, field)[:]
+        getattr(graph, field).extend(items)
+    graph.input.extend(fed)
+    copy.write_bytes(model.SerializeToString())
+
+
+def _rename_value(value: Any, name: str) -> Any:
+    found = type(value)()
+    found.CopyFrom(value)
+    found.name = name
+    return found
+
+
+def _make_value_info(tensor: Tensor, stated: Any) -> Any:
+    from onnx import helper
+
+    from qconvert.formats.onnx.builder import ELEMENT_TYPES
+
+    if stated is not None and stated.HasField("type"):
+        return stated
+    if tensor.dtype not in ELEMENT_TYPES:
+        raise RuntimeRefusedError(
+            f"the file does not state the type of {tensor.name!r}, which a custom operator computes", rule="unknown-type"
+        )
+    return helper.make_tensor_value_info(tensor.name, ELEMENT_TYPES[tensor.dtype], None if tensor.shape is None else list(tensor.shape))

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from qconvert.errors import RuntimeRefusedError
-from qconvert.files import map_file
 from qconvert.graph import Array
 from qconvert.plugins import ModelFile
+from qconvert.runtimes.litert import read_content
 from qconvert.runtimes.packages import capture_stderr, runtime_package
 
 __all__ = ["TFLiteMicro", "open_model"]
@@ -119,6 +119,4 @@ def _names(model: bytes) -> tuple[list[str], list[str]]:
 
 def open_model(file: ModelFile) -> TFLiteMicro:
     """See plugins.Runtime; the package has one set of kernels."""
-    from qconvert.formats.tflite.file_contents import select_signature
-
-    return TFLiteMicro(bytes(select_signature(map_file(file.path), str(file.options.get("signature", "")))))
+    return TFLiteMicro(read_content(file))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from qconvert.formats.tflite.variables import VARIABLE_OPERATORS
 from qconvert.formats.tflite.write_operators import write_operators
 from qconvert.graph import Graph, Op
-from qconvert.kernels.litert.limits import FACTORS, list_unfit_factors
+from qconvert.kernels.litert.limits import FACTORS, Sides, list_unfit_factors
 from qconvert.operators import kind_of
 from qconvert.operators.opaque import is_custom
 from qconvert.operators.products import is_depthwise
@@ -142,7 +142,9 @@ def has_wild_multiplier(w: Writing, operator: Operator) -> Iterator[Breach]:
     data = w.tensor(operator.inputs[_DATA.get(operator.builtin, 0)])
     result = w.tensor(operator.outputs[0])
     beta = float(getattr(operator.options, "beta", 1.0) or 1.0)
-    yield from ((result.name, words) for words in list_unfit_factors(operator.builtin, inputs, data, result, beta))
+    yield from (
+        (result.name, words) for words in list_unfit_factors(FACTORS[operator.builtin], Sides(operator.builtin, inputs, data, result, beta))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,8 +145,23 @@ _TENSORRT = Target(
     with_scales="tensorrt-cache", command=trtexec,
 )  # fmt: skip
 
+#: Biases become real first, so that they keep their values next to other scales.
+_CACHE_PASSES = (
+    "expand_definitions", "carry_custom", "dynamic_range", "fold_qat_batch_norm", "fold_batch_norm", "fuse_dilation", "fuse_pad",
+    "assign_layout", "unsigned_to_signed", "symmetric_weights", "int32_bias_to_float", "symmetric_activations",
+    "remove_redundant_requantize", "decompose_activations", "remove_dead_code",
+)  # fmt: skip
+
 TARGETS = (
     _TENSORRT,
     _TENSORRT.derive(name="tensorrt-rtx", summary="TensorRT-RTX: as tensorrt, without the operators that it lacks",
                      own_rules=_rules(rtx=True), by_kernels=_devices(rtx=True)),
+    # TensorRT up to 10 quantizes a float model by itself (implicit quantization), with the scales of the cache. Activations are int8 with
+    # one scale and zero point 0; weights get max|w| / 127 of each output channel, whatever they had. Which layers run on integers
+    # TensorRT decides by their speed. Nothing of it was tried: the packages that install have explicit quantization alone.
+    Target(
+        "tensorrt-cache", "onnx", "TensorRT up to 10: a float model, with symmetric scales in a separate calibration cache",
+        passes=_CACHE_PASSES, needs_scales=True, command=trtexec, layout="channels_first",
+        storage=Storage(activations="int8", weights="int8", symmetric_activations=("int8",), free_edges=False),
+    ),
 )  # fmt: skip

@@ -4,23 +4,21 @@ such operators run in float.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf, prod
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 
-from qconvert.graph import Graph, Op
+from qconvert.graph import Graph, Op, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
 from qconvert.kernels.litert.references_of_functions import lookup_table_of_16_bits
 from qconvert.operators.pool import average_pads
 from qconvert.operators.sizes import same_pads
 
-if TYPE_CHECKING:
-    from qconvert.graph import Graph, Op, Tensor
-
 __all__ = [
     "FACTORS",
+    "Sides",
     "average_pool",
     "clip",
     "curve_in_fixed_point",
@@ -46,31 +44,36 @@ __all__ = [
 ]
 
 
-def list_unfit_factors(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[str]:
-    """Yield, in words, each factor that a kernel cannot hold.
+class Sides(NamedTuple):
+    """What a kernel multiplies.
 
-    Args:
+    Attributes:
         builtin: the operator.
         inputs: what it reads.
         data: the one of these that holds its data.
         result: what it writes.
         beta: of a SOFTMAX.
     """
-    yield from _list_unfit_factors(FACTORS[builtin](builtin, inputs, data, result, beta), data)
 
-
-def _list_unfit_factors(factors: Iterable[_Factor], data: Tensor) -> Iterator[str]:
-    if data.quantization is None or data.dtype not in ("int8", "uint8", "int16"):
-        return
-    for factor, low, high, words in factors:
-        if not low <= factor < high:
-            yield f"{words} is {factor:g}; it must be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
+    builtin: str
+    inputs: Sequence[Tensor]
+    data: Tensor
+    result: Tensor
+    beta: float = 1.0
 
 
 #: A factor, its least value, the first value that is too large, and its name in words.
 _Factor = tuple[float, float, float, str]
-#: (builtin, inputs, data, result, beta) -> factors; see list_unfit_factors().
-Factors = Callable[[str, "Sequence[Tensor]", "Tensor", "Tensor", float], Iterator[_Factor]]
+Factors = Callable[[Sides], Iterator[_Factor]]
+
+
+def list_unfit_factors(factors: Factors, sides: Sides) -> Iterator[str]:
+    """Yield, in words, each factor that a kernel cannot hold."""
+    if sides.data.quantization is None or sides.data.dtype not in ("int8", "uint8", "int16"):
+        return
+    for factor, low, high, words in factors(sides):
+        if not low <= factor < high:
+            yield f"{words} is {factor:g}; it must be {f'below {high:g}' if factor >= high else f'at least {low:g}'}"
 
 
 _LARGEST_FLOAT = 3.4028234663852886e38
@@ -85,75 +88,76 @@ def _wide(data: Tensor, narrow: float, wide: float) -> float:
     return wide if data.dtype == "int16" else narrow
 
 
-def linear(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def linear(s: Sides) -> Iterator[_Factor]:
     """XNNPACK takes less than 2**8, and lets the whole model fail otherwise; the int16 kernels shift by at most 7 (common.h)."""
-    weights = inputs[1]
-    if weights.quantization is not None and result.quantization is not None:
-        factor = _scale(data) * _scale(weights) / _scale(result)
-        limit = _wide(data, 256, 1 if builtin == "BATCH_MATMUL" else 128)
+    weights = s.inputs[1]
+    if weights.quantization is not None and s.result.quantization is not None:
+        factor = _scale(s.data) * _scale(weights) / _scale(s.result)
+        limit = _wide(s.data, 256, 1 if s.builtin == "BATCH_MATMUL" else 128)
         yield factor, 0, limit, "input scale * weight scale / output scale"
 
 
-def sums(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def sums(s: Sides) -> Iterator[_Factor]:
     """2 * the larger input scale / (2**shift * output scale) has to be below 1, and the divisor is a float32 (add.cc, sub.cc).
 
     Masks of the lowest float32 give larger ones, which end the process. XNNPACK's addition saturates wrongly from 2**8 on: 255 steps off
     for 8 bits (measured with LiteRT 2.3; subtractions, which are not its own, are right).
     """
-    steps = _wide(data, 2**20, 2**15)
-    if builtin == "ADD":
-        yield max(map(_scale, inputs[:2])) / _scale(result), 0, _wide(data, 2**8, inf), "larger input scale / output scale"
-    yield 2 * max(map(_scale, inputs[:2])) / _scale(result), 0, steps, "2 * larger input scale / output scale"
-    yield steps * _scale(result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
+    steps = _wide(s.data, 2**20, 2**15)
+    if s.builtin == "ADD":
+        yield max(map(_scale, s.inputs[:2])) / _scale(s.result), 0, _wide(s.data, 2**8, inf), "larger input scale / output scale"
+    yield 2 * max(map(_scale, s.inputs[:2])) / _scale(s.result), 0, steps, "2 * larger input scale / output scale"
+    yield steps * _scale(s.result), 0, _LARGEST_FLOAT, f"{steps} * output scale"
 
 
-def product(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def product(s: Sides) -> Iterator[_Factor]:
     """XNNPACK takes less than 2**8, and saturates wrongly otherwise: 255 steps off (measured with LiteRT 2.3).
 
     The product of two stored integers of 16 bits, shifted left by the factor, has to fit 32 bits (mul.cc).
     """
-    yield _scale(inputs[0]) * _scale(inputs[1]) / _scale(result), 0, _wide(data, 2**8, 2), "product of the input scales / output scale"
+    factor = _scale(s.inputs[0]) * _scale(s.inputs[1]) / _scale(s.result)
+    yield factor, 0, _wide(s.data, 2**8, 2), "product of the input scales / output scale"
 
 
-def squared_difference(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def squared_difference(s: Sides) -> Iterator[_Factor]:
     """(2 * the larger input scale)**2 / (2**14 * output scale) has to be below 1 (squared_difference.cc). The square of a difference of
     int16, shifted left by the factor, has to fit 32 bits."""
-    limit = _wide(data, 2**14, 1)
-    yield (2 * max(map(_scale, inputs[:2]))) ** 2 / _scale(result), 0, limit, "(2 * larger input scale)^2 / output scale"
+    limit = _wide(s.data, 2**14, 1)
+    yield (2 * max(map(_scale, s.inputs[:2]))) ** 2 / _scale(s.result), 0, limit, "(2 * larger input scale)^2 / output scale"
 
 
-def rescaling(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def rescaling(s: Sides) -> Iterator[_Factor]:
     """A stored integer, shifted left by the factor, has to fit 32 bits."""
-    if result.quantization is not None:
-        yield _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), "input scale / output scale"
+    if s.result.quantization is not None:
+        yield _scale(s.data) / _scale(s.result), 0, _wide(s.data, 2**23, 2**15), "input scale / output scale"
 
 
-def total(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def total(s: Sides) -> Iterator[_Factor]:
     """The sum of stored integers, shifted left by the factor, has to fit 32 bits (reduce.cc)."""
-    count = max(1, prod(data.static_shape or (1,)) // max(1, prod(result.static_shape or (1,))))
-    if result.quantization is not None:
-        yield count * _scale(data) / _scale(result), 0, _wide(data, 2**23, 2**15), f"{count} * input scale / output scale"
+    count = max(1, prod(s.data.static_shape or (1,)) // max(1, prod(s.result.static_shape or (1,))))
+    if s.result.quantization is not None:
+        yield count * _scale(s.data) / _scale(s.result), 0, _wide(s.data, 2**23, 2**15), f"{count} * input scale / output scale"
 
 
-def hard_swish(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def hard_swish(s: Sides) -> Iterator[_Factor]:
     """input scale / (128 * output scale) has to be at most 1 (activations.cc: output_multiplier_exponent <= 0)."""
-    yield _scale(data) / _scale(result), 0, 128, "input scale / output scale"
+    yield _scale(s.data) / _scale(s.result), 0, 128, "input scale / output scale"
 
 
-def exponential(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def exponential(s: Sides) -> Iterator[_Factor]:
     """beta * input scale * 2**26 has to be above 1 (activations.cc); int16 counts steps of 10 / 65535 in 32 bits."""
-    high, low = _wide(data, inf, 5), _wide(data, 2.0**-26, 0)
-    yield beta * _scale(data), low, high, "beta * input scale"
+    high, low = _wide(s.data, inf, 5), _wide(s.data, 2.0**-26, 0)
+    yield s.beta * _scale(s.data), low, high, "beta * input scale"
 
 
-def tables(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def tables(s: Sides) -> Iterator[_Factor]:
     """The int16 kernels of LOGISTIC and TANH multiply by 3 * 4096 * input scale in 32 bits (reference/integer_ops)."""
-    yield _scale(data), 0, _wide(data, inf, 5), "input scale"
+    yield _scale(s.data), 0, _wide(s.data, inf, 5), "input scale"
 
 
-def _comparison(builtin: str, inputs: Sequence[Tensor], data: Tensor, result: Tensor, beta: float) -> Iterator[_Factor]:
+def _comparison(s: Sides) -> Iterator[_Factor]:
     """Comparisons multiply stored integers by 2**8 * scale and need the scale below 1 (comparisons.cc); neighbours must stay apart."""
-    for tensor in inputs[:2]:
+    for tensor in s.inputs[:2]:
         yield _scale(tensor), 2.0**-8, 1, f"the scale of {tensor.name!r}"
 
 
@@ -177,7 +181,7 @@ def factor_fault(factors: Factors, builtin: str = "") -> Callable[[Graph, Op], s
     def fault(graph: Graph, op: Op) -> str:
         inputs, result = [graph[name] for name in op.inputs if name], graph[op.outputs[0]]
         beta = float(op["beta"]) if "beta" in op.attributes else 1.0
-        return next(_list_unfit_factors(factors(builtin, inputs, inputs[0], result, beta), inputs[0]), "")
+        return next(list_unfit_factors(factors, Sides(builtin, inputs, inputs[0], result, beta)), "")
 
     return fault
 
