@@ -273,7 +273,7 @@ class BasicLstm:
         """
         values = np.concatenate([np.asarray(data, np.int64), np.asarray(hidden, np.int64)], axis=1) - _MIDDLE
         sums = values @ (self.weights.astype(np.int64) - self.zero_point).T + self.bias
-        steps = np.clip(REQUANTIZERS["tflite_ruy"](sums, np.float64(self.factor)), *_INT16).astype(np.int16)
+        steps = np.clip(REQUANTIZERS["tflite_ruy"](sums, np.asarray(self.factor)), *_INT16).astype(np.int16)
         enters, update, stays, opens = np.split(steps, len(BASIC_GATES), axis=1)
         added = rounding_divide_by_pot(_product(gemmlowp_logistic(enters), gemmlowp_tanh(update)), 15 + _CELL_POWER)
         kept = _product(gemmlowp_logistic(stays), np.asarray(cell))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -151,14 +152,10 @@ def _matmul_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
         raise UnfitError("a factor is transposed, or does not have 8 bits")
     _require_one_scale(data)
     if factor.data is None:
-        _require_one_scale(factor)
         depth = (data.shape or (0,))[-1]
         if op["trans_b"] or not isinstance(depth, int) or depth < 1 or factor.dtype not in _BYTES:
             raise UnfitError("a factor is transposed, or its depth is unknown")
-        ends = [a * b * depth for a in _range(data) for b in _range(factor)]
-        scale = np.array([float(_quantization(data).scale[0]) * float(_quantization(factor).scale[0])])
-        points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in (data, factor))
-        return Accumulator("MatMulInteger", scale, np.array([min(ends)]), np.array([max(ends)]), activated_limits(op, result), points)
+        return _computed_factors("MatMulInteger", op, (data, factor), result, depth)
     stored, point = _byte_weights(op, data, factor)
     if op["trans_b"]:
         stored = np.ascontiguousarray(stored.swapaxes(-1, -2))
@@ -187,13 +184,18 @@ def _add_bias_to_range(low: Array, high: Array, bias: Array, scale: Array) -> tu
 
 def _product_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:
     """Mul: the product of both factors' integers less their zero points."""
-    factors = [graph[name] for name in op.inputs]
+    first, second = (graph[name] for name in op.inputs)
+    return _computed_factors("Mul", op, (first, second), result, narrow="all")
+
+
+def _computed_factors(kind: str, op: Op, factors: tuple[Tensor, Tensor], result: Tensor, depth: int = 1, narrow: str = "") -> Accumulator:
+    """Return the accumulator of `depth` products of two tensors with one scale each."""
     for tensor in factors:
         _require_one_scale(tensor)
-    ends = [a * b for a in _range(factors[0]) for b in _range(factors[1])]
-    scale = np.array([float(_quantization(factors[0]).scale[0]) * float(_quantization(factors[1]).scale[0])])
+    ends = [a * b * depth for a in _range(factors[0]) for b in _range(factors[1])]
+    scale = np.array([math.prod(float(_quantization(tensor).scale[0]) for tensor in factors)])
     points = tuple((_quantization(tensor).zero_point.reshape(()), tensor.dtype) for tensor in factors)
-    return Accumulator("Mul", scale, np.array([min(ends)]), np.array([max(ends)]), activated_limits(op, result), points, narrow="all")
+    return Accumulator(kind, scale, np.array([min(ends)]), np.array([max(ends)]), activated_limits(op, result), points, narrow=narrow)
 
 
 def _difference_accumulator(graph: Graph, op: Op, result: Tensor) -> Accumulator:

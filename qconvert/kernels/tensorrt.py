@@ -12,7 +12,7 @@ from dataclasses import replace
 from qconvert.graph import Graph, Op
 from qconvert.kernels.kernel import Kernel, Tolerance
 from qconvert.kernels.onnxruntime import ROWS as _IN_FLOAT
-from qconvert.operators import kind_of
+from qconvert.operators import KINDS, kind_of
 from qconvert.operators.products import is_product_of_activations
 
 __all__ = ["ROWS", "SM75", "SM80"]
@@ -27,11 +27,7 @@ _WITHOUT = ("SpaceToBatch", "BatchToSpace", "SparseToDense", "MatrixSetDiag", "I
 #: The rank of data over three dimensions.
 _RANK_OF_VOLUMES = 5
 #: Kinds that move stored integers.
-_MOVING = (
-    "MaxPool", "GlobalMaxPool", "Identity", "ReduceMax", "ReduceMin", "TopK", "Pack", "Unpack", "Split", "Reshape", "Squeeze", "Unsqueeze",
-    "Transpose", "Tile", "Expand", "Slice", "Pad", "Gather", "GatherND", "GatherElements", "ScatterND", "ScatterElements",
-    "ReverseSequence", "DynamicUpdateSlice", "StartGather", "DepthToSpace", "SpaceToDepth",
-)  # fmt: skip
+_MOVING = tuple(name for name, kind in KINDS.items() if kind.rule == "move" and name not in _WITHOUT)
 
 
 def _product(graph: Graph, op: Op) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +71,32 @@ ARITHMETIC: Mapping[str, str] = {
     "dynamic_reduced": "likewise, in 127 steps: PyTorch's reduce_range, which keeps sums of 16 bits from overflowing",
 }
 
-_WORDS = {
-    "integer": "an integer",
-    "number": "a number",
-    "integers": "a tuple of integers",
-    "numbers": "a tuple of numbers",
-    "text": "text",
-    "texts": "a tuple of text",
-    "function": "the name of a function",
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_tuple_of(is_one: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(is_one, value))
+
+
+#: Sort of an attribute -> the words for its values, and whether a value is one.
+_SORTS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "integer": ("an integer", _is_integer),
+    "number": ("a number", _is_number),
+    "integers": ("a tuple of integers", _is_tuple_of(_is_integer)),
+    "numbers": ("a tuple of numbers", _is_tuple_of(_is_number)),
+    "text": ("text", _is_text),
+    "texts": ("a tuple of text", _is_tuple_of(_is_text)),
+    "function": ("the name of a function", _is_text),
 }
 
 
@@ -98,28 +116,10 @@ class AttributeSpec:
 
     def problem(self, value: Any) -> str:
         """What is wrong with a value, in words that follow "has <value> as attribute <name>; it must be"; "" if nothing is."""
-        if not self._has_sort(value):
-            return _WORDS[self.sort]
+        words, is_one = _SORTS[self.sort]
+        if not is_one(value):
+            return words
         return f"one of {', '.join(map(repr, self.choices))}" if self.choices and value not in self.choices else ""
-
-    def _has_sort(self, value: Any) -> bool:
-        if self.sort == "integers":
-            return isinstance(value, tuple) and all(_is_integer(item) for item in value)
-        if self.sort == "numbers":
-            return isinstance(value, tuple) and all(_is_number(item) for item in value)
-        if self.sort == "texts":
-            return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
-        if self.sort == "number":
-            return _is_number(value)
-        return isinstance(value, str) if self.sort in ("text", "function") else _is_integer(value)
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_number(value: Any) -> bool:
-    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def integer(default: Any = REQUIRED) -> AttributeSpec:

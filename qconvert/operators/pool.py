@@ -105,27 +105,28 @@ def max_pool(call: Call) -> Array:
     return clip_stored(call, channels_first(call, largest))
 
 
+def _sum_windows(call: Call, values: Array, counted: int = 0) -> tuple[Array, Array]:
+    """The sum of each window, channels last, and how many elements it has; stated padding counts if asked for."""
+    data, axes = channels_last(call, values), tuple(range(-len(call["kernel_shape"]), 0))
+    count = extract_windows(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0, counted).sum(axis=axes)
+    return extract_windows(call, data, 0.0).sum(axis=axes), count
+
+
 def average_pool(call: Call) -> Result:
     """AveragePool of ONNX, where only the padding that `pads` names may count.
 
     `arithmetic` rounds x.5 of the stored integers where both sides have one quantization; that of PyTorch's kernels counts all padding.
     """
-    data, quantization = channels_last(call, call.raw()), call.quantization()
-    axes = tuple(range(-len(call["kernel_shape"]), 0))
-    ones = np.ones((1, *data.shape[1:-1], 1), np.int64)
-    count = extract_windows(call, ones, 0, call["count_include_pad"]).sum(axis=axes)
-    if quantization is None:
-        total = extract_windows(call, data.astype(np.float64), 0.0).sum(axis=axes)
-        return apply_activation(channels_first(call, total / count), call["activation"])
-    zero_point, scale = int(quantization.zero_point[0]), float(quantization.scale[0])
-    total = extract_windows(call, data.astype(np.int64) - zero_point, 0).sum(axis=axes)
-    real = apply_activation(channels_first(call, total / count * scale), call["activation"])
-    if not call["arithmetic"] or call.results[0].quantization != quantization:
+    quantization, (steps, scale) = call.quantization(), call.factor(0)
+    sums, count = _sum_windows(call, steps, call["count_include_pad"])
+    real = apply_activation(channels_first(call, sums / count * scale), call["activation"])
+    if quantization is None or not call["arithmetic"] or call.results[0].quantization != quantization:
         return real
+    zero_point, total = int(quantization.zero_point[0]), sums.astype(np.int64)
     if call["arithmetic"] in TORCH_AVERAGES:
-        sums, even = channels_first(call, total + zero_point * count), (count == count.flat[0]).all() if count.size else True
+        stored_sums, even = channels_first(call, total + zero_point * count), (count == count.flat[0]).all() if count.size else True
         sizes = call["kernel_shape"] if even and count.size else (channels_first(call, count),)
-        stored = torch_average(call["arithmetic"], sums, quantization, sizes, call.results[0].dtype)
+        stored = torch_average(call["arithmetic"], stored_sums, quantization, sizes, call.results[0].dtype)
         return ExactResult(real, clip_stored(call, stored))
     average = average_up if call["arithmetic"] == "ties_up" else average_away
     # "Away" is from the stored zero of the signed type, which uint8 storage holds as 128.
@@ -162,10 +163,7 @@ def average_pads(op: Op, sizes: Sequence[int], wanted: Sequence[int]) -> tuple[t
 
 def l2_pool(call: Call) -> Array:
     """The square root of the mean of squares in each window; padding does not count."""
-    data = channels_last(call, call.values())
-    axes = tuple(range(-len(call["kernel_shape"]), 0))
-    count = extract_windows(call, np.ones((1, *data.shape[1:-1], 1), np.int64), 0).sum(axis=axes)
-    total = extract_windows(call, np.square(data), 0.0).sum(axis=axes)
+    total, count = _sum_windows(call, np.square(call.values()))
     return apply_activation(channels_first(call, np.sqrt(total / count)), call["activation"])
 
 

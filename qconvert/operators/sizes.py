@@ -209,12 +209,6 @@ def per_spatial_axis(op: Op, name: str, count: int, least: int) -> list[int]:
     return values
 
 
-def spatial_pads(op: Op, count: int) -> list[tuple[int, int]]:
-    """What explicit padding adds before and after each spatial axis; an auto_pad other than NOTSET overrides it."""
-    pads = explicit_pads(op, count)
-    return pads if op["auto_pad"] == "NOTSET" else [(0, 0)] * count
-
-
 def explicit_pads(op: Op, count: int) -> list[tuple[int, int]]:
     """The attribute pads: before and after each spatial axis."""
     pads = per_spatial_axis(op, "pads", 2 * count, 0)
@@ -222,8 +216,9 @@ def explicit_pads(op: Op, count: int) -> list[tuple[int, int]]:
 
 
 def window_sizes(op: Op, sizes: Sequence[Size], taps: Sequence[Size], dilations: Sequence[int]) -> list[Size]:
-    """Output sizes of a window that slides over `sizes`."""
-    strides, pads = per_spatial_axis(op, "strides", len(sizes), 1), spatial_pads(op, len(sizes))
+    """Output sizes of a window that slides over `sizes`; an auto_pad other than NOTSET overrides explicit padding."""
+    strides, pads = per_spatial_axis(op, "strides", len(sizes), 1), explicit_pads(op, len(sizes))
+    pads = pads if op["auto_pad"] == "NOTSET" else [(0, 0)] * len(sizes)
     return [_window(op, *each) for each in zip(sizes, taps, dilations, strides, pads, strict=True)]
 
 

@@ -65,7 +65,7 @@ def _blocks(op: Op, s: ShapeContext, data: Shape) -> tuple[list[int], list[Size]
     if blocks is None:
         return None
     edges = s.sizes(2, 2 * len(blocks))
-    first = 1 if op["data_format"] == "channels_last" or len(data) != 4 else 2
+    (first,) = block_axes(op, len(data), 1)
     if (
         not blocks
         or first + len(blocks) > len(data)

@@ -18,6 +18,7 @@ from qconvert.formats.torch.program import torch_package
 from qconvert.formats.torch.writing import Builder, WriteFunction
 from qconvert.graph import Array, Graph, Op, Quantization, Tensor
 from qconvert.graph.metadata import SOURCE_KERNELS
+from qconvert.operators import kind_of
 from qconvert.operators.sizes import swapped_weights
 from qconvert.plugins import operators
 from qconvert.rewriting.lowering import with_conditions_of
@@ -121,11 +122,11 @@ def _constants(op: Op, b: Builder) -> tuple[Tensor, Array, Quantization, Any] | 
     return data, weights.data, weights.quantization, real
 
 
-def _layer(op: Op, b: Builder, name: str, prepack: str, data: Tensor, arguments: tuple[Any, ...]) -> Any:
+def _layer(op: Op, b: Builder, name: str, data: Tensor, arguments: tuple[Any, ...]) -> Any:
     """The call of a layer; None where the engine refuses its parameters."""
     space: Any = torch_package().ops.quantized
     try:
-        packed = getattr(space, prepack)(*arguments)
+        packed = getattr(space, f"{name}_prepack")(*arguments)
     except RuntimeError:
         return None
     quantization, on = _scale_and_zero_point(b.tensor(op.outputs[0])), _as_quantized(data)
@@ -151,22 +152,14 @@ def _conv(op: Op, b: Builder) -> Any:
     sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
     if found is None or sizes is None:
         return None
-    data, weights, quantization, bias = found
-    arguments = (_weights(weights, quantization, 0), bias, *sizes, int(op["group"]))
-    return _layer(op, b, f"conv{rank}d", f"conv{rank}d_prepack", data, arguments)
-
-
-def _conv_transpose(op: Op, b: Builder) -> Any:
-    found = _constants(op, b)
-    rank = len(found[1].shape) - 2 if found is not None else 0
-    sizes = _spatial(op, rank) if found is not None and rank in (1, 2, 3) else None
-    if found is None or sizes is None or op["activation"] or (int(op["group"]) != 1 and not found[2].is_per_tensor):
+    (data, weights, quantization, bias), group = found, int(op["group"])
+    if not kind_of(op).spreads:
+        return _layer(op, b, f"conv{rank}d", data, (_weights(weights, quantization, 0), bias, *sizes, group))
+    if op["activation"] or (group != 1 and not quantization.is_per_tensor):
         return None
-    data, weights, quantization, bias = found
-    group = int(op["group"])
     turned = _weights(swapped_weights(weights, group), quantization, 1)
     arguments = (turned, bias, sizes[0], sizes[1], list(op["output_padding"]), sizes[2], group)
-    return _layer(op, b, f"conv_transpose{rank}d", f"conv_transpose{rank}d_prepack", data, arguments)
+    return _layer(op, b, f"conv_transpose{rank}d", data, arguments)
 
 
 def _gemm(op: Op, b: Builder) -> Any:
@@ -174,7 +167,7 @@ def _gemm(op: Op, b: Builder) -> Any:
     if found is None:
         return None
     data, weights, quantization, bias = found
-    return _layer(op, b, "linear", "linear_prepack", data, (_weights(weights, quantization, 0), bias))
+    return _layer(op, b, "linear", data, (_weights(weights, quantization, 0), bias))
 
 
 def _add(op: Op, b: Builder) -> Any:
@@ -252,7 +245,7 @@ def _quantize(op: Op, b: Builder) -> Any:
 
 _PACKED: Mapping[str, Callable[[Op, Builder], Any]] = {
     "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
+    "ConvTranspose": _conv,
     "Gemm": _gemm,
     "Add": _add,
     "AveragePool": partial(_average, averaging=_average_windows),

@@ -33,9 +33,9 @@ from qconvert.kernels.kernel import Integers, activated_range, quantizations_of
 from qconvert.kernels.litert.on_steps import on_steps, to_integers
 from qconvert.kernels.products import Requantizer
 from qconvert.operators import kind_of
+from qconvert.operators.values import apply
 
 __all__ = [
-    "COMPARISONS",
     "add_by_xnnpack",
     "choose",
     "compare",
@@ -49,9 +49,6 @@ __all__ = [
     "squared_difference",
     "subtract_by_xnnpack",
 ]
-
-COMPARISONS = {"Equal": np.equal, "NotEqual": np.not_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
-                "Less": np.less, "LessOrEqual": np.less_equal}  # fmt: skip
 
 
 def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
@@ -140,12 +137,8 @@ def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers
 
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
-    return (
-        Integers((xnnpack_requantize(stored[0], quantizations[0], quantizations[1], graph[op.outputs[0]].dtype),))
-        if quantizations
-        else None
-    )
+    found = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    return Integers((xnnpack_requantize(stored[0], *found, graph[op.outputs[0]].dtype),)) if found else None
 
 
 def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
@@ -186,4 +179,4 @@ def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     places = [data.astype(np.int64) - integer_range(dtype)[0] for data, dtype in zip(stored, types, strict=True)]
     ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
     overflows = any(len(forms) > 1 for forms in tables)
-    return Integers(tuple(np.asarray(COMPARISONS[op.kind](*sides)) for sides in ways), "overflows" if overflows else "")
+    return Integers(tuple(apply(op.kind, *sides) for sides in ways), "overflows" if overflows else "")

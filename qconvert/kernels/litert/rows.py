@@ -23,6 +23,7 @@ from qconvert.kernels.litert import tolerances as off
 from qconvert.kernels.litert.limits import factor_fault
 from qconvert.kernels.products import Requantizer
 from qconvert.kernels.tolerances import Found
+from qconvert.operators import KINDS
 
 __all__ = ["DEFAULT", "MICRO", "MIXED", "OPTIMIZED", "REFERENCE"]
 
@@ -31,6 +32,8 @@ _INT8 = ("int8",)
 _INT16 = ("int16",)
 _ALL = (*_BYTES, *_INT16)
 _SIGNED = (*_INT8, *_INT16)
+#: Equal, Less and their like.
+_COMPARISONS = tuple(name for name, kind in KINDS.items() if kind.compares and kind.inputs == (2, 2))
 
 _SIGMOID = {"int8": (1 / 256, -128), "uint8": (1 / 256, 0), "int16": (1 / 32768, 0)}
 _TANH = {"int8": (1 / 128, 0), "uint8": (1 / 128, 128), "int16": (1 / 32768, 0)}
@@ -196,7 +199,7 @@ def _rows(of: str) -> tuple[Kernel, ...]:
         Kernel(("Requantize",), _BYTES, tolerance=off.rounded_twice, reference=requantize),
         Kernel(("Requantize",), (*_INT16, "int32"), tolerance=off.twice_on_16_bits, reference=requantize),
         Kernel(("Div",), runs="float", tolerance=off.division, reference=None if micro else references.divide),
-        Kernel(tuple(references.COMPARISONS), runs="float", reference=None if micro else references.compare),
+        Kernel(_COMPARISONS, runs="float", reference=None if micro else references.compare),
         Kernel(("Gelu",), _INT16, "float", tolerance=off.lookup_table),  # C's erfc and tanh of float are off in their last bits
         Kernel(("PRelu", "Where"), _INT16, "float", tolerance=off.by_sign),
         Kernel(("Resize",), _INT16, "float", tolerance=partial(off.interpolation, fraction_of_size=True), reference=axes.interpolate),

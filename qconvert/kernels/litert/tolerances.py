@@ -5,6 +5,7 @@ tables, lines between 513 points over the whole range of the input.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -52,10 +53,11 @@ def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
     if not quantizations:
         return table(graph, op, exact)
     given, result = (float(quantization.scale[0]) for quantization in quantizations)
+    attributes: dict[str, Any] = dict(op.attributes)
 
     def steps(codes: Array) -> Array:
         with np.errstate(all="ignore"):
-            values = apply(op.kind, codes * given, **op.attributes) / result
+            values = apply(op.kind, codes * given, **attributes) / result
         inside = (codes > 0) | (op.kind not in _OUTSIDE)
         return np.asarray(np.clip(np.where(inside, values, _OUTSIDE.get(op.kind, 0.0)), -(2.0**31), 2.0**31))
 
