@@ -5,8 +5,9 @@ products, which a quantized bias is added on.
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "numpy_dtype",
     "pack_bits",
     "read_only",
+    "reduce_frozen",
     "unpack_bits",
 ]
 
@@ -138,6 +140,12 @@ def read_only(data: Array) -> Array:
     return view
 
 
+def reduce_frozen(item: Any) -> tuple[Any, ...]:
+    """How pickle and copy make an object: by its class, from its fields, so that the copy is frozen too. Views cannot be pickled."""
+    values = (getattr(item, one.name) for one in fields(item) if one.init)
+    return type(item), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Quantization:
     """real = scale * (stored - zero_point), as in the TFLite and ONNX specifications.
@@ -163,9 +171,7 @@ class Quantization:
         object.__setattr__(self, "scale", read_only(self.scale))
         object.__setattr__(self, "zero_point", read_only(self.zero_point))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """How pickle and copy make it: by its class, so that the copy's arrays are read-only too."""
-        return type(self), (self.scale, self.zero_point, self.axis, self.block_size, self.quant_min, self.quant_max)
+    __reduce__ = reduce_frozen
 
     def __repr__(self) -> str:
         """`Quantization(scale=0.5, zero_point=3)`; of many scales the range, how many, and the axis."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from qconvert.arithmetic.rounding import dequantize
-from qconvert.arithmetic.storage import Array, Quantization, equal_data, read_only
+from qconvert.arithmetic.storage import Array, Quantization, equal_data, read_only, reduce_frozen
 from qconvert.errors import InvalidGraphError
 from qconvert.graph.correspondence import Correspondence
 from qconvert.graph.metadata import SOURCE_FORMAT
@@ -36,12 +36,6 @@ Arrays = Mapping[str, Array]
 def frozen(mapping: Mapping[str, Any]) -> Mapping[str, Any]:
     """A view of a mapping that cannot be changed."""
     return mapping if isinstance(mapping, MappingProxyType) else MappingProxyType(mapping)
-
-
-def _reduce_frozen(item: Any) -> tuple[Any, ...]:
-    """How pickle and copy make an object: by its class, from its fields, so that the copy is frozen too. Views cannot be pickled."""
-    values = (getattr(item, one.name) for one in fields(item) if one.init)
-    return type(item), tuple(dict(value) if isinstance(value, MappingProxyType) else value for value in values)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -68,8 +62,7 @@ class Tensor:
         if self.data is not None:
             object.__setattr__(self, "data", read_only(self.data))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reduce_frozen(self)
+    __reduce__ = reduce_frozen
 
     @property
     def is_constant(self) -> bool:
@@ -148,8 +141,7 @@ class Op:
     def __post_init__(self) -> None:
         object.__setattr__(self, "attributes", frozen(self.attributes))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reduce_frozen(self)
+    __reduce__ = reduce_frozen
 
     def __getitem__(self, name: str) -> Any:
         """The attribute `name`, or the default that the operator set gives it."""
@@ -222,8 +214,7 @@ class Signature:
         object.__setattr__(self, "inputs", frozen(self.inputs))
         object.__setattr__(self, "outputs", frozen(self.outputs))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reduce_frozen(self)
+    __reduce__ = reduce_frozen
 
 
 def _format_type(tensor: Tensor) -> str:
@@ -277,8 +268,7 @@ class Graph:
         for name in ("tensors", "metadata", "functions", "states"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reduce_frozen(self)
+    __reduce__ = reduce_frozen
 
     def __getitem__(self, name: str) -> Tensor:
         return self.tensors[name]

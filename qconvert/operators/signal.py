@@ -30,8 +30,7 @@ def _rfft2d_shape(op: Op, s: ShapeContext) -> Shapes:
 
 def rfft2d(call: Call) -> Array:
     """The transform of the last two axes, cut or filled with zeros to two lengths; of the last axis the first half, as data are real."""
-    found = np.fft.rfft2(call.values(), call.ints(1))
-    return np.stack([found.real, found.imag], -1)
+    return _parts(np.fft.rfft2(call.values(), call.ints(1)))
 
 
 def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -51,16 +50,18 @@ def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
 def dft(call: Call) -> Array:
     """DFT of ONNX: along the axis, cut or filled with zeros to `length`; real data have a last axis of 1."""
     data, axis = call.values(), int(call["axis"]) % call.values().ndim
-    found = _fourier_transform(
-        data, int(call["length"]) or data.shape[axis], axis, inverse=bool(call["inverse"]), half=bool(call["onesided"])
-    )
-    return np.stack([found.real, found.imag], -1)
+    return _fourier_transform(call, data, int(call["length"]) or data.shape[axis], axis, np.fft.ifft if call["inverse"] else np.fft.fft)
 
 
-def _fourier_transform(data: Array, length: int, axis: int, *, inverse: bool = False, half: bool = False) -> Any:
+def _fourier_transform(call: Call, data: Array, length: int, axis: int, transform: Callable[..., Any] = np.fft.fft) -> Array:
     numbers = data[..., 0] + 1j * data[..., 1] if data.shape[-1] == 2 else data[..., 0]
-    found = (np.fft.ifft if inverse else np.fft.fft)(numbers, length, axis)
-    return found.take(range(length // 2 + 1), axis) if half else found
+    found = transform(numbers, length, axis)
+    return _parts(found.take(range(length // 2 + 1), axis) if call["onesided"] else found)
+
+
+def _parts(numbers: Any) -> Array:
+    """Complex numbers as real ones and imaginary ones along a last axis."""
+    return np.stack([numbers.real, numbers.imag], -1)
 
 
 def _stft_shape(op: Op, s: ShapeContext) -> Shapes:
@@ -87,8 +88,7 @@ def stft(call: Call) -> Array:
     frames = data[:, starts[:, None] + np.arange(length)]
     if call.has(1):
         frames = frames * call.values(1)[:, None]
-    found = _fourier_transform(frames, length, 2, half=bool(call["onesided"]))
-    return np.stack([found.real, found.imag], -1)
+    return _fourier_transform(call, frames, length, 2)
 
 
 def _parts_shape(op: Op, s: ShapeContext) -> Shapes:

@@ -138,7 +138,7 @@ def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
     found = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
-    return Integers((xnnpack_requantize(stored[0], *found, graph[op.outputs[0]].dtype),)) if found else None
+    return Integers((xnnpack_requantize(stored[0], found[0], found[1], graph[op.outputs[0]].dtype),)) if found else None
 
 
 def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
