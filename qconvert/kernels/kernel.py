@@ -63,9 +63,10 @@ def activated_range(graph: Graph, op: Op) -> tuple[int, int]:
     return clip_range(graph[op.outputs[0]], activation_bounds(op))
 
 
-def quantizations_of(graph: Graph, names: Sequence[str], *, of_any_axis: bool = False) -> list[Quantization]:
-    """Return the quantizations of tensors; none unless each is quantized and has one scale, or scales along any axis if so asked."""
-    listed = [graph[name].quantization for name in names]
+def quantizations_of(graph: Graph, op: Op, inputs: int | None = 1, *, of_any_axis: bool = False) -> list[Quantization]:
+    """Return the quantizations of the first inputs, or all, and of the result; none unless each is quantized and has one scale, or scales
+    along any axis if so asked."""
+    listed = [graph[name].quantization for name in (*op.inputs[:inputs], op.outputs[0])]
     found = [quantization for quantization in listed if quantization is not None and (of_any_axis or quantization.is_per_tensor)]
     return found if len(found) == len(listed) else []
 

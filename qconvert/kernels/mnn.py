@@ -36,7 +36,7 @@ def _average_pool(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _conv(graph: Graph, op: Op, exact: Array) -> Found:
     found, coarse = program(graph, op, exact)
-    quantizations = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+    quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
     if op["group"] == 1 or not quantizations:
         return found, coarse
     data, weights, result = (quantization.scale.astype(np.float64) for quantization in quantizations)

@@ -106,7 +106,7 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
     qlmul.cpp)."""
     if any(value is None for value in stored) or not _PRODUCTS.takes(graph, op):
         return None
-    a, b, y = quantizations_of(graph, (*op.inputs, *op.outputs))
+    a, b, y = quantizations_of(graph, op, None)
     steps = [np.asarray(value, np.int64) - quantization.zero_point[0] for value, quantization in zip(stored, (a, b), strict=True)]
     product = (steps[0] * steps[1]).astype(np.float32) * (a.scale[0] * b.scale[0] / y.scale[0])
     return Integers.clip_to_limits(graph, op, np.rint(product + np.float32(y.zero_point[0])))
@@ -115,7 +115,7 @@ def _mul_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | Non
 def _softmax_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Softmax overflows over an axis of one element, and at scales below that of any softmax."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantizations, values = quantizations_of(graph, (data.name, result.name)), stored[0]
+    quantizations, values = quantizations_of(graph, op), stored[0]
     if not quantizations or not values.size or data.dtype != result.dtype or float(op["beta"]) != 1:
         return None
     scale, output = float(quantizations[0].scale[0]), quantizations[1]
@@ -132,7 +132,7 @@ def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
     """QLinearAveragePool adds the float values of a window one by one, and the zero point before it rounds (qlinear_pool.cc)."""
     if covers_all(graph, op):
         return _global_average_integers(graph, op, stored)
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    quantizations = quantizations_of(graph, op)
     if not quantizations or op["arithmetic"] or _average_pool_fault(graph, op):
         return None
     data, result = quantizations
@@ -148,7 +148,7 @@ def _average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers |
 
 def _global_average_integers(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QLinearGlobalAveragePool multiplies the sum of the steps by a float32 (MlasQLinearGlobalAveragePoolNchw, qgavgpool.cpp)."""
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    quantizations = quantizations_of(graph, op)
     if not quantizations or op.attributes.get("arithmetic"):
         return None
     data, result = quantizations
@@ -174,7 +174,7 @@ def _sixteen_bits(graph: Graph, op: Op, exact: Array) -> Found:
 
 def _summed_means(graph: Graph, op: Op) -> float:
     """Return the error of means of float values: terms are as large as the data, whose scale may be far above that of the result."""
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]), of_any_axis=True) if op.kind == "ReduceMean" else []
+    quantizations = quantizations_of(graph, op, of_any_axis=True) if op.kind == "ReduceMean" else []
     if not quantizations:
         return 0.0
     largest = 2.0**15 * float(quantizations[0].scale.max()) / float(quantizations[1].scale.min())
@@ -188,7 +188,7 @@ def _sum(graph: Graph, op: Op, exact: Array) -> Found:
 def _product(graph: Graph, op: Op, exact: Array) -> Found:
     """A real bias is rounded to input scale * weight scale (weight_bias_quantization.cc), which few bits leave coarse."""
     found = 10 * fine(exact)
-    quantizations = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+    quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
     if not op.has(2) or graph.is_quantized(op.inputs[2]) or not quantizations:
         return found, False
     data, weights, result = (float(quantization.scale.max()) for quantization in quantizations)

@@ -66,7 +66,7 @@ class Requantizer:
         """Whether an operator multiplies data of these bits, with one scale for the first factor and the result, and its bias, if any, has
         the quantization of the accumulator."""
         first, second, result = (graph[name] for name in (*op.inputs[:2], op.outputs[0]))
-        quantizations = quantizations_of(graph, (first.name, second.name, result.name), of_any_axis=True)
+        quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
         types, factors, bias_type, _ = _TYPES[self.bits]
         if not quantizations or any(quantization.block_size for quantization in quantizations):
             return False
@@ -86,7 +86,7 @@ class Requantizer:
 
     def multiplier(self, graph: Graph, op: Op) -> Array:
         """The multiplier of the accumulator, float64: one, or one for each output channel."""
-        first, second, result = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+        first, second, result = quantizations_of(graph, op, 2, of_any_axis=True)
         return np.atleast_1d(effective_scale(first.scale, second.scale, result.scale, self.precision))
 
     def steps(self, total: Array, multiplier: Array) -> Array:

@@ -52,7 +52,7 @@ def hard_swish_form(graph: Graph, op: Op) -> HardSwishForm | None:
     """Return the form in float32 with the integers of TFLite's HARD_SWISH for each of 256 codes; None if none is found, or sides have
     several scales."""
     given, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantizations = quantizations_of(graph, (given.name, result.name))
+    quantizations = quantizations_of(graph, op)
     if not quantizations or given.dtype not in _BYTES or given.dtype != result.dtype:
         return None
     sides = [(float(quantization.scale[0]), int(quantization.zero_point[0])) for quantization in quantizations]
@@ -110,13 +110,13 @@ def addition(graph: Graph, op: Op) -> str:
 
 def root(graph: Graph, op: Op) -> str:
     """Of a Sqrt."""
-    return "tflite" if quantizations_of(graph, (*op.inputs, *op.outputs)) else ""
+    return "tflite" if quantizations_of(graph, op, None) else ""
 
 
 def pair(graph: Graph, op: Op) -> str:
     """Of an Add, Sub or Mul of 16-bit data, if float64 holds its integers: factors below 1, zero points 0."""
-    names = (*op.inputs, *op.outputs)
-    found = quantizations_of(graph, names) if {graph[name].dtype for name in names} == {"int16"} else []
+    types = {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    found = quantizations_of(graph, op, None) if types == {"int16"} else []
     if len(found) != 3 or not all(quantization.is_symmetric for quantization in found):
         return ""
     return "tflite" if pair_factors(op.kind, (found[0], found[1]), found[2])[2] < 1 else ""
@@ -133,10 +133,10 @@ def convolution(graph: Graph, op: Op) -> str:
     x, weights, bias, y = (graph[name] for name in (*op.inputs, *op.outputs))
     if (x.dtype, weights.dtype, bias.dtype, y.dtype) != ("int16", "int8", "int64", "int16") or weights.data is None or bias.data is None:
         return ""
-    quantizations = quantizations_of(graph, (*op.inputs, *op.outputs), of_any_axis=True)
+    quantizations = quantizations_of(graph, op, None, of_any_axis=True)
     if not quantizations or any(quantization.block_size or not quantization.is_symmetric for quantization in quantizations):
         return ""
-    if not quantizations_of(graph, (x.name, y.name)) or quantizations[1].axis not in (None, 0):
+    if not quantizations_of(graph, op) or quantizations[1].axis not in (None, 0):
         return ""
     largest = np.abs(weights.data.astype(np.int64)).sum(axis=tuple(range(1, weights.data.ndim))).max(initial=0)
     exact = 128 * largest < 2**24 and np.abs(bias.data.astype(np.float64)).max(initial=0) < 2.0**36
@@ -146,7 +146,7 @@ def convolution(graph: Graph, op: Op) -> str:
 def reduction(graph: Graph, op: Op) -> str:
     """Of a ReduceMean or ReduceSum."""
     data, result, count = graph[op.inputs[0]], graph[op.outputs[0]], reduced_count(graph, op)
-    quantizations = quantizations_of(graph, (data.name, result.name))
+    quantizations = quantizations_of(graph, op)
     if not count or data.dtype != result.dtype or not quantizations:
         return ""
     given, output = quantizations
@@ -186,12 +186,10 @@ _FEW = 2**12
 
 def distribution(graph: Graph, op: Op) -> str:
     """Of a SOFTMAX of few bytes."""
-    sides = [graph[name] for name in (op.inputs[0], op.outputs[0])]
-    if sides[0].shape is None or sides[0].dtype not in _BYTES or sides[0].dtype != sides[1].dtype:
+    data, result = graph[op.inputs[0]], graph[op.outputs[0]]
+    if data.shape is None or data.dtype not in _BYTES or data.dtype != result.dtype or not quantizations_of(graph, op):
         return ""
-    if not quantizations_of(graph, (op.inputs[0], op.outputs[0])):
-        return ""
-    count = math.prod(size for size in sides[0].shape if isinstance(size, int))  # other sizes are those of batches
+    count = math.prod(size for size in data.shape if isinstance(size, int))  # other sizes are those of batches
     return "tflite_softmax" if 0 < count <= _FEW else ""
 
 
@@ -202,7 +200,7 @@ def interpolation(graph: Graph, op: Op) -> str:
     shape = data.static_shape
     if op["mode"] != "linear" or sizes is None or shape is None or data.dtype not in _BYTES or not data.shares_quantization(result):
         return ""
-    if not quantizations_of(graph, op.inputs[:1]):
+    if not quantizations_of(graph, op):
         return ""
     finest = 1
     for axis, wanted in zip(spatial_axes(op, len(shape)), sizes.reshape(-1).tolist(), strict=True):
@@ -220,7 +218,7 @@ def line(graph: Graph, op: Op) -> tuple[float, float] | None:
     Ties go up where positive data are larger by a share, and negative ones smaller: results are multiples of 1/256 over at most 255 steps,
     so that so small a share crosses no other tie (found right in all of 8,000 random cases; 2^-16 to 2^-22 are).
     """
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    quantizations = quantizations_of(graph, op)
     if not quantizations:
         return None
     given, result = quantizations

@@ -27,10 +27,10 @@ def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Calla
     def decorate(compute: Callable[..., Array | None]) -> Callable[..., Integers | None]:
         @wraps(compute)
         def reference(graph: Graph, op: Op, stored: Sequence[Any], **options: Any) -> Integers | None:
-            names = (*op.inputs[:operands], op.outputs[0])
-            if len({graph[name].dtype for name in names}) > 1 or any(value is None for value in stored[:operands]):
+            types = {graph[name].dtype for name in (*op.inputs[:operands], op.outputs[0])}
+            if len(types) > 1 or any(value is None for value in stored[:operands]):
                 return None
-            quantizations = quantizations_of(graph, names)
+            quantizations = quantizations_of(graph, op, operands)
             if not quantizations:
                 return None
             *given, output = quantizations
@@ -45,9 +45,8 @@ def on_steps(operands: int = 1) -> Callable[[Callable[..., Array | None]], Calla
 
 def quantizations_of_16_bits(graph: Graph, op: Op, stored: Sequence[Any]) -> tuple[Quantization, Quantization] | None:
     """Return the quantizations of data and result, if there are data and both are int16 with one scale."""
-    names = op.inputs[0], op.outputs[0]
-    quantizations = quantizations_of(graph, names)
-    is_known = quantizations and stored[0].size and all(graph[name].dtype == "int16" for name in names)
+    quantizations = quantizations_of(graph, op)
+    is_known = quantizations and stored[0].size and graph[op.inputs[0]].dtype == graph[op.outputs[0]].dtype == "int16"
     return (quantizations[0], quantizations[1]) if is_known else None
 
 

@@ -52,9 +52,8 @@ __all__ = [
 
 
 def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integers | None:
-    names = *op.inputs, *op.outputs
-    quantizations = quantizations_of(graph, names)
-    if len(quantizations) != 3 or len({graph[name].dtype for name in names}) > 1 or any(value is None for value in stored):
+    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    if len(quantizations) != 3 or len(types) > 1 or any(value is None for value in stored):
         return None
     return Integers.clip_to_limits(
         graph, op, kernel(stored[0], stored[1], (quantizations[0], quantizations[1]), quantizations[2], graph[op.outputs[0]].dtype)
@@ -64,7 +63,7 @@ def _add(graph: Graph, op: Op, stored: Sequence[Any], kernel: Addition) -> Integ
 def pair(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Integers | None:
     """ADD and SUB by TFLite's own kernels; see arithmetic.tflite_pair(). What they give is not known where the last multiplier is no
     fraction, as their preparation demands (add.cc, sub.cc)."""
-    found = quantizations_of(graph, (*op.inputs, op.outputs[0]))
+    found = quantizations_of(graph, op, None)
     bits = PAIR_BITS if graph[op.outputs[0]].dtype in ("int16", "uint16") else BYTE_PAIR_BITS
     if len(found) != 3 or pair_factors(op.kind, (found[0], found[1]), found[2], bits)[2] >= 1:
         return None
@@ -112,9 +111,8 @@ def choose(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """CONCATENATION of uint8, which brings each part to the quantization of the result in float32 (ConcatenationWithScaling,
     reference/concatenation.h)."""
-    names = (*op.inputs, op.outputs[0])
-    quantizations = quantizations_of(graph, names)
-    if not quantizations or {graph[name].dtype for name in names} != {"uint8"} or any(value is None for value in stored):
+    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
+    if not quantizations or types != {"uint8"} or any(value is None for value in stored):
         return None
     *given, output = quantizations
     parts = []
@@ -127,7 +125,7 @@ def concatenate(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from float32 by XNNPACK, which multiplies by the reciprocal of the scale, ties to even (xnn_create_convert_nc_f32_qs8)."""
-    found = quantizations_of(graph, op.outputs)
+    found = quantizations_of(graph, op, 0)
     if not found or graph[op.inputs[0]].dtype != "float32" or stored[0] is None or np.isnan(stored[0]).any():
         return None
     with np.errstate(all="ignore"):
@@ -137,7 +135,7 @@ def quantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers
 
 def requantize_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """QUANTIZE from bytes to bytes by XNNPACK; see arithmetic.xnnpack_requantize()."""
-    found = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    found = quantizations_of(graph, op)
     return Integers((xnnpack_requantize(stored[0], found[0], found[1], graph[op.outputs[0]].dtype),)) if found else None
 
 
@@ -149,7 +147,7 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
         plain: of the reference kernels. The optimized one of bytes takes ties of the second rounding up (optimized_ops.h, Requantize).
     """
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantizations = quantizations_of(graph, (data.name, result.name))
+    quantizations = quantizations_of(graph, op)
     if not quantizations:
         return None
     if plain or {data.dtype, result.dtype} - {"int8", "uint8"}:
@@ -161,8 +159,7 @@ def requantize(graph: Graph, op: Op, stored: Sequence[Any], plain: bool) -> Inte
 
 def divide(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """DIV, also with quotients that need shifts undefined in C."""
-    names = *op.inputs, *op.outputs
-    quantizations, types = quantizations_of(graph, names), {graph[name].dtype for name in names}
+    quantizations, types = quantizations_of(graph, op, None), {graph[name].dtype for name in (*op.inputs, *op.outputs)}
     if any(value is None for value in stored[:2]) or not quantizations or len(types) > 1 or not types < {"int8", "uint8", "int16"}:
         return None
     limits = activated_range(graph, op)
@@ -172,11 +169,12 @@ def divide(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
 
 def compare(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """Comparisons of bytes at scales from 1 on: in vectors, and after the last one."""
-    quantizations, types = quantizations_of(graph, op.inputs), [graph[name].dtype for name in op.inputs]
-    if any(value is None for value in stored[:2]) or not quantizations or not set(types) <= {"int8", "uint8"}:
+    sides = [(graph[name].quantization, graph[name].dtype) for name in op.inputs]
+    given = [(found, dtype) for found, dtype in sides if found is not None and found.is_per_tensor and dtype in ("int8", "uint8")]
+    if any(value is None for value in stored[:2]) or len(given) < len(sides):
         return None
-    tables = [tflite_comparison_tables(quantization, dtype) for quantization, dtype in zip(quantizations, types, strict=True)]
-    places = [data.astype(np.int64) - integer_range(dtype)[0] for data, dtype in zip(stored, types, strict=True)]
+    tables = [tflite_comparison_tables(*side) for side in given]
+    places = [data.astype(np.int64) - integer_range(dtype)[0] for data, (_, dtype) in zip(stored, given, strict=True)]
     ways = [[forms[end][place] for forms, place in zip(tables, places, strict=True)] for end in (0, -1)]
     overflows = any(len(forms) > 1 for forms in tables)
-    return Integers(tuple(apply(op.kind, *sides) for sides in ways), "overflows" if overflows else "")
+    return Integers(tuple(apply(op.kind, *way) for way in ways), "overflows" if overflows else "")

@@ -85,7 +85,7 @@ class _Sums(NamedTuple):
 def _sum_stored(graph: Graph, op: Op, stored: Sequence[Any]) -> _Sums | None:
     """Return the sums of a reduction, or of GlobalAveragePool; None if they are not known."""
     data, result = graph[op.inputs[0]], graph[op.outputs[0]]
-    quantizations = quantizations_of(graph, (data.name, result.name))
+    quantizations = quantizations_of(graph, op)
     if not quantizations or stored[0] is None or not stored[0].size or data.dtype != result.dtype:
         return None
     if op.kind == "GlobalAveragePool":

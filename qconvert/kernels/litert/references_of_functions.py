@@ -134,13 +134,13 @@ def inverse_square_root(op: Op, steps: Sequence[Array], given: _Given, output: Q
 
 def hard_swish(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """HARD_SWISH of bytes; see arithmetic.tflite_hard_swish()."""
-    found, dtype = quantizations_of(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    found, dtype = quantizations_of(graph, op), graph[op.outputs[0]].dtype
     return Integers((tflite_hard_swish(stored[0], found[0], found[1], dtype),)) if found and dtype in ("int8", "uint8") else None
 
 
 def leaky_relu_by_xnnpack(graph: Graph, op: Op, stored: Sequence[Any]) -> Integers | None:
     """LEAKY_RELU of bytes by XNNPACK; see arithmetic.xnnpack_leaky_relu()."""
-    found, dtype = quantizations_of(graph, (op.inputs[0], op.outputs[0])), graph[op.outputs[0]].dtype
+    found, dtype = quantizations_of(graph, op), graph[op.outputs[0]].dtype
     if not found or graph[op.inputs[0]].dtype != dtype:
         return None
     return Integers((xnnpack_leaky_relu(stored[0], found[0], found[1], dtype, float(op["alpha"])),))

@@ -230,7 +230,7 @@ def _other_ratios(graph: Graph, op: Op) -> str:
     (xnn_create_leaky_relu_nc_qs8, xnn_create_convert_nc_qs8)."""
     if words := _other_types(graph, op):
         return words
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]))
+    quantizations = quantizations_of(graph, op)
     if not quantizations:
         return ""
     given, output = quantizations
@@ -246,7 +246,7 @@ def _steps_grow(graph: Graph, op: Op) -> str:
 
 def _other_steps(graph: Graph, op: Op) -> str:
     """Additions have a smallest step too (arithmetic/kernels.py, xnnpack_adds)."""
-    found = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]))
+    found = quantizations_of(graph, op, 2)
     if not found:
         return _steps_grow(graph, op)
     return "" if has_xnnpack_add((found[0], found[1]), found[2]) else "such steps"

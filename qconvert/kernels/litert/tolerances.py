@@ -49,7 +49,7 @@ _OUTSIDE = {"Log": -32768.0, "Rsqrt": 32767.0}
 
 def lookup_table(graph: Graph, op: Op, exact: Array) -> Found:
     """Lines between 513 points of a function of int16; without known scales the tolerance is that of a table."""
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]), of_any_axis=True)
+    quantizations = quantizations_of(graph, op, of_any_axis=True)
     if not quantizations:
         return table(graph, op, exact)
     given, result = (float(quantization.scale[0]) for quantization in quantizations)
@@ -117,7 +117,7 @@ def squared_difference(graph: Graph, op: Op, exact: Array, bits: int = 7) -> Fou
     """The difference has 7 bits more than its data, none where these have 16, with a quantization of twice the larger scale
     (squared_difference.cc). The operand of that scale is halved, exactly if there are bits for it; the other is rounded twice after its
     factor. In the square these errors count twice, times the difference; the square is rounded twice after its own factor."""
-    quantizations = quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)
+    quantizations = quantizations_of(graph, op, 2, of_any_axis=True)
     if not quantizations:
         return table(graph, op, exact)
     one, other, result = (float(quantization.scale[0]) for quantization in quantizations)
@@ -136,7 +136,7 @@ def _twice(factor: float) -> float:
 
 def growth(graph: Graph, op: Op) -> float:
     """The largest scale of an operand, in steps of the result; 1 where one is not known."""
-    scales = [float(found.scale.max()) for found in quantizations_of(graph, (*op.inputs[:2], op.outputs[0]), of_any_axis=True)]
+    scales = [float(found.scale.max()) for found in quantizations_of(graph, op, 2, of_any_axis=True)]
     return max(scales[:-1]) / scales[-1] if scales else 1.0
 
 
@@ -165,7 +165,7 @@ def mean(graph: Graph, op: Op, exact: Array) -> Found:
 def eight_bits(graph: Graph, op: Op, exact: Array) -> Found:
     """x * round(256 * ratio) / 256, x being steps of the input less its zero point: off by up to |x| / 512, |x| at most 255 (XNNPACK:
     src/reference/unary-elementwise.cc and the microkernels qs8-vcvt, qs8-vlrelu)."""
-    quantizations = quantizations_of(graph, (op.inputs[0], op.outputs[0]), of_any_axis=True)
+    quantizations = quantizations_of(graph, op, of_any_axis=True)
     if not quantizations:
         return np.full(exact.shape, 255 * 2.0**-9), True
     given, output = (float(quantization.scale[0]) for quantization in quantizations)
