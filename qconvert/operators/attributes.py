@@ -9,7 +9,7 @@ from typing import Any
 
 from qconvert.graph.activations import ACTIVATIONS
 from qconvert.graph.schema import Op, Shape
-from qconvert.operators.sizes import ShapeContext, Shapes, broadcast, normalize_axes
+from qconvert.operators.sizes import ShapeContext, Shapes, broadcast, stated_axis
 
 __all__ = [
     "ACTIVATION",
@@ -202,5 +202,5 @@ def along_axis(op: Op, s: ShapeContext) -> Shapes:
     """The shape of the data, which have the axis of the operator."""
     shape = s.shape(0)
     if shape is not None:
-        normalize_axes(op, [int(op["axis"])], len(shape))
+        stated_axis(op, len(shape))
     return [shape]

@@ -17,7 +17,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import MIXES, WHEREVER, Demand, Number, Operands, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, normalize_axes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, failure, stated_axis
 
 __all__ = ["KINDS"]
 
@@ -61,7 +61,7 @@ def _one_hot_shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"the depth is {depth}, below 0", rule="negative-size")
     if indices is None:
         return [None]
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(indices) + 1)
+    axis = stated_axis(op, len(indices) + 1)
     return [(*indices[:axis], depth, *indices[axis:])]
 
 

@@ -38,7 +38,7 @@ from qconvert.operators.properties import (
     Suits,
     hull,
 )
-from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_axes, unify_sizes
+from qconvert.operators.sizes import ShapeContext, Shapes, failure, normalize_axes, stated_axis, unify_sizes
 
 __all__ = ["KINDS"]
 
@@ -47,7 +47,7 @@ def _gather_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices, batch = s.shape(0), s.shape(1), int(op["batch_dims"])
     if data is None or indices is None:
         return [None]
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
+    axis = stated_axis(op, len(data))
     if not 0 <= batch <= min(axis, len(indices)):
         raise failure(op, f"{batch} batch dimensions do not fit axis {axis} and indices of shape {indices}", rule="shape-mismatch")
     leading = [unify_sizes(op, [data[i], indices[i]], f"sizes of batch dimension {i}") for i in range(batch)]
@@ -89,7 +89,7 @@ def _scatter_nd_shape(op: Op, s: ShapeContext) -> Shapes:
 def _gather_elements_shape(op: Op, s: ShapeContext) -> Shapes:
     data, indices = s.shape(0), s.shape(1)
     if data is not None:
-        normalize_axes(op, [int(op["axis"])], len(data))
+        stated_axis(op, len(data))
         if indices is not None and len(indices) != len(data):
             raise failure(op, f"indices of shape {indices} for data of shape {data}", rule="shape-mismatch")
     return [indices]

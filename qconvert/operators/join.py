@@ -23,7 +23,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import ALONG_AXIS, UNLESS_ALONG, WHEREVER, Operands, Samples, unless_along, within_data
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes, unify_sizes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis, unify_sizes
 
 __all__ = ["KINDS"]
 
@@ -42,7 +42,7 @@ def _concat_shape(op: Op, s: ShapeContext) -> Shapes:
     shapes = _all_shapes(op, s)
     if shapes is None:
         return [None]
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(shapes[0]))
+    axis = stated_axis(op, len(shapes[0]))
     result = [
         unify_sizes(op, sizes, f"sizes along axis {i}") if i != axis else _sum(sizes) for i, sizes in enumerate(zip(*shapes, strict=True))
     ]
@@ -78,7 +78,7 @@ def _pack_shape(op: Op, s: ShapeContext) -> Shapes:
     shapes = _all_shapes(op, s)
     if shapes is None:
         return [None]
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(shapes[0]) + 1)
+    axis = stated_axis(op, len(shapes[0]) + 1)
     sizes = [unify_sizes(op, sizes, f"sizes along axis {i}") for i, sizes in enumerate(zip(*shapes, strict=True))]
     return [(*sizes[:axis], len(op.inputs), *sizes[axis:])]
 
@@ -87,7 +87,7 @@ def _unpack_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)
     if data is None:
         return [None] * len(op.outputs)
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
+    axis = stated_axis(op, len(data))
     if isinstance(data[axis], int) and data[axis] != len(op.outputs):
         raise failure(op, f"{len(op.outputs)} outputs from an axis of {data[axis]}", rule="sizes-do-not-divide")
     return [(*data[:axis], *data[axis + 1 :])] * len(op.outputs)
@@ -99,7 +99,7 @@ def _split_shape(op: Op, s: ShapeContext) -> Shapes:
         raise failure(op, f"sizes {sizes} for {len(op.outputs)} outputs", rule="sizes-do-not-divide")
     if data is None:
         return [None] * len(op.outputs)
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
+    axis = stated_axis(op, len(data))
     if sizes is not None and isinstance(data[axis], int) and sum(sizes) != data[axis]:
         raise failure(op, f"sizes {sizes} from an axis of {data[axis]}", rule="sizes-do-not-divide")
     parts: Sequence[Size] = [UNKNOWN] * len(op.outputs) if sizes is None else sizes

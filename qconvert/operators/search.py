@@ -22,7 +22,7 @@ from qconvert.operators.call import (
 )
 from qconvert.operators.kind import kind
 from qconvert.operators.properties import ALONG_AXIS, MIXES, UNLESS_ALONG, Demand, Layout, Number, Operands, Suits, unless_along
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis
 
 __all__ = ["KINDS"]
 
@@ -31,17 +31,17 @@ def _arg_shape(op: Op, s: ShapeContext) -> Shapes:
     data = s.shape(0)
     if data is None:
         return [None]
-    axes = normalize_axes(op, [int(op["axis"])], len(data))
-    if data[axes[0]] == 0:
-        raise failure(op, f"there is nothing to search along axis {axes[0]} of shape {data}", rule="empty-axis")
-    return [without_axes(op, data, axes)]
+    axis = stated_axis(op, len(data))
+    if data[axis] == 0:
+        raise failure(op, f"there is nothing to search along axis {axis} of shape {data}", rule="empty-axis")
+    return [without_axes(op, data, [axis])]
 
 
 def _topk_shape(op: Op, s: ShapeContext) -> Shapes:
     data, k = s.shape(0), s.ints(1)
     if data is None:
         return [None, None]
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(data))
+    axis = stated_axis(op, len(data))
     if k is not None and len(k) != 1:
         raise failure(op, f"k is {k}, not one number", rule="not-a-scalar")
     count: Size = UNKNOWN if k is None else k[0]

@@ -13,7 +13,7 @@ from qconvert.operators.attributes import DATA_FORMAT, flag, has, integer, numbe
 from qconvert.operators.call import Call
 from qconvert.operators.kind import Kind, kind
 from qconvert.operators.properties import DECIDES, ELEMENTWISE, FIRST, WHEREVER, Samples, any_value, before_last
-from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, normalize_axes
+from qconvert.operators.sizes import UNKNOWN, ShapeContext, Shapes, Size, failure, stated_axis
 
 __all__ = ["KINDS"]
 
@@ -39,7 +39,7 @@ def _dft_shape(op: Op, s: ShapeContext) -> Shapes:
         return [None]
     if len(shape) < 2 or shape[-1] not in (1, 2, UNKNOWN):
         raise failure(op, f"data of shape {shape} have no real and imaginary parts", rule="wrong-rank")
-    (axis,) = normalize_axes(op, [int(op["axis"])], len(shape))
+    axis = stated_axis(op, len(shape))
     if axis == len(shape) - 1:
         raise failure(op, "goes along the real and imaginary parts", rule="axis-out-of-range")
     size = int(op["length"]) or shape[axis]

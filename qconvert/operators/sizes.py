@@ -38,6 +38,7 @@ __all__ = [
     "product_size",
     "quotient",
     "spread_weights",
+    "stated_axis",
     "swapped_weights",
     "unify_sizes",
     "unknown_shapes",
@@ -139,6 +140,11 @@ def normalize_axes(op: Op, axes: Iterable[int], rank: int) -> list[int]:
     if len(set(result)) != len(result):
         raise failure(op, f"axes {found} name an axis twice", rule="duplicate-axis")
     return result
+
+
+def stated_axis(op: Op, rank: int) -> int:
+    """The attribute `axis` as one from 0 to rank - 1."""
+    return normalize_axes(op, [int(op["axis"])], rank)[0]
 
 
 def unify_sizes(op: Op, sizes: Sequence[Size], what: str) -> Size:
